@@ -1,0 +1,1 @@
+"""A small chat model, trained here from nothing, for demonstrations and tests."""

@@ -1,0 +1,1 @@
+"""The detokenizer: folds the token log into text on per-request reply subjects."""

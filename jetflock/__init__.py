@@ -1,0 +1,1 @@
+"""The face of jetflock: the `jetflock` command and the Python client."""

@@ -1,0 +1,1 @@
+"""What the roles agree on: messages, subjects, streams, the fold, configuration and errors."""

@@ -1,0 +1,99 @@
+"""MessagePack on the wire: `msgpack` packs and unpacks, msgspec checks the types.
+
+Every message carries the protocol version: maps under the key `v`, arrays as their first element.
+Unknown keys and trailing elements are ignored, an unknown version is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgpack
+import msgspec
+
+from shared.errors import MalformedMessage, UnknownVersion
+from shared.protocol import (
+    PROTOCOL_VERSION,
+    ControlMessage,
+    OwnershipRecord,
+    TextFrame,
+    TokenFrame,
+)
+
+T = TypeVar("T")
+
+_BUILTINS = (bytes,)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """A struct that is a map on the wire."""
+    body: dict[str, Any] = msgspec.to_builtins(message, builtin_types=_BUILTINS)
+    body["v"] = PROTOCOL_VERSION
+    return msgpack.packb(body)  # type: ignore[no-any-return]
+
+
+def decode(message_type: type[T], data: bytes) -> T:
+    """Raises UnknownVersion or MalformedMessage."""
+    body = _unpack(data)
+    if not isinstance(body, dict):
+        raise MalformedMessage(f"expected a map, got {type(body).__name__}")
+    version = body.get("v")
+    if version != PROTOCOL_VERSION:
+        raise UnknownVersion(version, PROTOCOL_VERSION)
+    return _convert(body, message_type)
+
+
+def decode_ownership(data: bytes) -> OwnershipRecord:
+    """Raises UnknownVersion or MalformedMessage."""
+    return decode(OwnershipRecord, data)  # type: ignore[arg-type]
+
+
+def decode_control(data: bytes) -> ControlMessage:
+    """Raises UnknownVersion or MalformedMessage."""
+    return decode(ControlMessage, data)  # type: ignore[arg-type]
+
+
+def encode_token_frame(frame: TokenFrame) -> bytes:
+    """The hot path of a worker: arrays only."""
+    body = msgspec.to_builtins(frame, builtin_types=_BUILTINS)
+    return msgpack.packb((PROTOCOL_VERSION, *body))  # type: ignore[no-any-return]
+
+
+def decode_token_frame(data: bytes) -> TokenFrame:
+    """Raises UnknownVersion or MalformedMessage."""
+    return _convert(_unpack_array(data), TokenFrame)
+
+
+def encode_text_frame(frame: TextFrame) -> bytes:
+    """The hot path of a detokenizer: arrays only."""
+    body = msgspec.to_builtins(frame, builtin_types=_BUILTINS)
+    return msgpack.packb((PROTOCOL_VERSION, *body))  # type: ignore[no-any-return]
+
+
+def decode_text_frame(data: bytes) -> TextFrame:
+    """Raises UnknownVersion or MalformedMessage."""
+    return _convert(_unpack_array(data), TextFrame)
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException) as exc:
+        raise MalformedMessage(f"not MessagePack: {exc}") from exc
+
+
+def _unpack_array(data: bytes) -> list[Any]:
+    body = _unpack(data)
+    if not isinstance(body, list) or not body:
+        raise MalformedMessage(f"expected an array, got {type(body).__name__}")
+    if body[0] != PROTOCOL_VERSION:
+        raise UnknownVersion(body[0], PROTOCOL_VERSION)
+    del body[0]
+    return body
+
+
+def _convert(body: Any, message_type: type[T]) -> T:
+    try:
+        return msgspec.convert(body, message_type, builtin_types=_BUILTINS)
+    except msgspec.ValidationError as exc:
+        raise MalformedMessage(str(exc)) from exc

@@ -1,0 +1,194 @@
+"""The error tree: what can go wrong, the HTTP status of it, and the words a client reads."""
+
+from __future__ import annotations
+
+
+class JetflockError(Exception):
+    """Root of every error that jetflock raises on purpose."""
+
+
+class ConfigError(JetflockError):
+    """The configuration, or what it points to, cannot be used; the message says what to do."""
+
+
+class ProtocolError(JetflockError):
+    """A message on the wire does not follow the protocol."""
+
+
+class UnknownVersion(ProtocolError):
+    """A message of a protocol version that this build does not speak."""
+
+    def __init__(self, version: object, known: int) -> None:
+        super().__init__(f"message has protocol version {version!r}, this build speaks {known}")
+
+
+class MalformedMessage(ProtocolError):
+    """The bytes are not MessagePack, or not of the expected type."""
+
+
+class IncarnationMismatch(ConfigError):
+    """The streams on the server are not the ones this configuration expects."""
+
+
+class BrokerError(JetflockError):
+    """JetStream refused an operation; `err_code` is the server's own number."""
+
+    def __init__(self, description: str, err_code: int = 0) -> None:
+        super().__init__(description)
+        self.err_code = err_code
+
+
+class BrokerUnavailable(BrokerError):
+    """No answer from JetStream: it is unknown whether the operation took place."""
+
+
+class CasConflict(BrokerError):
+    """A compare-and-set was refused: never proof of being fenced, read back (PROTOCOL 9.1)."""
+
+
+class RequestError(JetflockError):
+    """A request that is answered with an error: OpenAI's error object over HTTP and NATS alike.
+
+    `param` names the field of the request body, `code` is a stable string.
+    """
+
+    status_code: int = 500
+    error_type: str = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, of the wrong type, or out of range."""
+
+    status_code = 400
+    error_type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field that is known but not supported: refused by name, never ignored in silence."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, detail: str = "is not supported") -> None:
+        super().__init__(f"'{param}' {detail}", param=param)
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and requested output do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, num_prompt_tokens: int, max_context_len: int, max_tokens: int | None, param: str
+    ) -> None:
+        wanted = f" and max_tokens={max_tokens}" if max_tokens is not None else ""
+        super().__init__(
+            f"This model's maximum context length is {max_context_len} tokens, "
+            f"but the prompt has {num_prompt_tokens} tokens{wanted}.",
+            param=param,
+        )
+
+
+class AuthenticationFailed(RequestError):
+    """The API key is wrong or absent."""
+
+    status_code = 401
+    error_type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFound(RequestError):
+    """An unknown path, model or stream."""
+
+    status_code = 404
+    error_type = "invalid_request_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No model card bears this name."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model '{model}' does not exist.", param="model")
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    status_code = 405
+    error_type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class DeadlineExceeded(RequestError):
+    """The deadline passed before the request was finished."""
+
+    status_code = 408
+    error_type = "timeout_error"
+    code = "deadline_exceeded"
+
+
+class ResumeConflict(RequestError):
+    """The client's text is not a prefix of this stream: never spliced."""
+
+    status_code = 409
+    error_type = "invalid_request_error"
+    code = "resume_mismatch"
+
+
+class RequestTooLarge(RequestError):
+    """The body is over the limit."""
+
+    status_code = 413
+    error_type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class QueueFull(RequestError):
+    """The queue is full: the client may come back after `retry_after_s`."""
+
+    status_code = 429
+    error_type = "rate_limit_error"
+    code = "queue_full"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestCancelled(RequestError):
+    """The request was ended by its client, or on its behalf."""
+
+    status_code = 499
+    error_type = "cancelled"
+    code = "cancelled"
+
+
+class InternalError(RequestError):
+    """Our fault."""
+
+    status_code = 500
+    error_type = "server_error"
+    code = "internal_error"
+
+
+class ServiceUnavailable(RequestError):
+    """NATS is away, or the service is shutting down."""
+
+    status_code = 503
+    error_type = "service_unavailable"
+    code = "service_unavailable"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

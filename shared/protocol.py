@@ -1,0 +1,289 @@
+"""The messages that cross a process border. docs/protocol.md says what they promise."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # end-of-turn token, stop token or stop string
+    LENGTH = "length"  # max_tokens or the context length
+    CANCEL = "cancel"  # ended by its client, or because the client is gone
+    DEADLINE = "deadline"  # its time budget ran out
+    POISON = "poison"  # it crashed too many workers
+    ERROR = "error"  # the engine failed it, or the log is damaged
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How a request ended: decided once, in the log."""
+
+    reason: FinishReason
+    matched: str | int | None = None  # the stop string or stop token that ended it
+    message: str | None = None  # of an ERROR
+    num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to choose tokens, and when the engine stops. Validated by the frontend."""
+
+    max_tokens: int  # output tokens, resolved: always within the context
+    seed: int  # 64-bit unsigned, always filled in: a resumed request draws the same numbers
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that the visible text of a token sequence depends on, besides the tokens."""
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False  # keep the stop string in the text
+    min_tokens: int = 0  # a stop string ending within the first min_tokens tokens does not count
+    skip_special_tokens: bool = True
+    prompt_tail: tuple[int, ...] = ()  # last prompt ids: the decoder's left context
+
+
+class Surface(enum.StrEnum):
+    """Which API a request came through: a resumed stream speaks it again."""
+
+    CHAT = "chat.completions"
+    COMPLETIONS = "completions"
+    GENERATE = "generate"
+
+
+class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the text goes, and all that a frontend needs to resume the stream of another."""
+
+    subject: str  # chunks are published here
+    surface: Surface
+    model: str  # name the client used
+    created: int  # unix seconds
+    num_prompt_tokens: int
+    group_id: str  # of n choices; equals the rid when n is 1
+    choice_idx: int = 0
+    num_choices: int = 1
+    include_usage: bool = False
+    echo: str = ""  # prompt text that precedes the output (completions with echo)
+    owner: str = ""  # hash of the API key: nobody else may resume or abort it
+    frontend_id: str = ""  # whose death orphans the request; "" for a detached one
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tokenized prompt in the queue: `jf.req.<pool>.<class>`."""
+
+    rid: str  # 32 hex digits, made by the frontend
+    pool: str
+    model: str
+    revision: str
+    tokenizer_hash: str
+    sampling: SamplingParams
+    text: TextParams
+    reply: ReplyParams
+    deadline_s: float  # budget from the moment it was queued
+    prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
+    prompt_object: str = ""  # object store name of a prompt above the inline limit
+    priority: int = 0  # lower is earlier, as in vLLM
+    traceparent: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
+    """A worker takes a request. The sequence at which it is stored is the epoch."""
+
+    prev: int  # the CAS value: sequence of the ownership record before, 0 for the first
+    worker: str  # incarnation, never reused
+    nonce: str  # one a delivery, kept over retries
+    request_seq: int  # of the message in REQUESTS: tells the canonical one from duplicates
+    ack_subject: str  # whoever sees the worker dead may nak here
+    tokenizer_hash: str
+    text: TextParams
+    reply: ReplyParams
+    pool: str
+    crashes: int = 0
+
+
+class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):
+    """A worker hands a request back."""
+
+    prev: int
+    worker: str
+    progressed: bool = False  # whether this epoch logged a token beyond its prefix
+
+
+class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
+    """Somebody other than the engine ends a request."""
+
+    prev: int
+    reason: FinishReason
+    by: str
+    message: str | None = None
+    reply: ReplyParams | None = None  # set when no claim may have told it
+
+
+OwnershipRecord: TypeAlias = Claim | Release | End
+
+
+class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New ids of one request."""
+
+    rid: str
+    epoch: int  # stream sequence of the claim under which these ids were made
+    position: int  # index of the first id among the request's output tokens
+    token_ids: list[int]
+    finish: Finish | None = None  # set once, on the last entry
+
+
+class TokenFrame(msgspec.Struct, frozen=True, array_like=True):
+    """New ids of one engine step, all requests of one partition: `jf.tok.<p>.<worker>`."""
+
+    worker: str
+    number: int  # counts this worker's frames in this partition, from 1; a resend keeps it
+    entries: list[TokenEntry]
+
+
+class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New text of one request."""
+
+    rid: str
+    position: int  # output tokens that this text, and all before it, comes from
+    offset: int  # code points of text before this chunk
+    text: str
+    token_ids: list[int] = []  # the new ids, ending at `position`
+    finish: Finish | None = None
+
+
+class TextFrame(msgspec.Struct, frozen=True, array_like=True):
+    """New text of one log frame, all requests of one reply subject."""
+
+    detok: str
+    chunks: list[TextChunk]
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The finished result: `jf.done.<rid>`, written once, kept for the resume window."""
+
+    rid: str
+    token_ids: bytes  # little-endian uint32
+    text: str
+    finish: Finish
+    reply: ReplyParams | None  # None when it was ended before anybody said where it goes
+
+
+class Cancel(msgspec.Struct, frozen=True, tag_field="t", tag="cancel"):
+    """`jf.ctl.<pool>.cancel`: the request has an `end`; drop it."""
+
+    rid: str
+
+
+class Fenced(msgspec.Struct, frozen=True, tag_field="t", tag="fenced"):
+    """`jf.ctl.<pool>.fenced`: this epoch of the request belongs to the past."""
+
+    rid: str
+    epoch: int
+    worker: str
+
+
+ControlMessage: TypeAlias = Cancel | Fenced
+
+
+class ReplayRequest(msgspec.Struct, frozen=True):
+    """Asks a detokenizer for the text from `offset` on, and registers `subject` for the rest."""
+
+    rid: str
+    offset: int  # code points that the asker has
+    subject: str
+
+
+class ReplayStatus(enum.StrEnum):
+    """What a detokenizer knows of a request."""
+
+    RUNNING = "running"
+    DONE = "done"
+    QUEUED = "queued"  # in the queue or unknown: nothing is in the log yet
+
+
+class ReplayReply(msgspec.Struct, frozen=True):
+    """The answer: a chunk that starts at the offset asked for (or before), and the reply data."""
+
+    status: ReplayStatus
+    reply: ReplyParams | None = None
+    chunk: TextChunk | None = None
+
+
+class WorkerState(enum.StrEnum):
+    """Where a worker stands."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker's heartbeat in the KV bucket `workers`; its absence means death."""
+
+    worker: str
+    pool: str
+    model: str
+    revision: str
+    state: WorkerState
+    phase: str = ""  # while loading: what it does
+    progress: float = 0.0  # while loading: 0 to 1
+    num_running: int = 0
+    num_waiting: int = 0
+    max_running: int = 0
+    kv_cache_usage: float = 0.0
+    step: int = 0  # engine steps so far
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0  # unix seconds
+
+
+class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Heartbeat of a frontend or a detokenizer in the KV bucket `roles`."""
+
+    id: str
+    role: str
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+
+
+class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A served model in the KV bucket `models`; it stays when no worker runs."""
+
+    name: str
+    pool: str  # slug of the name, made by us: fit for a subject
+    revision: str  # of the weights
+    tokenizer_hash: str  # object store name of the tokenizer files
+    max_context_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    created: int  # unix seconds
+    default_temperature: float | None = None  # from generation_config.json
+    default_top_p: float | None = None
+    default_top_k: int | None = None
+    default_min_p: float | None = None
+    default_repetition_penalty: float | None = None
+
+
+class Incarnation(msgspec.Struct, frozen=True):
+    """What a set of streams was made with: every role compares it at start."""
+
+    id: str
+    protocol_version: int
+    prefix: str
+    num_partitions: int
+    stream_created: dict[str, str]  # stream -> creation time: a re-made stream restarts sequences

@@ -1,0 +1,167 @@
+"""Each subject, stream, bucket and consumer name, spelled once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+from shared.errors import ConfigError
+
+JOB_CLASSES = ("interactive", "batch")  # in the order in which they are pulled
+
+_RID = re.compile(r"[0-9a-f]{32}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def new_rid() -> str:
+    """A request id: 32 hex digits that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def choice_rid(group_id: str, choice_idx: int, num_choices: int) -> str:
+    """The rid of one of n choices: the group id itself when there is only one."""
+    if num_choices == 1:
+        return group_id
+    text = f"{group_id}.{choice_idx}".encode()
+    return hashlib.blake2b(text, digest_size=16, person=b"jetflock-choice").hexdigest()
+
+
+def is_rid(text: str) -> bool:
+    """Whether a client's text may be used as a request id."""
+    return _RID.fullmatch(text) is not None
+
+
+def new_incarnation(role: str) -> str:
+    """Id of one process: name and random, never reused, fit for a subject."""
+    return f"{role}-{secrets.token_hex(6)}"
+
+
+def pool_slug(model_name: str) -> str:
+    """The subject token of a model: readable, and distinct for distinct names."""
+    readable = re.sub(r"[^a-z0-9]+", "-", model_name.lower()).strip("-")[:40] or "model"
+    digest = hashlib.blake2b(model_name.encode(), digest_size=4).hexdigest()
+    return f"{readable}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """All names under one prefix, for a fixed number of partitions."""
+
+    prefix: str = "jf"
+    num_partitions: int = 4
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.prefix) is None:
+            raise ConfigError(f"prefix {self.prefix!r} must match {_NAME.pattern}")
+        if not 1 <= self.num_partitions <= 1024:
+            raise ConfigError(f"num_partitions is {self.num_partitions}, must be 1 to 1024")
+
+    def partition(self, rid: str) -> int:
+        """The partition of the token log that holds this request."""
+        return int(rid[:8], 16) % self.num_partitions
+
+    # Streams
+
+    @property
+    def requests_stream(self) -> str:
+        return f"{self.prefix}_REQUESTS"
+
+    @property
+    def tokens_stream(self) -> str:
+        return f"{self.prefix}_TOKENS"
+
+    @property
+    def results_stream(self) -> str:
+        return f"{self.prefix}_RESULTS"
+
+    @property
+    def dead_stream(self) -> str:
+        return f"{self.prefix}_DEAD"
+
+    # Subjects in streams
+
+    def request(self, pool: str, job_class: str) -> str:
+        return f"{self.prefix}.req.{pool}.{job_class}"
+
+    def ownership(self, rid: str) -> str:
+        return f"{self.prefix}.own.{self.partition(rid)}.{rid}"
+
+    def ownership_of_partition(self, partition: int) -> str:
+        return f"{self.prefix}.own.{partition}.*"
+
+    def tokens(self, partition: int, worker: str) -> str:
+        return f"{self.prefix}.tok.{partition}.{worker}"
+
+    def tokens_of_partition(self, partition: int) -> str:
+        return f"{self.prefix}.tok.{partition}.*"
+
+    def done(self, rid: str) -> str:
+        return f"{self.prefix}.done.{rid}"
+
+    def dead(self, pool: str) -> str:
+        return f"{self.prefix}.dead.{pool}"
+
+    # Consumers of REQUESTS
+
+    def consumer(self, pool: str, job_class: str) -> str:
+        return f"{pool}_{job_class}"
+
+    # Core NATS
+
+    def reply(self, frontend_id: str) -> str:
+        """Where one frontend process hears the text of its own requests."""
+        return f"{self.prefix}.out.{frontend_id}"
+
+    def control(self, pool: str) -> str:
+        """Notices to the workers of a pool: cancel, fenced."""
+        return f"{self.prefix}.ctl.{pool}.notice"
+
+    @property
+    def worker_died(self) -> str:
+        """A supervisor says which worker incarnation it saw die; the payload is its id."""
+        return f"{self.prefix}.ctl.worker_died"
+
+    def replay(self, partition: int) -> str:
+        """Request/reply: whoever owns the partition answers."""
+        return f"{self.prefix}.rpc.detok.{partition}"
+
+    # Buckets
+
+    @property
+    def workers_bucket(self) -> str:
+        return f"{self.prefix}_workers"
+
+    @property
+    def roles_bucket(self) -> str:
+        return f"{self.prefix}_roles"
+
+    @property
+    def models_bucket(self) -> str:
+        return f"{self.prefix}_models"
+
+    @property
+    def leases_bucket(self) -> str:
+        return f"{self.prefix}_leases"
+
+    @property
+    def floors_bucket(self) -> str:
+        return f"{self.prefix}_floors"
+
+    @property
+    def attached_bucket(self) -> str:
+        return f"{self.prefix}_attached"
+
+    @property
+    def meta_bucket(self) -> str:
+        return f"{self.prefix}_meta"
+
+    @property
+    def objects_bucket(self) -> str:
+        return f"{self.prefix}_objects"
+
+
+def rid_of(subject: str) -> str:
+    """The last token of an ownership or done subject."""
+    return subject.rsplit(".", 1)[1]

@@ -1,0 +1,95 @@
+"""What the worker's I/O process and its engine process tell each other, over one socket pair.
+
+The engine knows nothing of NATS, text or epochs: it is given prompts with the tokens made so far,
+and gives back new tokens. A run is one stay of a request in this engine: `run_id` is made by the
+I/O process and never reused, so that output of an aborted run can be told from a later one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from shared.protocol import Finish, SamplingParams
+
+
+class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
+    """Run this request: prefill prompt + output so far, then decode."""
+
+    run_id: int
+    prompt_ids: bytes  # little-endian uint32
+    output_ids: bytes  # tokens that earlier epochs logged, little-endian uint32
+    sampling: SamplingParams
+    priority: int = 0  # lower is earlier
+
+
+class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Drop this run and free its pages; no output follows. Unknown ids are ignored."""
+
+    run_id: int
+
+
+class SetPaused(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
+    """Stop or go on stepping: the log cannot take more for the moment."""
+
+    paused: bool
+
+
+EngineCommand: TypeAlias = AddRequest | AbortRequest | SetPaused
+
+
+class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New tokens of one run. With `finish` set, the run is over."""
+
+    run_id: int
+    token_ids: list[int]
+    finish: Finish | None = None
+
+
+class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
+    """How full the engine is, after the step that carries it."""
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int  # prompt tokens not yet prefilled, waiting and running
+    num_free_slots: int
+    num_free_tokens: int  # KV slots free or evictable
+    num_kv_tokens: int  # KV slots in all
+    num_preemptions: int  # since start
+    num_prefix_queries: int  # prompt tokens looked up in the prefix cache, since start
+    num_prefix_hits: int  # of which were found
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """One engine step. Also sent without outputs when the engine has become idle."""
+
+    step: int  # grows by one a step
+    outputs: list[RunOutput]
+    load: EngineLoad
+
+
+class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """Progress before the engine is ready."""
+
+    phase: str
+    progress: float  # 0 to 1
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The model is loaded; limits that the I/O process must respect."""
+
+    max_context_len: int
+    vocab_size: int
+    max_running: int  # slots
+    num_kv_tokens: int
+    max_step_tokens: int  # token budget of a step
+
+
+class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The engine cannot start; one sentence that says what to do."""
+
+    message: str
+
+
+EngineEvent: TypeAlias = StepOutput | EngineLoading | EngineReady | EngineFailed
