@@ -1,0 +1,54 @@
+"""What every role holds: one connection, JetStream on it, and the names to use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from nats.aio.client import Client
+
+from shared.config import ClusterConfig
+from shared.connection import ReconnectCallback, connect
+from shared.errors import BrokerError, ConfigError
+from shared.jetstream import JetStream
+from shared.kv_bucket import KvBucket
+from shared.ownership import OwnershipLog
+from shared.streams import ensure_streams
+from shared.subjects import Subjects
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A connected, checked set of streams."""
+
+    config: ClusterConfig
+    nc: Client
+    js: JetStream
+    subjects: Subjects
+    ownership: OwnershipLog
+
+    def bucket(self, name: str) -> KvBucket:
+        return KvBucket(self.js, name)
+
+
+@asynccontextmanager
+async def open_cluster(
+    config: ClusterConfig, name: str, on_reconnect: ReconnectCallback | None = None
+) -> AsyncIterator[Cluster]:
+    """Connect as `name`, make or check the streams; closes the connection at the end.
+
+    Raises ConfigError when NATS cannot be reached or its streams do not fit.
+    """
+    nc = await connect(config, name, on_reconnect=on_reconnect)
+    try:
+        js = JetStream(nc)
+        try:
+            subjects = await ensure_streams(js, config)
+        except BrokerError as exc:
+            raise ConfigError(
+                f"JetStream at {config.nats_url} refused: {exc}; is it enabled (nats-server -js)?"
+            ) from exc
+        yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
+    finally:
+        await nc.close()

@@ -1,0 +1,134 @@
+"""Configuration that all roles share, and how it is read: flag, environment, YAML, default.
+
+A role's configuration is a frozen dataclass that includes `ClusterConfig`. cyclopts reads it: a
+field `ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S` and the YAML key
+`ack-wait-s`. Unknown flags and keys are errors. A secret can be given as a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+from cyclopts import Parameter
+
+from shared.errors import ConfigError, JetflockError
+from shared.log import LogFormat
+
+ENV_PREFIX = "JETFLOCK_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Where NATS is, and what the streams are made with."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """NATS servers, comma separated."""
+    nats_user: str | None = None
+    """User name."""
+    nats_password: str | None = None
+    """Password."""
+    nats_password_file: Path | None = None
+    """File that holds the password."""
+    nats_nkey_file: Path | None = None
+    """File that holds the nkey seed."""
+    nats_creds: Path | None = None
+    """Credentials file (JWT and seed)."""
+    nats_tls_ca: Path | None = None
+    """CA certificate; switches TLS on."""
+    nats_tls_cert: Path | None = None
+    """Client certificate."""
+    nats_tls_key: Path | None = None
+    """Key of the client certificate."""
+    prefix: str = "jf"
+    """First token of every subject, stream and bucket name."""
+    num_partitions: int | None = None
+    """Partitions of the token log; fixed when the streams are made (then 4)."""
+    replicas: int = 1
+    """Copies of each stream in a NATS cluster."""
+    queue_max_msgs: int = 10_000
+    """Accepted requests that may wait or run; beyond it clients get 429."""
+    queue_max_bytes: int = 1 << 30
+    """Bytes of the same."""
+    log_max_bytes: int = 8 << 30
+    """Bytes of the token log; keep it well below the volume."""
+    max_deadline_s: float = 3600.0
+    """Longest time a request may wait and run."""
+    resume_window_s: float = 600.0
+    """How long a finished result can be fetched and a finished stream resumed."""
+    ack_wait_s: float = 8.0
+    """Silence after which the server gives a worker's request to another."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: LogFormat = "auto"
+    """json, pretty, or auto: pretty on a terminal."""
+    metrics_port: int = 0
+    """Port of /metrics for roles without an HTTP server of their own; 0 is off."""
+
+    @property
+    def token_retention_s(self) -> float:
+        """How long the token log keeps a record: deadline (queue and run) + resume window."""
+        return self.max_deadline_s + self.resume_window_s + 60.0
+
+    def password(self) -> str | None:
+        """The password, from its file when one is named. Raises ConfigError."""
+        if self.nats_password_file is None:
+            return self.nats_password
+        return read_secret(self.nats_password_file)
+
+
+def read_secret(path: Path) -> str:
+    """A secret from a file, without the line end. Raises ConfigError."""
+    try:
+        return path.read_text().strip()
+    except OSError as exc:
+        raise ConfigError(f"cannot read the secret file {path}: {exc.strerror}") from exc
+
+
+def run_program(
+    name: str, summary: str, main: Callable[..., Any], argv: list[str] | None = None
+) -> None:
+    """Parse the configuration of `main`'s only parameter and call it.
+
+    A ConfigError, or any other error of ours, ends the program with one sentence and status 2.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    app = build_app(name, summary, config_file(argv))
+    app.default(main)
+    try:
+        app(argv)
+    except JetflockError as exc:
+        sys.stderr.write(f"{name}: {exc}\n")
+        raise SystemExit(2) from exc
+
+
+def build_app(name: str, summary: str, yaml_file: Path | None) -> cyclopts.App:
+    """A cyclopts app whose values come from flag, environment, YAML, default in this order."""
+    sources: list[Any] = [cyclopts.config.Env(ENV_PREFIX, command=False)]
+    if yaml_file is not None:
+        sources.append(cyclopts.config.Yaml(yaml_file, must_exist=True, use_commands_as_keys=False))
+    return cyclopts.App(
+        name=name, help=summary, config=sources, version_flags=[], result_action="return_value"
+    )
+
+
+def config_file(argv: list[str]) -> Path | None:
+    """The YAML file named by `--config` or JETFLOCK_CONFIG; removes the flag from `argv`."""
+    for i, word in enumerate(argv):
+        if word == "--config" and i + 1 < len(argv):
+            del argv[i]
+            return Path(argv.pop(i))
+        if word.startswith("--config="):
+            del argv[i]
+            return Path(word.removeprefix("--config="))
+    from_env = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    return Path(from_env) if from_env else None
+
+
+Flat = Annotated  # `Annotated[SomeConfig, FLAT]` spreads a dataclass over the command line
+FLAT = Parameter(name="*")

@@ -1,0 +1,115 @@
+"""The fold: the only reader of the token log. A pure function of the records in stream order.
+
+The detokenizer runs it over a partition for ever, a resuming worker over the stretch it reads.
+docs/protocol.md, "The fold", says why each test is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shared.protocol import (
+    Claim,
+    End,
+    Finish,
+    FinishReason,
+    OwnershipRecord,
+    Release,
+    TokenEntry,
+)
+
+NO_EPOCH = 0
+
+
+@dataclass(slots=True)
+class RequestFold:
+    """What the log says of one request.
+
+    Invariants: `tokens` only grows; nothing changes once `finish` is set; `epoch_len` is the
+    contiguous length, from position 0, that the current epoch has written.
+    """
+
+    rid: str
+    epoch: int = NO_EPOCH  # sequence of the claim in force
+    writer: str = ""  # the worker that claimed; "" when nobody holds the request
+    epoch_len: int = 0
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    last_record_seq: int = 0  # of the ownership log
+    num_fenced: int = 0  # entries of a past epoch, or of a worker that is not the writer
+    num_holes: int = 0  # entries that came before what should precede them
+
+    def apply_record(self, seq: int, record: OwnershipRecord) -> None:
+        """An ownership record stored at `seq`."""
+        self.last_record_seq = seq
+        if self.finish is not None:
+            return
+        match record:
+            case Claim():
+                self.epoch = seq
+                self.writer = record.worker
+                self.epoch_len = 0
+            case Release():
+                self.epoch = NO_EPOCH
+                self.writer = ""
+            case End():
+                self.finish = Finish(record.reason, message=record.message)
+
+    def apply_entry(self, worker: str, entry: TokenEntry) -> int:
+        """An entry of a frame that `worker` wrote. Returns how many tokens were appended."""
+        if self.finish is not None:
+            return 0
+        if entry.epoch != self.epoch or worker != self.writer:
+            self.num_fenced += 1
+            return 0
+        position, ids = entry.position, entry.token_ids
+        if position > self.epoch_len:
+            self.num_holes += 1
+            return 0
+        end = position + len(ids)
+        overlap = len(self.tokens) - position
+        if overlap > 0 and self.tokens[position:end] != ids[:overlap]:
+            self.finish = Finish(
+                FinishReason.ERROR,
+                message=f"the log is damaged: epoch {self.epoch} restates other tokens",
+            )
+            return 0
+        num_new = max(0, len(ids) - max(0, overlap))
+        if num_new:
+            self.tokens.extend(ids[len(ids) - num_new :])
+        self.epoch_len = max(self.epoch_len, end)
+        if entry.finish is not None and end == len(self.tokens):
+            self.finish = entry.finish
+        return num_new
+
+
+class Fold:
+    """The folds of many requests, fed in stream order."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, RequestFold] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[RequestFold]:
+        return iter(self._requests.values())
+
+    def get(self, rid: str) -> RequestFold | None:
+        return self._requests.get(rid)
+
+    def request(self, rid: str) -> RequestFold:
+        """The fold of a request; an empty one when nothing was read of it yet."""
+        fold = self._requests.get(rid)
+        if fold is None:
+            fold = self._requests[rid] = RequestFold(rid)
+        return fold
+
+    def forget(self, rid: str) -> None:
+        self._requests.pop(rid, None)
+
+    def apply_record(self, seq: int, rid: str, record: OwnershipRecord) -> RequestFold:
+        fold = self.request(rid)
+        fold.apply_record(seq, record)
+        return fold

@@ -1,0 +1,40 @@
+"""Heartbeats: a key in a KV bucket that expires when its writer stops writing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from shared.codec import encode
+from shared.errors import BrokerError
+from shared.kv_bucket import KvBucket
+from shared.log import get_logger
+from shared.streams import HEARTBEAT_INTERVAL_S
+
+log = get_logger(__name__)
+
+
+class Heartbeat:
+    """Writes `card()` under `key` every second until cancelled, then removes it."""
+
+    def __init__(self, bucket: KvBucket, key: str, card: Callable[[], msgspec.Struct]) -> None:
+        self._bucket = bucket
+        self._key = key
+        self._card = card
+
+    async def beat(self) -> None:
+        """Write now: a change of state should not wait for the next second."""
+        with contextlib.suppress(BrokerError):
+            await self._bucket.put(self._key, encode(self._card()))
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self.beat()
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+        finally:
+            with contextlib.suppress(BrokerError):
+                await self._bucket.delete(self._key)

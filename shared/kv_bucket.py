@@ -1,0 +1,49 @@
+"""A KV bucket: the last value of each key, with expiry by the age of the last write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.jetstream import JetStream
+
+
+@dataclass(frozen=True, slots=True)
+class KvEntry:
+    """A value and the revision under which it was written."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+class KvBucket:
+    """Operations on one bucket. Deleting purges, so that no tombstone is left to fall over."""
+
+    def __init__(self, js: JetStream, bucket: str) -> None:
+        self._js = js
+        self._stream = f"KV_{bucket}"
+        self._prefix = f"$KV.{bucket}."
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Write whatever was there; returns the revision."""
+        return (await self._js.publish(self._prefix + key, value)).seq
+
+    async def put_if(self, key: str, value: bytes, revision: int) -> int:
+        """Write iff the key's revision is this one (0: absent). Raises CasConflict."""
+        ack = await self._js.publish(self._prefix + key, value, expected_last=revision)
+        return ack.seq
+
+    async def get(self, key: str) -> KvEntry | None:
+        """Leader read."""
+        message = await self._js.get_last(self._stream, self._prefix + key)
+        return None if message is None else KvEntry(key, message.data, message.seq)
+
+    async def delete(self, key: str) -> None:
+        await self._js.api(f"STREAM.PURGE.{self._stream}", {"filter": self._prefix + key})
+
+    async def entries(self) -> list[KvEntry]:
+        """All live entries; possibly a moment old."""
+        return [
+            KvEntry(message.subject.removeprefix(self._prefix), message.data, message.seq)
+            async for message in self._js.direct_scan(self._stream, self._prefix + ">")
+        ]

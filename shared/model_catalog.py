@@ -1,0 +1,91 @@
+"""The models that are served: cards in KV, tokenizer files in the object store."""
+
+from __future__ import annotations
+
+from nats.js.errors import NotFoundError, ObjectNotFoundError
+from nats.js.object_store import ObjectStore
+
+from shared.cluster import Cluster
+from shared.codec import decode, encode
+from shared.errors import BrokerUnavailable, ConfigError
+from shared.model_files import ModelFiles
+from shared.protocol import ModelCard
+from shared.streams import ensure_consumers
+from shared.tokenizer_bundle import TokenizerBundle
+
+
+class ModelCatalog:
+    """Reads and writes model cards. A card has its tokenizer files and its consumers before it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._cards = cluster.bucket(cluster.subjects.models_bucket)
+
+    async def register(self, files: ModelFiles, name: str) -> ModelCard:
+        """Make a checkpoint servable under `name`: idempotent, and before any worker.
+
+        Raises ConfigError when the name is taken by other weights.
+        """
+        bundle = TokenizerBundle.from_model_dir(files.path)
+        card = files.card(name, bundle)
+        existing = await self._cards.get(card.pool)
+        if existing is not None:
+            stored = decode(ModelCard, existing.value)
+            if (stored.revision, stored.tokenizer_hash) == (card.revision, card.tokenizer_hash):
+                card = stored
+            elif await self._has_workers(card.pool):
+                raise ConfigError(
+                    f"model {name!r} is being served with other weights (revision "
+                    f"{stored.revision}, this checkpoint is {card.revision}); "
+                    "use another --model-name"
+                )
+        await self.put_bundle(bundle)
+        await ensure_consumers(
+            self._cluster.js, self._cluster.subjects, card.pool, self._cluster.config.ack_wait_s
+        )
+        await self._cards.put(card.pool, encode(card))
+        return card
+
+    async def cards(self) -> list[ModelCard]:
+        """All models, oldest first."""
+        cards = [decode(ModelCard, entry.value) for entry in await self._cards.entries()]
+        return sorted(cards, key=lambda card: (card.created, card.name))
+
+    async def put_bundle(self, bundle: TokenizerBundle) -> None:
+        """Store tokenizer files under their hash, once."""
+        store = await self._object_store()
+        try:
+            await store.get_info(bundle.content_hash)
+        except (NotFoundError, ObjectNotFoundError):
+            await store.put(bundle.content_hash, bundle.to_bytes())
+
+    async def bundle(self, content_hash: str) -> TokenizerBundle:
+        """Fetch tokenizer files. Raises BrokerUnavailable or ConfigError."""
+        return TokenizerBundle.from_bytes(await self.object(content_hash))
+
+    async def object(self, name: str) -> bytes:
+        """An object's bytes. Raises ConfigError when it is not there."""
+        store = await self._object_store()
+        try:
+            result = await store.get(name)
+        except (NotFoundError, ObjectNotFoundError) as exc:
+            raise ConfigError(f"object {name} is not in the store") from exc
+        except TimeoutError as exc:
+            raise BrokerUnavailable(f"no answer while fetching object {name}") from exc
+        assert result.data is not None
+        return result.data
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        await (await self._object_store()).put(name, data)
+
+    async def delete_object(self, name: str) -> None:
+        await (await self._object_store()).delete(name)
+
+    async def _has_workers(self, pool: str) -> bool:
+        workers = self._cluster.bucket(self._cluster.subjects.workers_bucket)
+        return any(entry.key.startswith(f"{pool}.") for entry in await workers.entries())
+
+    async def _object_store(self) -> ObjectStore:
+        return await self._cluster.nc.jetstream().object_store(
+            self._cluster.subjects.objects_bucket
+        )

@@ -1,0 +1,138 @@
+"""A model on disk: found by path or hub id, and described by a model card."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError
+from shared.protocol import ModelCard
+from shared.subjects import pool_slug
+from shared.tokenizer_bundle import TokenizerBundle
+
+_SAMPLE_BYTES = 1 << 20
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+
+
+def resolve_model(model: str) -> Path:
+    """The folder of a local checkpoint, or of a hub id, downloaded. Raises ConfigError."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"{model} has no config.json; point to a folder in Hugging Face format"
+            )
+        return path
+    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise ConfigError(
+            f"no model at {model!r}; give a folder in Hugging Face format or a hub id (owner/name)"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as exc:
+        raise ConfigError(f"{model!r} is a hub id: install jetflock[worker] to download") from exc
+    try:
+        folder = snapshot_download(
+            model, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+        )
+    except Exception as exc:  # the hub client raises errors of several libraries
+        raise ConfigError(
+            f"cannot download {model!r} from the hub ({type(exc).__name__}: {exc}); "
+            "give a folder instead, or check the name and the network"
+        ) from exc
+    return Path(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The JSON side of a checkpoint."""
+
+    path: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> ModelFiles:
+        """Raises ConfigError."""
+        return cls(
+            path, _read_json(path / "config.json"), _read_json(path / "generation_config.json", {})
+        )
+
+    @property
+    def revision(self) -> str:
+        """Names the weights: a hash of config and samples of every weight file."""
+        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
+        for file in sorted(self.path.glob("*.safetensors")):
+            size = file.stat().st_size
+            digest.update(f"{file.name}:{size}".encode())
+            with file.open("rb") as stream:
+                for start in range(0, size, max(_SAMPLE_BYTES, size // 16)):
+                    stream.seek(start)
+                    digest.update(stream.read(_SAMPLE_BYTES))
+                stream.seek(max(0, size - _SAMPLE_BYTES))
+                digest.update(stream.read(_SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+
+    @property
+    def max_context_len(self) -> int:
+        for key in _CONTEXT_KEYS:
+            if isinstance(value := self._text_config.get(key), int):
+                return value
+        raise ConfigError(f"{self.path}/config.json names no context length ({_CONTEXT_KEYS[0]})")
+
+    @property
+    def vocab_size(self) -> int:
+        value = self._text_config.get("vocab_size")
+        if not isinstance(value, int):
+            raise ConfigError(f"{self.path}/config.json has no vocab_size")
+        return value
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """From generation_config.json, else config.json."""
+        value = self.generation_config.get("eos_token_id", self._text_config.get("eos_token_id"))
+        if value is None:
+            return ()
+        return tuple(value) if isinstance(value, list) else (int(value),)
+
+    @property
+    def _text_config(self) -> dict[str, Any]:
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, dict) else self.config
+
+    def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
+        """The model card under which this checkpoint is served."""
+        defaults = self.generation_config
+        return ModelCard(
+            name=name,
+            pool=pool_slug(name),
+            revision=self.revision,
+            tokenizer_hash=bundle.content_hash,
+            max_context_len=self.max_context_len,
+            vocab_size=self.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+            created=int(time.time()),
+            default_temperature=defaults.get("temperature"),
+            default_top_p=defaults.get("top_p"),
+            default_top_k=defaults.get("top_k"),
+            default_min_p=defaults.get("min_p"),
+            default_repetition_penalty=defaults.get("repetition_penalty"),
+        )
+
+
+def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        if default is not None:
+            return default
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"cannot read {path}: {exc}") from exc
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} does not hold a JSON object")
+    return value

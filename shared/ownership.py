@@ -1,0 +1,100 @@
+"""The ownership log of a request: a chain of records, each stored by compare-and-set."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from shared.codec import decode_ownership, encode
+from shared.errors import BrokerUnavailable, CasConflict
+from shared.jetstream import JetStream, StoredMessage
+from shared.protocol import Claim, End, OwnershipRecord
+from shared.subjects import Subjects
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """An ownership record with its place in the stream and the server's time of storing it."""
+
+    seq: int
+    time: datetime.datetime
+    record: OwnershipRecord
+
+
+class OwnershipLog:
+    """Reads and extends ownership logs. All reads are leader reads: staleness loses tokens."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self._js = js
+        self._subjects = subjects
+
+    async def read(self, rid: str) -> list[StoredRecord]:
+        """The whole chain, oldest first; empty when nobody has claimed or ended the request."""
+        records: list[StoredRecord] = []
+        seq = 1
+        while (found := await self.first_from(rid, seq)) is not None:
+            records.append(found)
+            seq = found.seq + 1
+        return records
+
+    async def last(self, rid: str) -> StoredRecord | None:
+        message = await self._js.get_last(
+            self._subjects.tokens_stream, self._subjects.ownership(rid)
+        )
+        return None if message is None else _stored(message)
+
+    async def first_from(self, rid: str, seq: int) -> StoredRecord | None:
+        """The first record stored at `seq` or later."""
+        message = await self._js.get_next(
+            self._subjects.tokens_stream, self._subjects.ownership(rid), seq
+        )
+        return None if message is None else _stored(message)
+
+    async def append(self, rid: str, record: OwnershipRecord) -> int:
+        """Store a record after the one at `record.prev`; returns its sequence.
+
+        Raises CasConflict or BrokerUnavailable: after either, read back, since a retry of a record
+        that was stored conflicts with itself.
+        """
+        ack = await self._js.publish(
+            self._subjects.ownership(rid), encode(record), expected_last=record.prev
+        )
+        return ack.seq
+
+    async def end(self, rid: str, end: End, *, attempts: int = 8) -> bool:
+        """Append an `end` after whatever is last. False when the log already has an end.
+
+        `end.prev` is replaced. Raises BrokerUnavailable when the broker stays away.
+        """
+        for attempt in range(attempts):
+            last = await self.last(rid)
+            if last is not None and isinstance(last.record, End):
+                return False
+            prev = 0 if last is None else last.seq
+            record = End(
+                prev=prev, reason=end.reason, by=end.by, message=end.message, reply=end.reply
+            )
+            try:
+                await self.append(rid, record)
+            except CasConflict:
+                continue
+            except BrokerUnavailable:
+                if attempt == attempts - 1:
+                    raise
+                continue
+            return True
+        raise BrokerUnavailable(f"could not end {rid}: its ownership log kept changing")
+
+    async def is_held_by(self, rid: str, worker: str, claim_seq: int) -> bool:
+        """Whether this claim of this worker is the last word on the request."""
+        last = await self.last(rid)
+        return (
+            last is not None
+            and last.seq == claim_seq
+            and isinstance(last.record, Claim)
+            and last.record.worker == worker
+        )
+
+
+def _stored(message: StoredMessage) -> StoredRecord:
+    return StoredRecord(message.seq, message.time, decode_ownership(message.data))
