@@ -1,0 +1,70 @@
+# Everything a person does here, by name. `make serve` is the shortest way to a running stack.
+
+# The python that makes the environment: python3 when it is new enough, else a newer one by name.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+PIP_ARGS ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := jetflock deploy frontend worker detok shared
+SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
+
+.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane wheel clean
+
+help:
+	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
+	@echo "make install           make $(VENV) and install jetflock with its development tools"
+	@echo "make test              all tests that need no GPU (ARGS='-k name' for some)"
+	@echo "make test-integration  those that need a nats-server"
+	@echo "make test-gpu          those that need an NVIDIA GPU"
+	@echo "make lint typecheck    what CI runs beside the tests"
+	@echo "make format            format, and sort imports"
+	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model)"
+	@echo "make wheel             build dist/jetflock-*.whl"
+	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip"
+
+# The stamp makes the second run quick: pip runs again only when the dependencies changed.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "jetflock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "cannot make $(VENV): install the venv module (Debian: apt install python3-venv)"; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)
+
+serve: $(STAMP)
+	@exec $(BIN)/jetflock serve $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+test-integration: $(STAMP)
+	$(BIN)/python -m pytest -m "integration and not gpu" $(ARGS)
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports
+
+typecheck: $(STAMP)
+	$(BIN)/mypy $(PACKAGES)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix --select I $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench bench-plane: $(STAMP)
+	$(BIN)/python -m bench$(if $(filter bench-plane,$@),.plane) $(ARGS)
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel --no-isolation $(ARGS)
+
+clean:
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

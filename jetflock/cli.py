@@ -1,0 +1,97 @@
+"""The `jetflock` command: finds what was asked for, and imports it only then."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+import cyclopts
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command that is a program of its own: its flags are its own business."""
+
+    module: str  # run as `python -m` would
+    summary: str
+    group: cyclopts.Group
+    extra: str  # what to install when it cannot be imported
+
+
+START = cyclopts.Group("Start here", sort_key=0)
+ROLES = cyclopts.Group("One role alone", sort_key=1)
+ALSO = cyclopts.Group("Also", sort_key=2)
+
+COMMANDS = {
+    "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
+    "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
+    "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
+    "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
+}
+
+
+def main() -> None:
+    """Entry point of the command."""
+    find_components()
+    argv = sys.argv[1:]
+    if argv and argv[0] in COMMANDS:
+        run_command(argv[0], argv[1:])
+    else:
+        build_app()(argv)
+
+
+def find_components() -> None:
+    """Installed from a wheel, the roles lie inside this package."""
+    components = Path(__file__).parent / "components"
+    if components.is_dir():
+        sys.path.insert(0, str(components))
+
+
+def run_command(name: str, argv: list[str]) -> None:
+    """Run a command's program with `argv`; ends the process when a part is not installed."""
+    command = COMMANDS[name]
+    sys.argv = [f"jetflock {name}", *argv]
+    try:
+        program = importlib.import_module(f"{command.module}.__main__")
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.split(".")[0] in ("deploy", "shared", *COMMANDS):
+            raise
+        sys.stderr.write(
+            f"jetflock {name} needs the Python package {exc.name!r}, which is not installed: "
+            f"pip install 'jetflock[{command.extra}]'\n"
+        )
+        raise SystemExit(2) from None
+    program.main()
+
+
+def build_app() -> cyclopts.App:
+    """The help of the whole command, `version`, and a suggestion for a word it does not know."""
+    app = cyclopts.App(
+        name="jetflock",
+        help="Serves large language models from a queue. Each command explains itself: "
+        "jetflock COMMAND --help.",
+        version=show_version,
+        result_action="return_value",
+    )
+    app["--help"].group = app["--version"].group = ALSO
+    for name, command in COMMANDS.items():
+        app.command(cyclopts.App(name=name, help=command.summary, group=command.group))
+    app.command(cyclopts.App(name="version", help="Print the version.", group=ALSO))
+    app["version"].default(print_version)
+    return app
+
+
+def show_version() -> str:
+    return f"jetflock {distribution_version('jetflock')}"
+
+
+def print_version() -> None:
+    sys.stdout.write(show_version() + "\n")
+
+
+if __name__ == "__main__":
+    main()
