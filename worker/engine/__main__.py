@@ -1,0 +1,71 @@
+"""The engine process: `python -m worker.engine SOCKET_FD CONFIG_JSON`, started by EngineProcess."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import sys
+import traceback
+
+from shared.errors import ConfigError
+from worker.engine.config import EngineConfig
+from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
+from worker.engine_messages import EngineFailed
+
+PR_SET_PDEATHSIG = 1
+LAST_WORDS_S = 5.0
+
+
+def main(argv: list[str]) -> int:
+    """The exit code: 0 when the I/O process closed the socket."""
+    _die_with_parent()
+    socket_fd, config_json = argv
+    channel = EngineSocket(socket.socket(fileno=int(socket_fd)))
+    try:
+        _run(EngineConfig.from_json(config_json), channel)
+        return 0
+    except ChannelClosed:
+        return 0
+    except ConfigError as exc:
+        return _fail(channel, str(exc))
+    except Exception as exc:
+        traceback.print_exc()
+        return _fail(channel, f"{type(exc).__name__}: {exc}")
+
+
+def _run(config: EngineConfig, channel: EngineChannel) -> None:
+    """Ends with ChannelClosed, or with what went wrong."""
+    config.check()
+    if config.scripted:
+        from worker.engine.scripted import ScriptedEngine
+
+        ScriptedEngine(config, channel).run()
+    else:
+        from worker.engine.engine import Engine
+
+        Engine.load(config, channel).run()
+
+
+def _fail(channel: EngineSocket, message: str) -> int:
+    """Tells why, as far as somebody still listens."""
+    try:
+        channel.send(EngineFailed(message))
+        channel.drain(LAST_WORDS_S)
+    except ChannelClosed:
+        pass
+    return 1
+
+
+def _die_with_parent() -> None:
+    """No engine outlives its I/O process, which also decides alone when it is time to end.
+
+    A parent that died before this call is noticed at the socket.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

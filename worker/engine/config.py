@@ -1,0 +1,76 @@
+"""What the engine is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from shared.errors import ConfigError
+
+DTypeName = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How the engine runs. Built by the worker's I/O process, read once in the engine process."""
+
+    model_path: str = ""
+    """Folder with config.json and *.safetensors."""
+    dtype: DTypeName = "auto"
+    """Of weights, activations and KV cache; auto: see models/dtype_choice.py."""
+    device: Literal["cpu"] = "cpu"
+    """Where the model runs."""
+    max_running: int = 32
+    """Requests that decode in one step."""
+    max_step_tokens: int = 512
+    """Token budget of a step: one for each decoding request, the rest for prefill chunks."""
+    page_size: int = 16
+    """Tokens of one KV page; also the grain of the prefix cache."""
+    num_kv_tokens: int | None = None
+    """KV slots; by default as many as kv_memory_bytes holds."""
+    kv_memory_bytes: int | None = None
+    """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
+    max_context_len: int | None = None
+    """Prompt and output together; by default the model's own limit."""
+    num_threads: int | None = None
+    """CPU threads of the model; by default one for each core we may use."""
+    scripted: bool = False
+    """No model: tokens made from a hash, at a given pace. For tests and benchmarks."""
+    scripted_prefill_s: float = 0.0
+    """Scripted: time from admission to the first token."""
+    scripted_token_s: float = 0.0
+    """Scripted: time from token to token; 0 is as fast as it goes."""
+    scripted_vocab_size: int = 32000
+    """Scripted: size of the vocabulary that is announced."""
+    scripted_token_low: int = 0
+    """Scripted: lowest token id that is made."""
+    scripted_token_high: int | None = None
+    """Scripted: end of the range of ids, exclusive; by default the vocabulary's."""
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        """Raises ConfigError."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as exc:
+            raise ConfigError(f"the engine's configuration cannot be read: {exc}") from exc
+
+    def check(self) -> None:
+        """Raises ConfigError for a value that no engine can run with."""
+        for name in ("max_running", "max_step_tokens", "page_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("num_kv_tokens", "kv_memory_bytes", "max_context_len", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.max_running > self.max_step_tokens:
+            raise ConfigError(
+                f"max_step_tokens={self.max_step_tokens} leaves no token for each of "
+                f"max_running={self.max_running} requests"
+            )

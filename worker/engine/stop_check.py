@@ -1,0 +1,37 @@
+"""When a run is over by its tokens: end-of-turn and stop tokens, max_tokens, context length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.protocol import Finish, FinishReason, SamplingParams
+
+
+class StopCheck:
+    """Knows the model's limits, and judges the last token of an output."""
+
+    def __init__(self, eos_token_ids: Sequence[int], max_context_len: int) -> None:
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.max_context_len = max_context_len
+
+    def stop_token_ids(self, sampling: SamplingParams) -> frozenset[int]:
+        """The ids that end this request, once it has min_tokens."""
+        stop_ids = frozenset(sampling.stop_token_ids)
+        return stop_ids if sampling.ignore_eos else stop_ids | self.eos_token_ids
+
+    def finish_of(
+        self,
+        sampling: SamplingParams,
+        stop_token_ids: frozenset[int],
+        num_prompt_tokens: int,
+        output_ids: Sequence[int],
+    ) -> Finish | None:
+        """None while the run goes on. `output_ids` may be empty."""
+        num_output = len(output_ids)
+        if num_output and num_output >= sampling.min_tokens and output_ids[-1] in stop_token_ids:
+            return Finish(FinishReason.STOP, matched=output_ids[-1])
+        if num_output >= sampling.max_tokens:
+            return Finish(FinishReason.LENGTH)
+        if num_prompt_tokens + num_output >= self.max_context_len:
+            return Finish(FinishReason.LENGTH)
+        return None
