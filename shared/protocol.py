@@ -76,6 +76,8 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     group_id: str  # of n choices; equals the rid when n is 1
     choice_idx: int = 0
     num_choices: int = 1
+    num_prompts: int = 1  # of a list of prompts: choices of one prompt are adjacent
+    deadline_s: float = 0.0  # budget from `created` on, for whoever serves the stream; 0: unknown
     include_usage: bool = False
     echo: str = ""  # prompt text that precedes the output (completions with echo)
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
@@ -121,6 +123,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     prev: int
     worker: str
     progressed: bool = False  # whether this epoch logged a token beyond its prefix
+    crashed: bool = False  # released because the engine died under it
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
