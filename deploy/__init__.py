@@ -1,1 +1,1 @@
-"""What starts and scales the programs: local process tree, autoscaler, images, chart, demo model."""
+"""What starts and scales the programs: process tree, autoscaler, images, chart, demo model."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import runpy
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version as distribution_version
@@ -56,7 +55,7 @@ def run_command(name: str, argv: list[str]) -> None:
     command = COMMANDS[name]
     sys.argv = [f"jetflock {name}", *argv]
     try:
-        program = importlib.import_module(f"{command.module}.__main__")
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.split(".")[0] in ("deploy", "shared", *COMMANDS):
             raise
@@ -65,7 +64,6 @@ def run_command(name: str, argv: list[str]) -> None:
             f"pip install 'jetflock[{command.extra}]'\n"
         )
         raise SystemExit(2) from None
-    program.main()
 
 
 def build_app() -> cyclopts.App:
@@ -86,10 +84,12 @@ def build_app() -> cyclopts.App:
 
 
 def show_version() -> str:
+    """One line."""
     return f"jetflock {distribution_version('jetflock')}"
 
 
 def print_version() -> None:
+    """The `version` command."""
     sys.stdout.write(show_version() + "\n")
 
 

@@ -1,0 +1,133 @@
+"""Keeps one program of the tree running: starts it, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deploy.local.backoff import Backoff
+from deploy.local.child_process import ChildProcess, LineSink
+from shared.errors import ConfigError
+
+_MAX_EARLY_DEATHS = 4
+_EXIT_CONFIG_ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a program: its command line, and an id that no other start has."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    id: str = ""
+
+
+DeathCallback = Callable[[Launch, int], Awaitable[None]]
+
+
+class ProgramFailed(ConfigError):
+    """A program refused its configuration, or died again and again, before all was ready."""
+
+
+class KeptProcess:
+    """A program that is to run until `stop`.
+
+    Until `mark_ready` a program that refuses its configuration, or keeps dying, is a failure of
+    the whole; afterwards it is started again for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make_launch: Callable[[], Launch],
+        sink: LineSink,
+        say: Callable[[str], None],
+        on_death: DeathCallback | None = None,
+    ) -> None:
+        self.name = name
+        self.launch = make_launch()
+        self._make_launch = make_launch
+        self._sink = sink
+        self._say = say
+        self._on_death = on_death
+        self._child: ChildProcess | None = None
+        self._is_ready = False
+        self._was_run = False
+        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None and self._child.is_running else None
+
+    def mark_ready(self) -> None:
+        self._is_ready = True
+
+    async def run(self) -> None:
+        """Returns after `stop`. Raises ProgramFailed."""
+        self._was_run = True
+        backoff = Backoff()
+        clock = asyncio.get_running_loop().time
+        try:
+            while not self._stopping.is_set():
+                started_at = clock()
+                status = await self._run_once()
+                if self._stopping.is_set():
+                    return
+                delay_s = backoff.next_delay_s(clock() - started_at)
+                self._check_worth_another(status, backoff.num_deaths_in_a_row)
+                self._say(f"{self.name} {_death(status)}; starting it again in {delay_s:g} s")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                self.launch = self._make_launch()
+        finally:
+            self._ended.set()
+
+    async def stop(self, timeout_s: float) -> None:
+        """SIGTERM, and SIGKILL for what is left after `timeout_s`."""
+        self._stopping.set()
+        if not self._was_run:
+            return
+        if self._child is not None:
+            self._child.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+
+    async def _run_once(self) -> int:
+        self._child = await ChildProcess.start(self.launch.command, self.launch.env, self._sink)
+        if self._stopping.is_set():
+            self._child.terminate()
+        try:
+            status = await self._child.wait()
+        finally:
+            self._child.kill()
+        if self._on_death is not None:
+            await self._on_death(self.launch, status)
+        return status
+
+    def _check_worth_another(self, status: int, num_deaths_in_a_row: int) -> None:
+        if self._is_ready:
+            return
+        if status == _EXIT_CONFIG_ERROR:
+            raise ProgramFailed(self._last_words() or f"{self.name} refused to start")
+        if num_deaths_in_a_row >= _MAX_EARLY_DEATHS:
+            raise ProgramFailed(
+                f"{self.name} died {num_deaths_in_a_row} times before it was ready "
+                f"({_death(status)}): {self._last_words() or 'it said nothing'}"
+            )
+
+    def _last_words(self) -> str:
+        assert self._child is not None
+        return next((line for line in reversed(self._child.tail) if line.strip()), "")
+
+
+def _death(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

