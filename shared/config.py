@@ -5,7 +5,8 @@ field `ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S
 `ack-wait-s`. Unknown flags and keys are errors. A secret can be given as a file.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the fields' types are read at run time, by
+# subclasses in other modules.
 
 import os
 import sys

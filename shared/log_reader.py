@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -24,6 +25,7 @@ from shared.log import get_logger
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.0
 _WATCH_INTERVAL_S = 0.2
+_YIELD_EVERY = 64  # messages: a long backlog must not keep the loop from other work
 
 log = get_logger(__name__)
 
@@ -50,6 +52,7 @@ class LogReader:
         self._stream = stream
         self._filters = list(filters)
         self.next_seq = max(1, start_seq)
+        self.num_pending = 0  # messages that the server still has for us
         self._on_message = on_message
         self._on_caught_up = on_caught_up
         self._consumer = ""
@@ -80,6 +83,7 @@ class LogReader:
                 return
 
     async def _create_consumer(self) -> None:
+        await self._unsubscribe()  # a consumer of a failed attempt may exist and deliver
         inbox = self._nc.new_inbox()
         self._gap.clear()
         self._consumer_seq = 0
@@ -107,7 +111,8 @@ class LogReader:
             },
         )
         self._consumer = answer["name"]
-        if answer.get("num_pending") == 0:
+        num_delivered = answer.get("delivered", {}).get("consumer_seq", 0)
+        if answer.get("num_pending") == 0 and num_delivered == self._consumer_seq:
             self._caught_up()
 
     async def _watch(self) -> None:
@@ -122,6 +127,9 @@ class LogReader:
                 return
 
     async def _deliver(self, message: Msg) -> None:
+        subscription = self._subscription
+        if subscription is None or message.sid != subscription._id:
+            return  # left over from an earlier consumer
         self._last_heard = time.monotonic()
         reply = message.reply
         if not reply or not reply.startswith("$JS.ACK"):
@@ -139,8 +147,11 @@ class LogReader:
         self._on_message(message.subject, stream_seq, message.data)
         self.next_seq = stream_seq + 1
         pending = tokens[-1] if len(tokens) == 9 else tokens[10]
-        if pending == "0":
+        self.num_pending = int(pending)
+        if self.num_pending == 0:
             self._caught_up()
+        elif consumer_seq % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
 
     async def _on_status(self, message: Msg) -> None:
         headers: dict[str, Any] = message.headers or {}
@@ -157,11 +168,14 @@ class LogReader:
             self._on_caught_up()
 
     async def _close(self) -> None:
-        subscription, self._subscription = self._subscription, None
+        await self._unsubscribe()
         consumer, self._consumer = self._consumer, ""
-        if subscription is not None:
-            with contextlib.suppress(Exception):
-                await subscription.unsubscribe()
         if consumer and self._nc.is_connected:
             with contextlib.suppress(BrokerError):
                 await self._js.api(f"CONSUMER.DELETE.{self._stream}.{consumer}")
+
+    async def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()

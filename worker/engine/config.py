@@ -1,9 +1,9 @@
 """What the engine is told at its start."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: the fields' types are read at run time, by
+# subclasses in other modules.
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -53,7 +53,7 @@ class EngineConfig:
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> EngineConfig:
+    def from_json(cls, text: str) -> Self:
         """Raises ConfigError."""
         try:
             return msgspec.json.decode(text, type=cls)

@@ -1,0 +1,31 @@
+"""Configuration of a worker: the cluster, the engine, and how the two meet."""
+
+# No `from __future__ import annotations` here: the fields' types are read at run time, by
+# subclasses in other modules.
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.config import ClusterConfig
+from worker.engine.config import EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(EngineConfig, ClusterConfig):
+    """Everything `python -m worker` is told."""
+
+    model_name: str | None = None
+    """Name under which the model is served; by default the folder's name or the hub id."""
+    worker_id: str | None = None
+    """Incarnation id, never reused; by default a random one."""
+    frame_window: int = 8
+    """Unconfirmed frames a partition may have before new tokens wait and merge."""
+    drain_timeout_s: float = 1.5
+    """How long SIGTERM waits for the log before the requests are handed over."""
+
+    def engine_config(self, model_path: Path) -> EngineConfig:
+        """The engine's share of it."""
+        names = {field.name for field in dataclasses.fields(EngineConfig)}
+        values = {name: getattr(self, name) for name in names}
+        return EngineConfig(**values | {"model_path": str(model_path)})

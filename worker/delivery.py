@@ -1,0 +1,75 @@
+"""One delivery of a request from the queue: what the server says of it, and its acknowledgements.
+
+The ack subject is only a subject: acks are not fenced (docs/protocol.md), so every caller must
+have established first that the request is its own, or is over.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from shared.errors import BrokerUnavailable
+from shared.jetstream import HEADER_MSG_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message of REQUESTS as it came to us."""
+
+    data: bytes
+    ack_subject: str
+    num_delivered: int
+    request_seq: int  # its sequence in REQUESTS
+    queued_at: datetime.datetime  # server time of storing it
+    msg_id: str  # the rid, also when the payload cannot be read
+
+    @classmethod
+    def from_msg(cls, message: Msg) -> Delivery:
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time ns>.<pending>
+        # or with <domain>.<account hash> before the stream, and a random token at the end.
+        tokens = message.reply.split(".")
+        first = 4 if len(tokens) == 9 else 6
+        nanoseconds = int(tokens[first + 3])
+        return cls(
+            data=message.data,
+            ack_subject=message.reply,
+            num_delivered=int(tokens[first]),
+            request_seq=int(tokens[first + 1]),
+            queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
+            msg_id=(message.headers or {}).get(HEADER_MSG_ID, ""),
+        )
+
+
+class Acknowledger:
+    """Tells the server what became of deliveries."""
+
+    def __init__(self, nc: Client, timeout_s: float = 2.0) -> None:
+        self._nc = nc
+        self._timeout_s = timeout_s
+
+    async def ack(self, ack_subject: str) -> None:
+        """Remove the request from the queue and wait for the confirmation.
+
+        Raises BrokerUnavailable: the request may come again, and will then be found finished.
+        """
+        try:
+            await self._nc.request(ack_subject, b"+ACK", self._timeout_s)
+        except NatsError as exc:
+            raise BrokerUnavailable(f"no answer to an ack: {exc}") from exc
+
+    async def nak(self, ack_subject: str, delay_s: float = 0.0) -> None:
+        """Give the request back: it is delivered again, to anybody, after the delay."""
+        payload = b"-NAK"
+        if delay_s > 0:
+            payload += b" " + msgspec.json.encode({"delay": int(delay_s * 1e9)})
+        await self._nc.publish(ack_subject, payload)
+
+    async def in_progress(self, ack_subject: str) -> None:
+        """Restart the server's ack wait."""
+        await self._nc.publish(ack_subject, b"+WPI")

@@ -1,0 +1,108 @@
+"""A request that this worker holds: its claim, its tokens so far, where it stands in the log."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+
+from shared.protocol import Finish, FinishReason, GenerateRequest, TokenEntry
+from shared.visible_text import VisibleText
+from worker.delivery import Delivery
+
+_RESTATE_TOKENS = 512
+_RESTATE_S = 20.0
+
+
+class HoldState(enum.Enum):
+    """How far a held request is."""
+
+    CLAIMING = "claiming"  # delivered; the engine may run already, nothing is logged
+    RUNNING = "running"  # claimed under `epoch`: tokens go to the log
+    FINISHING = "finishing"  # its finish is queued for the log
+    DROPPED = "dropped"  # fenced, ended or handed back: write nothing more, ever
+
+
+@dataclass(slots=True)
+class HeldRequest:
+    """What the I/O process knows of one request.
+
+    `tokens` are all output tokens, those of earlier epochs included; tokens[:num_logged] have been
+    given to the token log under the current epoch.
+    """
+
+    request: GenerateRequest
+    delivery: Delivery
+    run_id: int
+    visible: VisibleText | None  # decides on stop strings; None when there are none
+    state: HoldState = HoldState.CLAIMING
+    epoch: int = 0
+    tokens: list[int] = field(default_factory=list)
+    num_prefix: int = 0  # tokens that earlier epochs had logged
+    num_logged: int = 0
+    finish: Finish | None = None
+    num_restated: int = 0
+    restated_at: float = field(default_factory=time.monotonic)
+    kept_at: float = field(default_factory=time.monotonic)  # last time the ack wait was restarted
+
+    @property
+    def rid(self) -> str:
+        return self.request.rid
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether this epoch logged a token that no earlier one had."""
+        return self.num_logged > self.num_prefix
+
+    def resume_from(self, prefix: list[int]) -> None:
+        """Start with the tokens of earlier epochs: rebuilds the stop state by replay."""
+        self.tokens = list(prefix)
+        self.num_prefix = len(prefix)
+        if self.visible is not None:
+            for token_id in prefix:
+                if self.visible.add(token_id):
+                    self.finish = Finish(FinishReason.STOP, matched=self.visible.matched_stop)
+                    break
+
+    def accept(self, token_ids: list[int], finish: Finish | None) -> bool:
+        """Take new tokens from the engine. True when a stop string ended it: abort the run.
+
+        Tokens behind the stop string are dropped: they never reach the log.
+        """
+        if self.visible is None:
+            self.tokens += token_ids
+            self.finish = finish
+            return False
+        for token_id in token_ids:
+            self.tokens.append(token_id)
+            if self.visible.add(token_id):
+                cached = 0 if finish is None else finish.num_cached_tokens
+                self.finish = Finish(
+                    FinishReason.STOP,
+                    matched=self.visible.matched_stop,
+                    num_cached_tokens=cached,
+                )
+                return finish is None
+        self.finish = finish
+        return False
+
+    def next_entry(self) -> TokenEntry | None:
+        """What the log does not have yet, under the current epoch; None when it has all."""
+        if self.num_logged == len(self.tokens) and self.finish is None:
+            return None
+        entry = TokenEntry(
+            self.rid, self.epoch, self.num_logged, self.tokens[self.num_logged :], self.finish
+        )
+        self.num_logged = len(self.tokens)
+        return entry
+
+    def is_restatement_due(self, now: float) -> bool:
+        """Every 512 tokens or 20 s, less often as the output grows: the cost stays linear."""
+        num_new = self.num_logged - self.num_restated
+        if num_new >= max(_RESTATE_TOKENS, self.num_logged // 4):
+            return True
+        return num_new >= self.num_logged // 8 > 0 and now - self.restated_at > _RESTATE_S
+
+    def mark_restated(self, now: float) -> None:
+        self.num_restated = self.num_logged
+        self.restated_at = now

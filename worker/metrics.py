@@ -1,0 +1,37 @@
+"""What a worker counts."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from shared.metrics import METRICS_PREFIX
+
+
+class WorkerMetrics:
+    """vLLM's stems under our prefix, and what only a queue has."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            metric = Gauge(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        def counter(name: str, text: str) -> Counter:
+            metric = Counter(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
+        self.num_waiting = gauge("num_requests_waiting", "Requests waiting inside the engine.")
+        self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV slots in use, 0 to 1.")
+        self.last_step_age_s = gauge(
+            "last_step_age_seconds", "Seconds since the last engine step while requests run."
+        )
+        self.generation_tokens = counter("generation_tokens", "Tokens given to the log.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests taken.")
+        self.requests_taken = counter("requests_taken", "Requests claimed.")
+        self.requests_resumed = counter("requests_resumed", "Requests taken over with tokens.")
+        self.requests_released = counter("requests_released", "Requests handed over.")
+        self.requests_fenced = counter("requests_fenced", "Requests lost to another worker.")
+        self.requests_finished = counter("requests_finished", "Requests acknowledged.")
+        self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
+        self.frames_resent = gauge("frames_resent", "Frames sent again for want of an ack.")
+        self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
