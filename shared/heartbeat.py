@@ -24,17 +24,24 @@ class Heartbeat:
         self._bucket = bucket
         self._key = key
         self._card = card
+        self._wake = asyncio.Event()
+
+    def beat_soon(self) -> None:
+        """A change of state should not wait for the next second."""
+        self._wake.set()
 
     async def beat(self) -> None:
-        """Write now: a change of state should not wait for the next second."""
+        """Write now."""
         with contextlib.suppress(BrokerError):
             await self._bucket.put(self._key, encode(self._card()))
 
     async def run(self) -> None:
         try:
             while True:
+                self._wake.clear()
                 await self.beat()
-                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), HEARTBEAT_INTERVAL_S)
         finally:
             with contextlib.suppress(BrokerError):
                 await self._bucket.delete(self._key)

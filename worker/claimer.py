@@ -6,13 +6,11 @@ import datetime
 import secrets
 from dataclasses import dataclass
 
+from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable, CasConflict
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket
 from shared.log import get_logger
-from shared.ownership import OwnershipLog, StoredRecord
+from shared.ownership import StoredRecord
 from shared.protocol import Claim, End, FinishReason, GenerateRequest
-from shared.subjects import Subjects
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
 
@@ -53,20 +51,13 @@ class Claimer:
     """Claims requests for one worker incarnation."""
 
     def __init__(
-        self,
-        js: JetStream,
-        subjects: Subjects,
-        ownership: OwnershipLog,
-        history: LogHistory,
-        workers: KvBucket,
-        worker_id: str,
-        ack_wait_s: float,
+        self, cluster: Cluster, history: LogHistory, worker_id: str, ack_wait_s: float
     ) -> None:
-        self._js = js
-        self._subjects = subjects
-        self._ownership = ownership
+        self._js = cluster.js
+        self._subjects = cluster.subjects
+        self._ownership = cluster.ownership
         self._history = history
-        self._workers = workers
+        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._worker_id = worker_id
         self._ack_wait_s = ack_wait_s
         self._postponed: dict[int, int] = {}  # request_seq -> claim that was respected once

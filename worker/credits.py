@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from worker.engine_messages import EngineLoad, EngineReady
 from worker.held_request import HeldRequest, HoldState
@@ -26,7 +26,7 @@ class CreditPolicy:
         self._mean_need += weight * (need - self._mean_need)
 
     def num_credits(
-        self, ready: EngineReady, load: EngineLoad | None, held: Collection[HeldRequest]
+        self, ready: EngineReady, load: EngineLoad | None, held: Iterable[HeldRequest]
     ) -> int:
         """Requests to ask for, beyond those that are held."""
         active = [

@@ -96,13 +96,20 @@ class HeldRequest:
         self.num_logged = len(self.tokens)
         return entry
 
+    @property
+    def age_s(self) -> float:
+        """Since it was queued; by our clock, so only good for slack limits."""
+        return time.time() - self.delivery.queued_at.timestamp()
+
     def is_restatement_due(self, now: float) -> bool:
         """Every 512 tokens or 20 s, less often as the output grows: the cost stays linear."""
         num_new = self.num_logged - self.num_restated
         if num_new >= max(_RESTATE_TOKENS, self.num_logged // 4):
             return True
-        return num_new >= self.num_logged // 8 > 0 and now - self.restated_at > _RESTATE_S
+        return num_new > self.num_logged // 8 and now - self.restated_at > _RESTATE_S
 
-    def mark_restated(self, now: float) -> None:
+    def restate(self, now: float) -> list[int]:
+        """All tokens that the log has been given, to be given once more."""
         self.num_restated = self.num_logged
         self.restated_at = now
+        return self.tokens[: self.num_logged]

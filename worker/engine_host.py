@@ -1,0 +1,154 @@
+"""Keeps an engine process running, and knows how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from shared.errors import ConfigError
+from shared.log import get_logger
+from shared.protocol import SamplingParams
+from worker.engine_messages import (
+    AbortRequest,
+    AddRequest,
+    EngineCommand,
+    EngineEvent,
+    EngineFailed,
+    EngineLoad,
+    EngineLoading,
+    EngineReady,
+    SetPaused,
+    StepOutput,
+)
+
+_RESTART_S = 1.0
+
+log = get_logger(__name__)
+
+
+class Engine(Protocol):
+    """What the host needs of an engine process."""
+
+    async def start(self) -> None: ...
+
+    def send(self, command: EngineCommand) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+EngineFactory = Callable[[Callable[[EngineEvent], None], Callable[[int], None]], Engine]
+
+
+class EngineListener(Protocol):
+    """Who hears of the engine."""
+
+    def on_ready(self) -> None: ...
+
+    def on_step(self, step: StepOutput) -> None: ...
+
+    async def on_engine_died(self) -> None:
+        """All runs are gone. The next engine starts when this returns."""
+        ...
+
+
+class EngineHost:
+    """One engine at a time; another one is started when it dies.
+
+    `ready` and `load` are None while no engine can take requests.
+    """
+
+    def __init__(self, factory: EngineFactory) -> None:
+        self._factory = factory
+        self._listener: EngineListener | None = None
+        self._engine: Engine | None = None
+        self._exited = asyncio.Event()
+        self._failure: ConfigError | None = None
+        self._is_paused = False
+        self._is_stopping = False
+        self._last_step_at = time.monotonic()
+        self.ready: EngineReady | None = None
+        self.load: EngineLoad | None = None
+        self.loading = EngineLoading("starting", 0.0)
+        self.step = 0
+
+    async def run(self, listener: EngineListener) -> None:
+        """Run engines until cancelled. Raises ConfigError when the engine says it cannot start."""
+        self._listener = listener
+        try:
+            while True:
+                self._exited.clear()
+                self._engine = self._factory(self._on_event, self._on_exit)
+                await self._engine.start()
+                await self._exited.wait()
+                if self._failure is not None:
+                    raise self._failure
+                await listener.on_engine_died()
+                await asyncio.sleep(_RESTART_S)
+        finally:
+            self._is_stopping = True
+            if self._engine is not None:
+                self._engine.kill()
+
+    def add(
+        self,
+        run_id: int,
+        prompt_ids: bytes,
+        output_ids: bytes,
+        sampling: SamplingParams,
+        priority: int,
+    ) -> None:
+        """Start a run; its output comes with `on_step`."""
+        self._send(AddRequest(run_id, prompt_ids, output_ids, sampling, priority))
+
+    def abort(self, run_id: int) -> None:
+        self._send(AbortRequest(run_id))
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop or go on stepping; without effect when it is so already."""
+        if paused != self._is_paused:
+            self._is_paused = paused
+            self._send(SetPaused(paused))
+
+    def mark_busy(self) -> None:
+        """Work begins: from now on steps are expected."""
+        self._last_step_at = time.monotonic()
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last step; a paused engine owes none."""
+        return 0.0 if self._is_paused else time.monotonic() - self._last_step_at
+
+    def _send(self, command: EngineCommand) -> None:
+        if self._engine is not None:
+            self._engine.send(command)
+
+    def _on_event(self, event: EngineEvent) -> None:
+        assert self._listener is not None
+        match event:
+            case StepOutput():
+                self.step = event.step
+                self.load = event.load
+                self._last_step_at = time.monotonic()
+                self._listener.on_step(event)
+            case EngineLoading():
+                self.loading = event
+            case EngineReady():
+                self.ready = event
+                log.info(
+                    "engine_ready",
+                    max_running=event.max_running,
+                    num_kv_tokens=event.num_kv_tokens,
+                )
+                self._listener.on_ready()
+            case EngineFailed():
+                self._failure = ConfigError(event.message)
+
+    def _on_exit(self, returncode: int) -> None:
+        if self._failure is None and not self._is_stopping:
+            log.error("engine_exited", returncode=returncode)
+        self.ready = None
+        self.load = None
+        self._is_paused = False
+        self._exited.set()

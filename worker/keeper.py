@@ -1,0 +1,82 @@
+"""Keeps what a worker holds: restarts the server's ack wait, restates, watches deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from nats.errors import Error as NatsError
+
+from shared.log import get_logger
+from worker.delivery import Acknowledger
+from worker.engine_host import EngineHost
+from worker.held_request import HeldRequest, HoldState
+from worker.held_requests import HeldRequests
+from worker.token_log import TokenLog
+
+_TICK_S = 0.5
+_DEADLINE_SLACK_S = 5.0  # a living frontend ends a request in time; we only when it is gone
+
+log = get_logger(__name__)
+
+
+class Keeper:
+    """A hung engine, or one whose frames are not stored, must lose its work: then nothing is kept
+    and the server gives the requests to others.
+    """
+
+    def __init__(
+        self,
+        held_requests: HeldRequests,
+        engine: EngineHost,
+        token_log: TokenLog,
+        acks: Acknowledger,
+        ack_wait_s: float,
+        on_overdue: Callable[[HeldRequest], Awaitable[None]],
+    ) -> None:
+        self._held_requests = held_requests
+        self._engine = engine
+        self._token_log = token_log
+        self._acks = acks
+        self._ack_wait_s = ack_wait_s
+        self._on_overdue = on_overdue
+
+    async def run(self) -> None:
+        """Keep until cancelled."""
+        while True:
+            await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
+            if not self.is_alive:
+                log.error(
+                    "nothing_is_kept",
+                    step_age_s=round(self.step_age_s, 2),
+                    log_stalled_s=round(self._token_log.stalled_s, 2),
+                )
+                continue
+            try:
+                await self._keep_all()
+            except NatsError as exc:
+                log.warning("keep_failed", error=repr(exc))
+
+    @property
+    def is_alive(self) -> bool:
+        limit_s = self._ack_wait_s / 2
+        return self.step_age_s <= limit_s and self._token_log.stalled_s <= limit_s
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds without a step while there is something to do."""
+        return self._engine.step_age_s if self._held_requests.num_runs else 0.0
+
+    async def _keep_all(self) -> None:
+        now = time.monotonic()
+        for held in self._held_requests:
+            if now - held.kept_at >= self._ack_wait_s / 4:
+                held.kept_at = now
+                await self._acks.in_progress(held.delivery.ack_subject)
+            if held.state is HoldState.RUNNING:
+                if held.is_restatement_due(now):
+                    self._token_log.restate(held.rid, held.epoch, held.restate(now))
+                if held.age_s > held.request.deadline_s + _DEADLINE_SLACK_S:
+                    await self._on_overdue(held)
+        self._token_log.flush()
