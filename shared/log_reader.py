@@ -57,6 +57,7 @@ class LogReader:
         self._on_caught_up = on_caught_up
         self._consumer = ""
         self._consumer_seq = 0
+        self._generation = 0  # of the consumer
         self._subscription: Subscription | None = None
         self._last_heard = 0.0
         self._gap = asyncio.Event()
@@ -88,8 +89,14 @@ class LogReader:
         self._gap.clear()
         self._consumer_seq = 0
         self._last_heard = time.monotonic()
+        self._generation = generation = self._generation + 1
+
+        async def deliver(message: Msg) -> None:
+            if generation == self._generation:  # else left over from an earlier consumer
+                await self._deliver(message)
+
         self._subscription = await self._nc.subscribe(
-            inbox, cb=self._deliver, pending_msgs_limit=-1, pending_bytes_limit=-1
+            inbox, cb=deliver, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
         answer = await self._js.api(
             f"CONSUMER.CREATE.{self._stream}",
@@ -127,9 +134,6 @@ class LogReader:
                 return
 
     async def _deliver(self, message: Msg) -> None:
-        subscription = self._subscription
-        if subscription is None or message.sid != subscription._id:
-            return  # left over from an earlier consumer
         self._last_heard = time.monotonic()
         reply = message.reply
         if not reply or not reply.startswith("$JS.ACK"):
@@ -176,6 +180,7 @@ class LogReader:
 
     async def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
+        self._generation += 1
         if subscription is not None:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()

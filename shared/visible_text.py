@@ -70,18 +70,14 @@ class TokenizerDecoder:
         """The text of the pending ids as it is now; a new stream goes on behind the context."""
         before = self._decode(self._context)
         text = self._decode(self._context + self._pending)
-        if text.startswith(before):
-            text = text[len(before) :]
-        else:
-            text = self._decode(self._pending)
+        grows = text.startswith(before)
+        text = text[len(before) :] if grows else self._decode(self._pending)
         self._pending = []
         self._stream = self._new_stream()
         return text
 
     def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(
-            token_ids, skip_special_tokens=self._skip_special_tokens
-        )
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
         return text
 
     def _new_stream(self) -> DecodeStream:

@@ -1,0 +1,44 @@
+"""`python -m detok`: wires a detokenizer together and runs it until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import uvloop
+
+from detok.config import DetokConfig
+from detok.detokenizer import Detokenizer
+from shared.cluster import open_cluster
+from shared.config import FLAT, run_program
+from shared.log import setup_logging
+from shared.metrics import metrics_server, new_registry
+
+
+def main() -> None:
+    """Read the configuration, then serve."""
+    run_program("detok", "Turns the token log into text.", serve)
+
+
+def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
+    """Turn the token log into text."""
+    config = config or DetokConfig()
+    setup_logging("detok", config.log_level, config.log_format)
+    uvloop.run(_run(config))
+
+
+async def _run(config: DetokConfig) -> None:
+    async with open_cluster(config, config.detok_id) as cluster:
+        detokenizer = Detokenizer(cluster, config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, detokenizer.stop)
+        registry = new_registry()
+        registry.register(detokenizer.collector)
+        with metrics_server(registry, config.metrics_port):
+            await detokenizer.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""One live request: what the log says of it, its text, and how much of that was sent."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tokenizers import Tokenizer
+
+from detok.rebuild_point import RebuildPoint
+from shared.fold import RequestFold
+from shared.protocol import (
+    Claim,
+    End,
+    Finish,
+    OwnershipRecord,
+    ReplyParams,
+    TextChunk,
+    TextParams,
+    TokenEntry,
+)
+from shared.visible_text import TokenizerDecoder, VisibleText
+
+_MAX_EXTRA_SUBJECTS = 4
+
+
+class DecodeStatus:
+    """A request from its first record until its DONE is stored.
+
+    `is_partial`: the log was read from the middle, and nothing at position 0 has counted yet.
+    """
+
+    def __init__(self, rid: str, seq: int, *, is_partial: bool = False) -> None:
+        self.fold = RequestFold(rid)
+        self.rebuild_point = RebuildPoint(seq)
+        self.is_partial = is_partial
+        self.claim: Claim | None = None  # the latest
+        self.claimed_at = 0.0  # by the monotonic clock, when it was read here
+        self.reply: ReplyParams | None = None
+        self.was_ended = False  # by an `end`, not by its writer
+        self.nakked_epoch = 0
+        self.is_dirty = False
+        self.is_finishing = False  # its finish chunk was sent, DONE is being written
+        self._extra_subjects: deque[str] = deque(maxlen=_MAX_EXTRA_SUBJECTS)
+        self._visible: VisibleText | None = None
+        self._num_decoded = 0
+        self._sent_len = 0
+        self._sent_position = 0
+
+    @property
+    def rid(self) -> str:
+        return self.fold.rid
+
+    @property
+    def subjects(self) -> list[str]:
+        """Where its chunks go."""
+        extra = self._extra_subjects
+        if self.reply is None:
+            return list(extra)
+        own = self.reply.subject
+        return [own, *(subject for subject in extra if subject != own)] if extra else [own]
+
+    @property
+    def text(self) -> str:
+        """What may be seen of the tokens decoded so far."""
+        return "" if self._visible is None else self._visible.text
+
+    def add_subject(self, subject: str) -> None:
+        """An additional listener; the oldest gives way."""
+        if subject not in self._extra_subjects:
+            self._extra_subjects.append(subject)
+
+    # Reading the log
+
+    def apply_record(self, seq: int, record: OwnershipRecord) -> None:
+        was_finished = self.fold.finish is not None
+        self.fold.apply_record(seq, record)
+        if was_finished:
+            return
+        if isinstance(record, Claim):
+            self.claim = record
+            self.reply = record.reply
+            self.rebuild_point.on_claim(seq, len(self.fold.tokens))
+        elif isinstance(record, End):
+            self.was_ended = True
+            self.reply = self.reply or record.reply
+
+    def apply_entry(self, seq: int, worker: str, entry: TokenEntry) -> int:
+        """Returns how many tokens were appended."""
+        was_finished = self.fold.finish is not None
+        num_new = self.fold.apply_entry(worker, entry)
+        if not was_finished and (entry.position == 0 or self.rebuild_point.is_restating):
+            self._track_restatement(seq, worker, entry)
+        return num_new
+
+    def _track_restatement(self, seq: int, worker: str, entry: TokenEntry) -> None:
+        fold = self.fold
+        end = entry.position + len(entry.token_ids)
+        counted = entry.epoch == fold.epoch and worker == fold.writer and end <= fold.epoch_len
+        if not counted:
+            return
+        self.is_partial = False
+        if fold.finish is None:  # the way to the finish stays as it was
+            self.rebuild_point.on_counted_entry(seq, entry.position, end, len(fold.tokens))
+
+    def adopt(self, fold: RequestFold) -> None:
+        """Replace what was read in part by a fold of the whole log of this request."""
+        self.fold = fold
+        self.is_partial = False
+        self._visible = None
+        self._num_decoded = 0
+
+    def fail(self, finish: Finish) -> None:
+        """End it for a reason outside the log, unless it has ended."""
+        if self.fold.finish is None:
+            self.fold.finish = finish
+
+    # Text
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the text is up to date with the log."""
+        if self._num_decoded != len(self.fold.tokens):
+            return False
+        return self.fold.finish is None or self._visible is None or self._visible.is_finished
+
+    def decode(self, tokenizer: Tokenizer) -> None:
+        """Bring the text up to date."""
+        visible = self._visible
+        if visible is None:
+            assert self.claim is not None, "tokens count under a claim only"
+            visible = self._visible = make_visible_text(tokenizer, self.claim.text)
+        tokens = self.fold.tokens
+        num_tokens = len(tokens)
+        for i in range(self._num_decoded, num_tokens):
+            visible.add(tokens[i])
+        self._num_decoded = num_tokens
+        if self.fold.finish is not None:
+            visible.finish()
+
+    def next_chunk(self) -> TextChunk | None:
+        """What is new since the last chunk: text, or the finish; None when there is neither."""
+        finish = self.fold.finish
+        visible = self._visible
+        if visible is None:
+            visible_len, text = 0, ""
+        else:
+            visible_len = visible.visible_len
+            text = visible.text_from(self._sent_len)
+        if not text and finish is None:
+            return None
+        tokens = self.fold.tokens
+        chunk = TextChunk(
+            self.fold.rid,
+            len(tokens),
+            self._sent_len,
+            text,
+            tokens[self._sent_position :],
+            finish,
+        )
+        self._sent_len = visible_len
+        self._sent_position = len(tokens)
+        return chunk
+
+    def replay_chunk(self, offset: int) -> TextChunk:
+        """All text from `offset` on, with every token id; starts earlier if there is less text."""
+        text = self.text
+        start = min(offset, len(text))
+        tokens = self.fold.tokens
+        return TextChunk(self.rid, len(tokens), start, text[start:], list(tokens), self.fold.finish)
+
+
+def make_visible_text(tokenizer: Tokenizer, params: TextParams) -> VisibleText:
+    """An empty text of a request."""
+    return VisibleText(TokenizerDecoder(tokenizer, params), params)

@@ -1,0 +1,126 @@
+"""The detokenizer: owns partitions of the token log and turns their ids into text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+from detok.config import DetokConfig
+from detok.decode_status import DecodeStatus
+from detok.detok_stats import DetokCollector, DetokGauges, DetokStats
+from detok.done_writer import DoneWriter
+from detok.fence_notices import FenceNotices
+from detok.lease_keeper import Lease, LeaseKeeper
+from detok.live_detoks import ROLE
+from detok.partition import DetokServices, Partition
+from detok.text_outbox import TextOutbox
+from detok.tokenizer_cache import TokenizerCache
+from detok.worker_watch import WorkerWatch
+from shared.cluster import Cluster
+from shared.heartbeat import Heartbeat
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import RoleCard
+from shared.subjects import new_incarnation
+
+log = get_logger(__name__)
+
+
+class Detokenizer:
+    """Runs until `stop` is called; then gives its partitions away at once."""
+
+    def __init__(self, cluster: Cluster, config: DetokConfig) -> None:
+        self.id = new_incarnation(config.detok_id)
+        self.stats = DetokStats()
+        self.collector = DetokCollector(self.stats, self._gauges)
+        self._cluster = cluster
+        self._stopping = asyncio.Event()
+        self._partitions: dict[int, Partition] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._tokenizers = TokenizerCache(
+            ModelCatalog(cluster), config.tokenizer_cache_size, self._on_tokenizer_loaded
+        )
+        self._outbox = TextOutbox(cluster.nc, self.id, self.stats)
+        self._worker_watch = WorkerWatch(cluster, self.stats, self._running_requests)
+        self._services = DetokServices(
+            cluster=cluster,
+            tokenizers=self._tokenizers,
+            outbox=self._outbox,
+            done_writer=DoneWriter(cluster, self.stats),
+            notices=FenceNotices(cluster.subjects, self._outbox, self.stats),
+            worker_watch=self._worker_watch,
+            stats=self.stats,
+        )
+        self._leases = LeaseKeeper(cluster, self.id, self._on_acquired, self._on_lost)
+        self._card = RoleCard(
+            id=self.id,
+            role=ROLE,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=time.time(),
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def owned(self) -> list[int]:
+        """Numbers of the partitions whose log is read to its end."""
+        return sorted(p.number for p in self._partitions.values() if p.may_publish)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        roles = self._cluster.bucket(self._cluster.subjects.roles_bucket)
+        heartbeat = Heartbeat(roles, self.id, lambda: self._card)
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            services = [
+                tasks.create_task(work)
+                for work in (
+                    heartbeat.run(),
+                    self._outbox.run(),
+                    self._tokenizers.run(),
+                    self._worker_watch.run(),
+                )
+            ]
+            keeper = tasks.create_task(self._leases.run())
+            await self._stopping.wait()
+            log.info("detok_stopping", num_partitions=len(self._partitions))
+            keeper.cancel()
+            await self._outbox.flush()
+            await self._leases.release()
+            for task in services:
+                task.cancel()
+
+    def _on_acquired(self, lease: Lease) -> None:
+        assert self._tasks is not None
+        self._on_lost(lease)
+        partition = self._partitions[lease.partition] = Partition(self._services, lease)
+        self._running[lease.partition] = self._tasks.create_task(partition.run())
+
+    def _on_lost(self, lease: Lease) -> None:
+        self._partitions.pop(lease.partition, None)
+        task = self._running.pop(lease.partition, None)
+        if task is not None:
+            task.cancel()
+
+    def _on_tokenizer_loaded(self, _tokenizer_hash: str) -> None:
+        for partition in self._partitions.values():
+            partition.on_tokenizer_loaded()
+
+    def _running_requests(self) -> Iterator[DecodeStatus]:
+        for partition in list(self._partitions.values()):
+            if partition.may_publish:
+                yield from partition.requests
+
+    def _gauges(self) -> DetokGauges:
+        partitions = list(self._partitions.values())
+        return DetokGauges(
+            partitions=len(partitions),
+            requests_live=sum(p.num_requests for p in partitions),
+            catching_up=sum(not p.is_caught_up for p in partitions),
+            lag=sum(p.num_pending for p in partitions),
+        )

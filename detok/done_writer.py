@@ -1,0 +1,73 @@
+"""Writes the finished result of a request: once, and until it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import nats.errors
+
+from detok.decode_status import DecodeStatus
+from detok.detok_stats import DetokStats
+from shared.cluster import Cluster
+from shared.codec import encode
+from shared.errors import BrokerError, CasConflict
+from shared.log import get_logger
+from shared.protocol import Done, Finish, FinishReason
+from shared.token_ids import pack_token_ids
+
+_RETRY_S = 0.2
+_MAX_RETRY_S = 5.0
+
+log = get_logger(__name__)
+
+
+class DoneWriter:
+    """DONE is a function of the log: whoever wrote it first wrote the same."""
+
+    def __init__(self, cluster: Cluster, stats: DetokStats) -> None:
+        self._cluster = cluster
+        self._stats = stats
+
+    async def write(self, status: DecodeStatus) -> None:
+        """Return when the result is stored, by us or by another."""
+        subject = self._cluster.subjects.done(status.rid)
+        payload = encode_done(done_of(status), self._cluster.nc.max_payload)
+        retry_s = _RETRY_S
+        while True:
+            try:
+                await self._cluster.js.publish(subject, payload, expected_last=0)
+            except CasConflict:
+                return
+            except (BrokerError, nats.errors.Error, OSError) as exc:
+                log.warning("done_not_stored", rid=status.rid, error=str(exc))
+            else:
+                self._stats.done_written += 1
+                return
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+
+def done_of(status: DecodeStatus) -> Done:
+    """The result of a finished, decoded request."""
+    assert status.fold.finish is not None
+    return Done(
+        rid=status.rid,
+        token_ids=pack_token_ids(status.fold.tokens),
+        text=status.text,
+        finish=status.fold.finish,
+        reply=status.reply,
+    )
+
+
+def encode_done(done: Done, max_payload: int) -> bytes:
+    """Bytes that the broker takes: a result too large goes without its ids, then without text."""
+    room = max_payload - 1024  # for subject and headers
+    payload = encode(done)
+    if len(payload) > room:
+        log.warning("done_without_token_ids", rid=done.rid, num_bytes=len(payload))
+        payload = encode(Done(done.rid, b"", done.text, done.finish, done.reply))
+    if len(payload) > room:
+        message = f"a result of {len(payload)} bytes exceeds the broker's max_payload"
+        finish = Finish(FinishReason.ERROR, message=message)
+        payload = encode(Done(done.rid, b"", "", finish, done.reply))
+    return payload

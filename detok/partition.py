@@ -1,0 +1,435 @@
+"""One partition of the token log: read in order, folded, decoded, and said to who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from detok.decode_status import DecodeStatus
+from detok.detok_stats import DetokStats
+from detok.done_writer import DoneWriter
+from detok.fence_notices import FenceNotices
+from detok.full_fold import fold_from_log
+from detok.lease_keeper import Lease
+from detok.replay_desk import ReplayDesk, WaitingSubjects
+from detok.text_outbox import TextOutbox
+from detok.tokenizer_cache import TokenizerCache
+from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
+from detok.worker_watch import WorkerWatch
+from shared.cluster import Cluster
+from shared.codec import decode_ownership, decode_token_frame
+from shared.errors import BrokerError, MalformedMessage, ProtocolError
+from shared.log import get_logger
+from shared.log_reader import LogReader
+from shared.protocol import (
+    Claim,
+    End,
+    Finish,
+    FinishReason,
+    OwnershipRecord,
+    Release,
+    TextChunk,
+    TokenEntry,
+)
+from shared.subjects import is_rid, rid_of
+
+_FLOOR_INTERVAL_S = 1.0
+_RETRY_S = 0.3
+_MAX_SETTLED = 20_000
+_MAX_READS_AT_ONCE = 16
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DetokServices:
+    """What all partitions of a detokenizer share."""
+
+    cluster: Cluster
+    tokenizers: TokenizerCache
+    outbox: TextOutbox
+    done_writer: DoneWriter
+    notices: FenceNotices
+    worker_watch: WorkerWatch
+    stats: DetokStats
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRequest:
+    """What is remembered of a request whose result is stored: late frames still arrive."""
+
+    epoch: int
+    pool: str
+    was_ended: bool
+
+
+class Partition:
+    """Owned under a lease; without a valid one, nothing is published.
+
+    While catching up it folds in silence; then each live request's whole text is sent once.
+    """
+
+    def __init__(self, services: DetokServices, lease: Lease) -> None:
+        self._services = services
+        self._stats = services.stats
+        self._lease = lease
+        self.number = lease.partition
+        subjects = services.cluster.subjects
+        self._token_prefix = subjects.tokens(self.number, "")
+        self._requests: dict[str, DecodeStatus] = {}
+        self._unknown: dict[str, UnknownRequest] = {}
+        self._settled: OrderedDict[str, SettledRequest] = OrderedDict()
+        self._dirty: list[DecodeStatus] = []
+        self._waiting = WaitingSubjects()
+        self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
+        self._reader: LogReader | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self.is_caught_up = False
+        self._desk = ReplayDesk(
+            services.cluster,
+            services.tokenizers,
+            self._waiting,
+            services.stats,
+            self._requests.get,
+            lambda: self.is_caught_up and self._lease.is_valid,
+        )
+
+    # What others may ask
+
+    @property
+    def may_publish(self) -> bool:
+        return self.is_caught_up and self._lease.is_valid
+
+    @property
+    def requests(self) -> list[DecodeStatus]:
+        return list(self._requests.values())
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def num_pending(self) -> int:
+        return 0 if self._reader is None else self._reader.num_pending
+
+    def floor(self) -> int:
+        """The lowest sequence that a new owner must read from."""
+        assert self._reader is not None
+        floor = self._reader.next_seq
+        for status in self._requests.values():
+            floor = min(floor, status.rebuild_point.seq)
+        for unknown in self._unknown.values():
+            floor = min(floor, unknown.seq)
+        return floor
+
+    # Running
+
+    async def run(self) -> None:
+        """Read, decode and answer until cancelled."""
+        cluster = self._services.cluster
+        subjects = cluster.subjects
+        self._reader = LogReader(
+            cluster.nc,
+            subjects.tokens_stream,
+            [
+                subjects.ownership_of_partition(self.number),
+                subjects.tokens_of_partition(self.number),
+            ],
+            await self._load_floor(),
+            self._on_message,
+            self._on_caught_up,
+        )
+        subscription = await cluster.nc.subscribe(subjects.replay(self.number), cb=self._on_replay)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._reader.run())
+                tasks.create_task(self._keep_floor())
+        finally:
+            self._tasks = None
+            await subscription.unsubscribe()
+
+    async def _load_floor(self) -> int:
+        cluster = self._services.cluster
+        floors = cluster.bucket(cluster.subjects.floors_bucket)
+        while True:
+            try:
+                entry = await floors.get(str(self.number))
+            except BrokerError as exc:
+                log.warning("floor_not_read", partition=self.number, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if entry is None or not entry.value.isdigit():
+                return 1
+            return int(entry.value)
+
+    async def _keep_floor(self) -> None:
+        cluster = self._services.cluster
+        floors = cluster.bucket(cluster.subjects.floors_bucket)
+        written = 0
+        while True:
+            await asyncio.sleep(_FLOOR_INTERVAL_S)
+            floor = self.floor()
+            if floor == written or not self.may_publish:
+                continue
+            with contextlib.suppress(BrokerError):
+                await floors.put(str(self.number), b"%d" % floor)
+                written = floor
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._tasks is None:
+            work.close()
+        else:
+            self._tasks.create_task(work)
+
+    async def _on_replay(self, message: Msg) -> None:
+        self._spawn(self._desk.answer(message))
+
+    # Reading
+
+    def _on_message(self, subject: str, seq: int, data: bytes) -> None:
+        try:
+            if subject.startswith(self._token_prefix):
+                self._on_frame(seq, subject, data)
+            else:
+                self._on_record(seq, rid_of(subject), decode_ownership(data))
+        except ProtocolError as exc:
+            self._stats.malformed += 1
+            log.warning("malformed_log_message", subject=subject, seq=seq, error=str(exc))
+
+    def _on_frame(self, seq: int, subject: str, data: bytes) -> None:
+        frame = decode_token_frame(data)
+        worker = frame.worker
+        if subject != self._token_prefix + worker:
+            raise MalformedMessage(f"a frame of worker {worker!r} on {subject}")
+        self._stats.frames += 1
+        requests = self._requests
+        for entry in frame.entries:
+            status = requests.get(entry.rid)
+            if status is None:
+                self._on_unknown_entry(seq, worker, entry)
+            else:
+                self._apply_entry(status, seq, worker, entry)
+
+    def _on_record(self, seq: int, rid: str, record: OwnershipRecord) -> None:
+        status = self._requests.get(rid)
+        if status is not None:
+            self._apply_record(status, seq, record)
+        elif rid in self._unknown:
+            self._unknown[rid].seen.append(SeenRecord(seq, record))
+        elif record.prev == 0 and not isinstance(record, Release):
+            self._settled.pop(rid, None)
+            status = self._add(DecodeStatus(rid, seq))
+            self._apply_record(status, seq, record)
+        elif rid not in self._settled:
+            self._meet(rid, seq, SeenRecord(seq, record))
+
+    def _on_unknown_entry(self, seq: int, worker: str, entry: TokenEntry) -> None:
+        rid = entry.rid
+        if rid in self._unknown:
+            self._unknown[rid].seen.append(SeenEntry(seq, worker, entry))
+        elif rid in self._settled:
+            settled = self._settled[rid]
+            if entry.epoch != settled.epoch or settled.was_ended:
+                self._on_stale_entry(settled.pool, worker, entry)
+        elif not is_rid(rid) or self._services.cluster.subjects.partition(rid) != self.number:
+            self._stats.malformed += 1
+            log.warning("entry_in_wrong_partition", rid=rid, worker=worker, seq=seq)
+        else:
+            self._meet(rid, seq, SeenEntry(seq, worker, entry))
+
+    # Folding
+
+    def _add(self, status: DecodeStatus) -> DecodeStatus:
+        self._requests[status.rid] = status
+        subject = self._waiting.take(status.rid)
+        if subject is not None:
+            status.add_subject(subject)
+        return status
+
+    def _apply_record(self, status: DecodeStatus, seq: int, record: OwnershipRecord) -> None:
+        fold, old_claim = status.fold, status.claim
+        old_epoch, old_writer = fold.epoch, fold.writer
+        was_finished = fold.finish is not None
+        status.apply_record(seq, record)
+        if was_finished:
+            return
+        if isinstance(record, Claim):
+            status.claimed_at = time.monotonic()
+            if old_writer and old_claim is not None and self.may_publish:
+                self._services.notices.send(old_claim.pool, fold.rid, old_epoch, old_writer)
+            if self._services.worker_watch.is_dead(record.worker):
+                self._services.worker_watch.look_now()
+        elif isinstance(record, End):
+            self._on_finish(status, seq)
+
+    def _apply_entry(self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry) -> None:
+        fold = status.fold
+        was_finished = fold.finish is not None
+        num_new = status.apply_entry(seq, worker, entry)
+        if num_new:
+            self._stats.tokens += num_new
+        elif fold.finish is None or was_finished:
+            self._on_nothing_new(status, seq, worker, entry)
+        if fold.finish is not None and not was_finished:
+            self._on_finish(status, seq)
+        elif num_new and not status.is_dirty:
+            self._mark_dirty(status)
+
+    def _on_nothing_new(
+        self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry
+    ) -> None:
+        """A resend, a restatement, a hole, or an entry that counts no more."""
+        fold = status.fold
+        pool = "" if status.claim is None else status.claim.pool
+        if entry.epoch != fold.epoch or worker != fold.writer:
+            self._on_stale_entry(pool, worker, entry)
+        elif fold.finish is not None:
+            if status.was_ended:
+                self._on_stale_entry(pool, worker, entry)
+        elif entry.position > fold.epoch_len:
+            self._stats.holes += 1
+            if status.is_partial and entry.finish is not None:
+                self._spawn(self._complete(status, seq))
+
+    def _on_stale_entry(self, pool: str, worker: str, entry: TokenEntry) -> None:
+        self._stats.fenced_entries += 1
+        if pool and self.may_publish:
+            self._services.notices.send(pool, entry.rid, entry.epoch, worker)
+
+    def _on_finish(self, status: DecodeStatus, seq: int) -> None:
+        if status.is_partial:
+            self._spawn(self._complete(status, seq))
+        else:
+            self._mark_dirty(status)
+
+    # Requests met in the middle of their log
+
+    def _meet(self, rid: str, seq: int, first: SeenEntry | SeenRecord) -> None:
+        unknown = self._unknown[rid] = UnknownRequest(rid, seq, [first])
+        self._spawn(self._resolve(unknown))
+
+    async def _resolve(self, unknown: UnknownRequest) -> None:
+        status: DecodeStatus | None = None
+        while True:
+            try:
+                async with self._reads:
+                    status = await unknown.resolve(self._services.cluster)
+                break
+            except BrokerError as exc:
+                log.warning("request_not_resolved", rid=unknown.rid, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+            except ProtocolError as exc:
+                self._stats.malformed += 1
+                log.warning("request_unreadable", rid=unknown.rid, error=str(exc))
+                break
+        # No await from here on: what is read next goes to the request itself.
+        del self._unknown[unknown.rid]
+        if status is None:
+            self._settle(unknown.rid, SettledRequest(0, "", was_ended=False))
+            return
+        self._add(status)
+        if status.fold.finish is not None:
+            self._on_finish(status, status.fold.last_record_seq)
+        for seen in unknown.seen:
+            if isinstance(seen, SeenEntry):
+                self._apply_entry(status, seen.seq, seen.worker, seen.entry)
+            else:
+                self._apply_record(status, seen.seq, seen.record)
+
+    async def _complete(self, status: DecodeStatus, seq: int) -> None:
+        """A request that is known in part has ended: fold all of it, up to `seq`."""
+        while status.is_partial:
+            try:
+                async with self._reads:
+                    fold = await fold_from_log(self._services.cluster, status.rid, seq)
+            except BrokerError as exc:
+                log.warning("request_not_folded", rid=status.rid, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except ProtocolError as exc:
+                log.warning("request_unreadable", rid=status.rid, error=str(exc))
+                fold = None
+            if fold is None or fold.finish is None:
+                if status.fold.finish is None:
+                    return
+                fold = status.fold
+            if status.is_partial:
+                status.adopt(fold)
+                self._mark_dirty(status)
+
+    def _settle(self, rid: str, settled: SettledRequest) -> None:
+        self._settled[rid] = settled
+        if len(self._settled) > _MAX_SETTLED:
+            self._settled.popitem(last=False)
+
+    # Sending
+
+    def _on_caught_up(self) -> None:
+        if self.is_caught_up:
+            return
+        self.is_caught_up = True
+        log.info("partition_caught_up", partition=self.number, num_live=len(self._requests))
+        for status in self._requests.values():
+            self._mark_dirty(status)
+
+    def on_tokenizer_loaded(self) -> None:
+        """Requests may have waited for it."""
+        if self._dirty:
+            self._services.outbox.mark(self)
+
+    def _mark_dirty(self, status: DecodeStatus) -> None:
+        if not status.is_dirty:
+            status.is_dirty = True
+            self._dirty.append(status)
+        if self.is_caught_up:
+            self._services.outbox.mark(self)
+
+    def collect(self) -> Iterator[tuple[list[str], TextChunk]]:
+        """What is new: reply subjects and chunk of each request."""
+        if not self.may_publish:
+            return
+        dirty, self._dirty = self._dirty, []
+        for status in dirty:
+            if not self._is_decoded(status):
+                self._dirty.append(status)  # its tokenizer is on the way
+                continue
+            status.is_dirty = False
+            if status.is_finishing or (status.is_partial and status.fold.finish is not None):
+                continue
+            chunk = status.next_chunk()
+            if chunk is not None:
+                yield status.subjects, chunk
+            if status.fold.finish is not None:
+                status.is_finishing = True
+                self._spawn(self._write_done(status))
+
+    def _is_decoded(self, status: DecodeStatus) -> bool:
+        """Decode what is new, if the tokenizer is there."""
+        if status.is_decoded or status.claim is None:
+            return True
+        tokenizer_hash = status.claim.tokenizer_hash
+        tokenizer = self._services.tokenizers.get(tokenizer_hash)
+        if tokenizer is not None:
+            status.decode(tokenizer)
+            return True
+        if not self._services.tokenizers.is_unusable(tokenizer_hash):
+            return False
+        message = f"tokenizer {tokenizer_hash} cannot be loaded"
+        status.fail(Finish(FinishReason.ERROR, message=message))
+        return True
+
+    async def _write_done(self, status: DecodeStatus) -> None:
+        await self._services.done_writer.write(status)
+        self._requests.pop(status.rid, None)
+        pool = "" if status.claim is None else status.claim.pool
+        self._settle(
+            status.rid, SettledRequest(status.fold.epoch, pool, was_ended=status.was_ended)
+        )

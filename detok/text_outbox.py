@@ -1,0 +1,123 @@
+"""Publishes text: all chunks of one turn of the loop, one message a reply subject."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Protocol
+
+import nats.errors
+from nats.aio.client import Client
+
+from detok.detok_stats import DetokStats
+from shared.codec import encode_text_frame
+from shared.log import get_logger
+from shared.protocol import TextChunk, TextFrame
+
+_MAX_CHUNK_CHARS = 64 * 1024
+_MAX_CHUNK_IDS = 32 * 1024
+_MAX_FRAME_BYTES = 600_000  # below NATS's default max_payload of 1 MiB
+
+log = get_logger(__name__)
+
+
+class ChunkSource(Protocol):
+    """A partition: gives what its requests have to say."""
+
+    def collect(self) -> Iterator[tuple[list[str], TextChunk]]:
+        """Reply subjects and chunk, for each request that has something new."""
+
+
+class TextOutbox:
+    """Nothing is held back for time: messages already delivered are folded, then all is sent."""
+
+    def __init__(self, nc: Client, detok_id: str, stats: DetokStats) -> None:
+        self._nc = nc
+        self._detok_id = detok_id
+        self._stats = stats
+        self._sources: dict[ChunkSource, None] = {}
+        self._notices: list[tuple[str, bytes]] = []
+        self._wake = asyncio.Event()
+
+    def mark(self, source: ChunkSource) -> None:
+        """This source has something new."""
+        self._sources[source] = None
+        self._wake.set()
+
+    def post(self, subject: str, payload: bytes) -> None:
+        """Send any other message with the next flush."""
+        self._notices.append((subject, payload))
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is there."""
+        sources, self._sources = self._sources, {}
+        by_subject: dict[str, list[TextChunk]] = {}
+        for source in sources:
+            for subjects, chunk in source.collect():
+                for subject in subjects:
+                    by_subject.setdefault(subject, []).append(chunk)
+        for subject, chunks in by_subject.items():
+            await self._send_chunks(subject, chunks)
+        notices, self._notices = self._notices, []
+        for subject, payload in notices:
+            await self._publish(subject, payload)
+
+    async def _send_chunks(self, subject: str, chunks: list[TextChunk]) -> None:
+        for batch in _batches(chunks):
+            self._stats.chunks += len(batch)
+            self._stats.text_frames += 1
+            await self._publish(subject, encode_text_frame(TextFrame(self._detok_id, batch)))
+
+    async def _publish(self, subject: str, payload: bytes) -> None:
+        try:
+            await self._nc.publish(subject, payload)
+        except (nats.errors.Error, OSError) as exc:
+            # Text is not lost by this: it is in the log, and who misses it asks for a replay.
+            log.warning("publish_failed", subject=subject, error=repr(exc))
+
+
+def _batches(chunks: list[TextChunk]) -> Iterator[list[TextChunk]]:
+    """Chunks in messages that the broker takes."""
+    batch: list[TextChunk] = []
+    num_bytes = 0
+    for whole in chunks:
+        for chunk in split_chunk(whole):
+            chunk_bytes = 100 + 4 * len(chunk.text) + 5 * len(chunk.token_ids)
+            if batch and num_bytes + chunk_bytes > _MAX_FRAME_BYTES:
+                yield batch
+                batch, num_bytes = [], 0
+            batch.append(chunk)
+            num_bytes += chunk_bytes
+    if batch:
+        yield batch
+
+
+def split_chunk(chunk: TextChunk) -> Iterator[TextChunk]:
+    """The same text and ids in pieces of bounded size; the finish rides on the last one."""
+    text, token_ids = chunk.text, chunk.token_ids
+    if len(text) <= _MAX_CHUNK_CHARS and len(token_ids) <= _MAX_CHUNK_IDS:
+        yield chunk
+        return
+    num_pieces = max(
+        -(-len(text) // _MAX_CHUNK_CHARS),
+        -(-len(token_ids) // _MAX_CHUNK_IDS),
+    )
+    first_position = chunk.position - len(token_ids)
+    for i in range(num_pieces):
+        chars = slice(len(text) * i // num_pieces, len(text) * (i + 1) // num_pieces)
+        ids = slice(len(token_ids) * i // num_pieces, len(token_ids) * (i + 1) // num_pieces)
+        yield TextChunk(
+            chunk.rid,
+            first_position + ids.stop,
+            chunk.offset + chars.start,
+            text[chars],
+            token_ids[ids],
+            chunk.finish if i == num_pieces - 1 else None,
+        )

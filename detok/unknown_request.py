@@ -1,0 +1,53 @@
+"""A request met in the middle of its log: what is read of it waits until its past is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from detok.decode_status import DecodeStatus
+from shared.cluster import Cluster
+from shared.protocol import OwnershipRecord, TokenEntry
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEntry:
+    """An entry, and the frame that held it."""
+
+    seq: int
+    worker: str
+    entry: TokenEntry
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRecord:
+    """An ownership record."""
+
+    seq: int
+    record: OwnershipRecord
+
+
+@dataclass(slots=True)
+class UnknownRequest:
+    """First seen at `seq`; `seen` holds everything from there on, in order."""
+
+    rid: str
+    seq: int
+    seen: list[SeenEntry | SeenRecord] = field(default_factory=list)
+
+    async def resolve(self, cluster: Cluster) -> DecodeStatus | None:
+        """Its state as of `seq`; None when it was finished long ago, or nobody ever owned it.
+
+        All reads are leader reads. Raises BrokerError or ProtocolError.
+        """
+        subjects = cluster.subjects
+        if await cluster.js.get_last(subjects.results_stream, subjects.done(self.rid)) is not None:
+            return None
+        records = await cluster.ownership.read(self.rid)
+        before = [stored for stored in records if stored.seq < self.seq]
+        if not before and isinstance(self.seen[0], SeenEntry):
+            return None
+        status = DecodeStatus(self.rid, self.seq, is_partial=True)
+        for stored in before:
+            status.apply_record(stored.seq, stored.record)
+        status.rebuild_point.restart_at(self.seq)
+        return status

@@ -1,0 +1,140 @@
+"""Sees workers die, and hands their requests back to the queue at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from detok.decode_status import DecodeStatus
+from detok.detok_stats import DetokStats
+from shared.cluster import Cluster
+from shared.errors import BrokerError, ProtocolError
+from shared.log import get_logger
+from shared.streams import HEARTBEAT_TTL_S
+
+_POLL_S = 1.0
+_POLLS_ABSENT = 2
+_JITTER_S = 0.02
+_MAX_REMEMBERED = 4096
+_MAX_AT_ONCE = 32
+NAK = b"-NAK"
+
+log = get_logger(__name__)
+
+
+class WorkerWatch:
+    """Knows which worker incarnations are dead: reported by a supervisor, or without heartbeat.
+
+    A worker whose heartbeat comes back was only stopped; what it lost meanwhile stays lost to it
+    (fencing), but new claims of it are let alone again.
+    """
+
+    def __init__(
+        self, cluster: Cluster, stats: DetokStats, running: Callable[[], Iterable[DecodeStatus]]
+    ) -> None:
+        self._cluster = cluster
+        self._stats = stats
+        self._running = running
+        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
+        self._reported: OrderedDict[str, None] = OrderedDict()  # dead for certain
+        self._absent_polls: dict[str, int] = {}  # of workers that hold requests
+        self._silent: set[str] = set()  # dead by absence
+        self._was_seen: set[str] = set()
+        self._wake = asyncio.Event()
+        self._at_once = asyncio.Semaphore(_MAX_AT_ONCE)
+
+    def is_dead(self, worker: str) -> bool:
+        return worker in self._reported or worker in self._silent
+
+    def look_now(self) -> None:
+        """A claim of a dead worker was read."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        subscription = await self._cluster.nc.subscribe(
+            self._cluster.subjects.worker_died, cb=self._on_worker_died
+        )
+        try:
+            next_poll = time.monotonic()
+            while True:
+                if time.monotonic() >= next_poll:
+                    await self._poll()
+                    next_poll = time.monotonic() + _POLL_S
+                await self._hand_back_all()
+                await self._wait(next_poll - time.monotonic())
+        finally:
+            await subscription.unsubscribe()
+
+    async def _wait(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(0.0, timeout_s))
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _on_worker_died(self, message: Msg) -> None:
+        worker = message.data.decode(errors="replace")
+        self._reported[worker] = None
+        if len(self._reported) > _MAX_REMEMBERED:
+            self._reported.popitem(last=False)
+        self._wake.set()
+
+    async def _poll(self) -> None:
+        try:
+            entries = await self._workers.entries()
+        except BrokerError as exc:
+            log.warning("workers_unreachable", error=str(exc))
+            return
+        present = {entry.key.partition(".")[2] for entry in entries}
+        claimed_at: dict[str, float] = {}  # the newest claim of each holder
+        for status in self._running():
+            if writer := status.fold.writer:
+                claimed_at[writer] = max(claimed_at.get(writer, 0.0), status.claimed_at)
+        self._judge(present, claimed_at)
+
+    def _judge(self, present: set[str], claimed_at: dict[str, float]) -> None:
+        now = time.monotonic()
+        self._was_seen = (self._was_seen & claimed_at.keys()) | present
+        self._silent -= present
+        self._absent_polls = {
+            worker: self._absent_polls.get(worker, 0) + 1 for worker in claimed_at.keys() - present
+        }
+        for worker, num_polls in self._absent_polls.items():
+            is_old = now - claimed_at[worker] > HEARTBEAT_TTL_S
+            if num_polls >= _POLLS_ABSENT and (worker in self._was_seen or is_old):
+                if not self.is_dead(worker):
+                    log.warning("worker_dead", worker=worker)
+                self._silent.add(worker)
+        self._silent &= claimed_at.keys()
+
+    async def _hand_back_all(self) -> None:
+        orphans = [
+            status
+            for status in self._running()
+            if status.fold.writer
+            and self.is_dead(status.fold.writer)
+            and status.nakked_epoch != status.fold.epoch
+        ]
+        await asyncio.gather(*(self._hand_back(status) for status in orphans))
+
+    async def _hand_back(self, status: DecodeStatus) -> None:
+        """Nak once, and only while this claim is the last word on the request."""
+        claim, epoch = status.claim, status.fold.epoch
+        assert claim is not None
+        async with self._at_once:
+            await asyncio.sleep(random.random() * _JITTER_S)
+            try:
+                held = await self._cluster.ownership.is_held_by(status.rid, claim.worker, epoch)
+                if held:
+                    await self._cluster.nc.publish(claim.ack_subject, NAK)
+                    self._stats.naks += 1
+            except (BrokerError, ProtocolError, nats.errors.Error) as exc:
+                log.warning("hand_back_failed", rid=status.rid, error=repr(exc))
+                return  # the next poll tries again
+            status.nakked_epoch = epoch
