@@ -1,0 +1,1 @@
+"""The benchmarks that the README quotes; each is a command that prints its table."""

@@ -1,0 +1,128 @@
+"""A load client that costs little: raw HTTP over asyncio, one connection a stream.
+
+It reads token positions from the SSE ids, so that several tokens in one event are counted as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class StreamResult:
+    """What one streamed answer looked like from outside. Times are from `time.perf_counter`."""
+
+    sent_at: float
+    status: int = 0
+    num_tokens: int = 0
+    ended_at: float = 0.0
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # time, tokens so far
+
+    @property
+    def ttft_s(self) -> float:
+        return self.arrivals[0][0] - self.sent_at
+
+    @property
+    def token_s(self) -> float:
+        """Mean time per token after the first event."""
+        first, last = self.arrivals[0], self.arrivals[-1]
+        return (last[0] - first[0]) / max(1, last[1] - first[1])
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Time between events that brought tokens."""
+        times = [at for at, _ in self.arrivals]
+        return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+class _StreamProtocol(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._result: StreamResult | None = None
+        self._done: asyncio.Future[StreamResult] | None = None
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def request(self, payload: bytes) -> asyncio.Future[StreamResult]:
+        assert self._transport is not None
+        self._done = asyncio.get_running_loop().create_future()
+        self._tail = b""
+        self._result = StreamResult(time.perf_counter())
+        self._transport.write(payload)
+        return self._done
+
+    def data_received(self, data: bytes) -> None:
+        result = self._result
+        if result is None or self._done is None:
+            return
+        now = time.perf_counter()
+        data = self._tail + data
+        if result.status == 0:
+            result.status = int(data[9:12])
+        start = data.rfind(b"id: ")
+        end = data.find(b"\n", start)
+        if start >= 0 and end > start:
+            num_tokens = int(data[start + 4 : end].split(b".")[1])
+            if num_tokens > result.num_tokens:
+                result.num_tokens = num_tokens
+                result.arrivals.append((now, num_tokens))
+        self._tail = data[-160:]
+        is_whole = data.endswith(b"0\r\n\r\n") if result.status == 200 else data.endswith(b"}")
+        if is_whole and not self._done.done():
+            result.ended_at = now
+            self._done.set_result(result)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionError("the server closed the stream"))
+
+
+class StreamClient:
+    """Streams chat answers of `num_tokens` tokens, `concurrency` at a time."""
+
+    def __init__(self, port: int, model: str, num_tokens: int) -> None:
+        self._port = port
+        body = json.dumps(
+            {
+                "model": model,
+                "messages": [{"role": "user", "content": "Tell me a story about a dragon."}],
+                "max_tokens": num_tokens,
+                "ignore_eos": True,
+                "stream": True,
+            }
+        ).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._payload = head.encode() + body
+
+    async def run(self, concurrency: int, num_requests: int) -> list[StreamResult]:
+        """Closed loop: each connection sends its next request when the last one is answered."""
+        results: list[StreamResult] = []
+        left = num_requests
+
+        async def one_connection() -> None:
+            nonlocal left
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.create_connection(
+                _StreamProtocol, "127.0.0.1", self._port
+            )
+            try:
+                while left > 0:
+                    left -= 1
+                    results.append(await protocol.request(self._payload))
+            finally:
+                transport.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(concurrency):
+                tasks.create_task(one_connection())
+        return results
