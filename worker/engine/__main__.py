@@ -11,7 +11,7 @@ import traceback
 from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
-from worker.engine_messages import EngineFailed
+from worker.engine_messages import EngineFailed, EngineLoading
 
 PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 5.0
@@ -42,9 +42,10 @@ def _run(config: EngineConfig, channel: EngineChannel) -> None:
 
         ScriptedEngine(config, channel).run()
     else:
-        from worker.engine.engine import Engine
+        channel.send(EngineLoading("import torch", 0.0))
+        from worker.engine.engine_loader import EngineLoader
 
-        Engine.load(config, channel).run()
+        EngineLoader(config, channel).load().run()
 
 
 def _fail(channel: EngineSocket, message: str) -> int:

@@ -179,7 +179,11 @@ class ScriptedEngine:
 
     def _finish_of(self, run: _Run) -> Finish | None:
         return self._stop_check.finish_of(
-            run.sampling, run.stop_token_ids, run.num_prompt_tokens, run.output_ids
+            run.sampling,
+            run.stop_token_ids,
+            run.num_prompt_tokens,
+            len(run.output_ids),
+            run.output_ids[-1] if run.output_ids else -1,
         )
 
     def _abort(self, run_id: int) -> None:

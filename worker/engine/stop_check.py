@@ -24,14 +24,15 @@ class StopCheck:
         sampling: SamplingParams,
         stop_token_ids: frozenset[int],
         num_prompt_tokens: int,
-        output_ids: Sequence[int],
+        num_output_tokens: int,
+        last_token_id: int,
     ) -> Finish | None:
-        """None while the run goes on. `output_ids` may be empty."""
-        num_output = len(output_ids)
-        if num_output and num_output >= sampling.min_tokens and output_ids[-1] in stop_token_ids:
-            return Finish(FinishReason.STOP, matched=output_ids[-1])
-        if num_output >= sampling.max_tokens:
+        """None while the run goes on. Without any output, the last token is the prompt's."""
+        has_min_tokens = num_output_tokens >= max(1, sampling.min_tokens)
+        if has_min_tokens and last_token_id in stop_token_ids:
+            return Finish(FinishReason.STOP, matched=last_token_id)
+        if num_output_tokens >= sampling.max_tokens:
             return Finish(FinishReason.LENGTH)
-        if num_prompt_tokens + num_output >= self.max_context_len:
+        if num_prompt_tokens + num_output_tokens >= self.max_context_len:
             return Finish(FinishReason.LENGTH)
         return None

@@ -1,0 +1,155 @@
+"""Paged attention in plain torch: the reference for other backends, and the CPU's own."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.kv.kv_cache_pool import KVCachePool
+
+EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
+MIN_MATRIX_ROWS = 4  # fewer, and float32 takes another kernel that rounds differently
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Requests, or a piece of one, whose attention is two batched matrix products.
+
+    num_matrices is requests times KV heads; the matrix of a KV head has one row for each query and
+    each of the query heads that share it.
+    """
+
+    tokens: torch.Tensor  # [num_reqs * num_queries] int64, into the step's tokens
+    num_reqs: int
+    kv_idx: torch.Tensor  # [num_matrices * num_pages] int64: page and head, of the pool
+    bias: torch.Tensor  # [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf beyond the query
+
+
+class TorchAttentionBackend:
+    """Gathers each request's pages, and multiplies: queries with keys, weights with values.
+
+    The query heads that share a KV head are rows of one matrix. In float32 each row's result is
+    independent, bit for bit, of the other rows, of the padding, and of whether a token comes in a
+    prefill chunk or by itself: matrices have at least MIN_MATRIX_ROWS rows, and masked weights are
+    exact zeros.
+    """
+
+    def __init__(self, pool: KVCachePool, num_heads: int) -> None:
+        self._pool = pool
+        self._num_heads = num_heads
+        self._num_kv_heads = pool.num_kv_heads
+        self._num_shared = num_heads // pool.num_kv_heads  # query heads of one KV head
+        self._head_dim = pool.head_dim
+        self._scale = pool.head_dim**-0.5
+        self._groups: list[_Group] = []
+        self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Once a step, before the first layer."""
+        heads = torch.arange(self._num_kv_heads)
+        page_size = self._pool.page_size
+        page, offset = batch.out_loc // page_size, batch.out_loc % page_size
+        head_start = (page[:, None] * self._num_kv_heads + heads) * page_size
+        self._write_idx = (head_start + offset[:, None]).view(-1)
+        self._groups = [*self._decode_groups(batch), *self._extend_groups(batch)]
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer_id: int,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim]."""
+        keys, values = self._pool.keys_and_values(layer_id)
+        keys.view(-1, self._head_dim).index_copy_(0, self._write_idx, k.flatten(0, 1))
+        values.view(-1, self._head_dim).index_copy_(0, self._write_idx, v.flatten(0, 1))
+        q = q * self._scale
+        output = torch.empty_like(q)
+        for group in self._groups:
+            output[group.tokens] = self._attend(q[group.tokens], keys, values, group)
+        return output.flatten(1)
+
+    def _attend(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: _Group
+    ) -> torch.Tensor:
+        num_matrices = group.num_reqs * self._num_kv_heads
+        num_queries = len(q) // group.num_reqs
+        num_rows = num_queries * self._num_shared
+        split = (group.num_reqs, num_queries, self._num_kv_heads, self._num_shared, self._head_dim)
+        rows = q.view(split).transpose(1, 2).reshape(num_matrices, num_rows, self._head_dim)
+        if num_rows < MIN_MATRIX_ROWS:
+            rows = torch.nn.functional.pad(rows, (0, 0, 0, MIN_MATRIX_ROWS - num_rows))
+        scores = rows @ self._gather(keys, group).transpose(1, 2)
+        kv_len = scores.shape[-1]
+        real = scores[:, :num_rows]
+        real.view(*split[:1], split[2], split[1], split[3], kv_len).add_(group.bias)
+        weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+        rows = (weights @ self._gather(values, group))[:, :num_rows]
+        heads = rows.reshape(split[0], split[2], split[1], split[3], split[4]).transpose(1, 2)
+        return heads.reshape(q.shape)
+
+    def _gather(self, pages: torch.Tensor, group: _Group) -> torch.Tensor:
+        """[num_matrices, kv_len, head_dim]."""
+        flat = pages.view(-1, self._pool.page_size * self._head_dim)
+        gathered = flat.index_select(0, group.kv_idx)
+        num_matrices = group.num_reqs * self._num_kv_heads
+        return gathered.view(num_matrices, -1, self._head_dim)
+
+    def _decode_groups(self, batch: ForwardBatch) -> list[_Group]:
+        """Rows of one token, together with rows of about the same length: little is padded."""
+        buckets: dict[int, list[int]] = {}
+        for row, query_len in enumerate(batch.query_lens):
+            if query_len == 1:
+                num_pages = self._num_pages(batch.seq_lens[row])
+                buckets.setdefault(num_pages.bit_length(), []).append(row)
+        token_starts = _starts(batch.query_lens)
+        groups = []
+        for rows in buckets.values():
+            seq_lens = torch.tensor([batch.seq_lens[row] for row in rows])
+            page_table = batch.page_table[rows, : self._num_pages(int(seq_lens.max()))]
+            tokens = torch.tensor([token_starts[row] for row in rows])
+            groups.append(self._group(tokens, page_table, seq_lens.view(-1, 1) - 1))
+        return groups
+
+    def _extend_groups(self, batch: ForwardBatch) -> list[_Group]:
+        """A chunk of prefill in pieces of EXTEND_ROWS queries."""
+        token_starts = _starts(batch.query_lens)
+        groups = []
+        for row, (query_len, seq_len) in enumerate(
+            zip(batch.query_lens, batch.seq_lens, strict=True)
+        ):
+            if query_len == 1:
+                continue
+            for start in range(0, query_len, EXTEND_ROWS):
+                end = min(start + EXTEND_ROWS, query_len)
+                past_len = seq_len - query_len
+                page_table = batch.page_table[row : row + 1, : self._num_pages(past_len + end)]
+                tokens = torch.arange(token_starts[row] + start, token_starts[row] + end)
+                positions = torch.arange(past_len + start, past_len + end)
+                groups.append(self._group(tokens, page_table, positions.view(1, -1)))
+        return groups
+
+    def _group(
+        self, tokens: torch.Tensor, page_table: torch.Tensor, positions: torch.Tensor
+    ) -> _Group:
+        """`page_table` [num_reqs, num_pages], `positions` [num_reqs, num_queries] of the tokens."""
+        num_reqs, num_pages = page_table.shape
+        heads = torch.arange(self._num_kv_heads).view(1, -1, 1)
+        kv_idx = page_table.unsqueeze(1) * self._num_kv_heads + heads
+        kv_positions = torch.arange(num_pages * self._pool.page_size)
+        is_future = kv_positions > positions.unsqueeze(-1)  # [num_reqs, num_queries, kv_len]
+        bias = torch.zeros(is_future.shape, dtype=self._pool.dtype)
+        bias.masked_fill_(is_future, -torch.inf)
+        return _Group(tokens, num_reqs, kv_idx.reshape(-1), bias[:, None, :, None])
+
+    def _num_pages(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._pool.page_size)
+
+
+def _starts(lens: list[int]) -> list[int]:
+    return [0, *itertools.accumulate(lens)][:-1]

@@ -1,0 +1,1 @@
+"""Keys and values: their pages, who holds each, and the prefixes that stay for others."""

@@ -1,0 +1,45 @@
+"""The memory of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class KVCachePool:
+    """Keys and values of all layers, in pages; within a page one head after the other.
+
+    So the slots of a request and a head, gathered page by page, are one matrix. The last page is
+    the padding page: never written. A page is wiped when it is handed out: what is read beyond a
+    request's end is masked, but must be finite.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.page_size = page_size
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.dtype = dtype
+        # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]. Not wiped as a whole:
+        # memory that is never used stays with the operating system.
+        self._data = torch.empty(
+            (num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim), dtype=dtype
+        )
+        self.wipe([num_pages])
+
+    def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[num_pages + 1, num_kv_heads, page_size, head_dim] each, views."""
+        keys, values = self._data[layer_id].unbind(0)
+        return keys, values
+
+    def wipe(self, pages: Sequence[int]) -> None:
+        if pages:
+            self._data.index_fill_(2, torch.tensor(pages), 0)

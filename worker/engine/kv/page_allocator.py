@@ -1,0 +1,43 @@
+"""Hands out the pages of the KV pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class PageAllocator:
+    """The free pages of [0, num_pages), as a stack: the page freed last is still in the caches.
+
+    One more page, `padding_page`, exists in the pool and is never handed out: it fills page tables
+    behind their end, so that its slots may be read, and must be finite.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.padding_page = num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._is_free = bytearray(b"\x01" * num_pages)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def can_allocate(self, num_pages: int) -> bool:
+        return num_pages <= len(self._free)
+
+    def allocate(self, num_pages: int) -> list[int]:
+        """The content of the pages is undefined."""
+        assert self.can_allocate(num_pages), f"{num_pages} pages wanted, {self.num_free} free"
+        pages = [self._free.pop() for _ in range(num_pages)]
+        for page in pages:
+            self._is_free[page] = 0
+        return pages
+
+    def free(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            assert not self._is_free[page], f"page {page} freed twice"
+            self._is_free[page] = 1
+            self._free.append(page)
+
+    def is_free(self, page: int) -> bool:
+        return bool(self._is_free[page])

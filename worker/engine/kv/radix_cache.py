@@ -1,0 +1,178 @@
+"""Prefixes whose keys and values are already computed: a tree of pages."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class RadixNode:
+    """One page of tokens, after the pages of its ancestors."""
+
+    __slots__ = ("children", "is_queued", "key", "last_access", "num_holders", "page", "parent")
+
+    def __init__(self, parent: RadixNode | None, key: bytes, page: int, last_access: int) -> None:
+        self.parent = parent  # None for the root, which holds no page
+        self.key = key  # the page's token ids, little-endian uint32
+        self.page = page
+        self.last_access = last_access
+        self.children: dict[bytes, RadixNode] = {}
+        self.num_holders = 0  # locks that end here, and held children
+        self.is_queued = False  # in the eviction heap
+
+    def __lt__(self, other: RadixNode) -> bool:
+        return self.last_access < other.last_access
+
+
+class MatchResult(NamedTuple):
+    """The longest cached prefix: its last node and its pages. Not locked yet."""
+
+    node: RadixNode
+    pages: list[int]
+    num_evictable: int  # of these pages, those that nobody holds so far
+
+
+class ExtendResult(NamedTuple):
+    """Where a lock has moved to, which pages the path has, and which of the caller's are spare."""
+
+    node: RadixNode
+    pages: list[int]  # of the path, one for each key: the cache's own
+    duplicates: list[int]  # pages given to us that the cache already had: the caller frees them
+
+
+class RadixCache:
+    """Computed pages, by the tokens that lead to them.
+
+    A node is held when a lock ends in it or below it. The others, all of their subtrees included,
+    may be evicted, leaves first, the least recently used first. A page enters the tree only by a
+    holder's `extend_lock`, and leaves it only by `evict`.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.num_cached_pages = 0
+        self.num_evictable_pages = 0
+        self.root = RadixNode(None, b"", -1, 0)
+        self._clock = 0  # logical, so that every rank of a tensor-parallel group agrees
+        # Unheld leaves; also nodes that ceased to be one, or were used since: checked when popped.
+        self._heap: list[tuple[int, RadixNode]] = []
+
+    def match(self, keys: Sequence[bytes]) -> MatchResult:
+        """The longest prefix of `keys` in the tree; counts as a use of it."""
+        self._clock += 1
+        node = self.root
+        pages: list[int] = []
+        num_evictable = 0
+        for key in keys:
+            child = node.children.get(key)
+            if child is None:
+                break
+            child.last_access = self._clock
+            num_evictable += child.num_holders == 0
+            pages.append(child.page)
+            node = child
+        return MatchResult(node, pages, num_evictable)
+
+    def lock(self, node: RadixNode) -> None:
+        """Keeps the node and its ancestors until `unlock`."""
+        while node.parent is not None:
+            node.num_holders += 1
+            if node.num_holders > 1:
+                return
+            self.num_evictable_pages -= 1
+            node = node.parent
+
+    def unlock(self, node: RadixNode) -> None:
+        while node.parent is not None:
+            assert node.num_holders > 0, "unlocked more often than locked"
+            node.num_holders -= 1
+            if node.num_holders:
+                return
+            self.num_evictable_pages += 1
+            self._maybe_queue(node)
+            node = node.parent
+
+    def extend_lock(
+        self, node: RadixNode, keys: Sequence[bytes], pages: Sequence[int]
+    ) -> ExtendResult:
+        """Inserts pages after a locked node, and moves the lock to the last of them.
+
+        The pages become the cache's, but for the duplicates.
+        """
+        self._clock += 1
+        last = node
+        path: list[int] = []
+        duplicates: list[int] = []
+        for key, page in zip(keys, pages, strict=True):
+            child = last.children.get(key)
+            if child is None:
+                child = self._add_child(last, key, page)
+            else:
+                child.last_access = self._clock
+                duplicates.append(page)
+            path.append(child.page)
+            last = child
+        self.lock(last)
+        self.unlock(node)
+        return ExtendResult(last, path, duplicates)
+
+    def evict(self, num_pages: int) -> list[int]:
+        """Takes up to `num_pages` pages out of the tree, and gives them to the caller."""
+        evicted: list[int] = []
+        while len(evicted) < num_pages and self._heap:
+            queued_access, node = heapq.heappop(self._heap)
+            node.is_queued = False
+            if node.children or node.num_holders:
+                continue
+            if node.last_access != queued_access:  # used since: back, at its true place
+                self._maybe_queue(node)
+                continue
+            evicted.append(self._remove_leaf(node))
+        return evicted
+
+    def nodes(self) -> Iterator[RadixNode]:
+        """All but the root."""
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError when the counts do not agree with the tree."""
+        nodes = list(self.nodes())
+        num_evictable = sum(node.num_holders == 0 for node in nodes)
+        if (len(nodes), num_evictable) != (self.num_cached_pages, self.num_evictable_pages):
+            raise RuntimeError(
+                f"the tree has {len(nodes)} pages, {num_evictable} of them unheld; "
+                f"counted {self.num_cached_pages} and {self.num_evictable_pages}"
+            )
+        for node in nodes:
+            num_held = sum(child.num_holders > 0 for child in node.children.values())
+            if node.num_holders < num_held:
+                raise RuntimeError(f"page {node.page} is not held, but {num_held} below it are")
+            if not node.children and not node.num_holders and not node.is_queued:
+                raise RuntimeError(f"page {node.page} can never be evicted")
+
+    def _add_child(self, parent: RadixNode, key: bytes, page: int) -> RadixNode:
+        child = RadixNode(parent, key, page, self._clock)
+        parent.children[key] = child
+        self.num_cached_pages += 1
+        self.num_evictable_pages += 1
+        return child
+
+    def _remove_leaf(self, node: RadixNode) -> int:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.key]
+        self.num_cached_pages -= 1
+        self.num_evictable_pages -= 1
+        self._maybe_queue(parent)
+        return node.page
+
+    def _maybe_queue(self, node: RadixNode) -> None:
+        if node.children or node.num_holders or node.is_queued or node.parent is None:
+            return
+        node.is_queued = True
+        heapq.heappush(self._heap, (node.last_access, node))

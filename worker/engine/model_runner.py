@@ -1,0 +1,61 @@
+"""Runs a planned step: tensors, model, sampling."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.kv.kv_cache_pool import KVCachePool
+from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.sampling.sampler import Sampler
+from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.step_result import StepResult
+
+
+class Model(Protocol):
+    """A decoder with its weights."""
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """[num_samples, vocab_size] float32."""
+        ...
+
+
+class ModelRunner:
+    """Turns a `ScheduleBatch` into one token for each entry that needs one."""
+
+    def __init__(
+        self,
+        model: Model,
+        attention: AttentionBackend,
+        kv_cache_pool: KVCachePool,
+        req_to_token: ReqToTokenPool,
+        vocab_size: int,
+    ) -> None:
+        self._model = model
+        self._attention = attention
+        self._kv_cache_pool = kv_cache_pool
+        self._req_to_token = req_to_token
+        self._vocab_size = vocab_size
+        self._sampler = Sampler(vocab_size)
+
+    @torch.inference_mode()
+    def forward(self, batch: ScheduleBatch) -> StepResult:
+        self._kv_cache_pool.wipe(batch.fresh_pages)
+        logits = self._logits(
+            ForwardBatch.from_schedule_batch(
+                batch, self._req_to_token, self._kv_cache_pool.page_size
+            )
+        )
+        reqs = [entry.req for entry in batch.entries if entry.has_sample]
+        if not reqs:
+            return StepResult([])
+        sampling = SamplingBatch.from_reqs(reqs, self._vocab_size)
+        return StepResult(self._sampler.forward(logits, sampling))
+
+    def _logits(self, batch: ForwardBatch) -> torch.Tensor:
+        self._attention.plan(batch)
+        return self._model.forward(batch, self._attention)

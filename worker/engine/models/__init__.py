@@ -1,0 +1,1 @@
+"""Models: their configuration, their checkpoints, their layers."""

@@ -1,0 +1,36 @@
+"""Which number format a model runs in.
+
+`auto` means, on a CPU:
+  - float32 for models below 100 million parameters: they are not bound by memory, and in float32
+    a token does not depend on how it was batched;
+  - bfloat16 for larger checkpoints that are stored in 16 bits, where the processor multiplies
+    bfloat16 itself (AVX512-BF16 or AMX): half the memory to read for each token;
+  - float32 everywhere else.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.config import DTypeName
+from worker.engine.models.model_config import ModelConfig
+
+MAX_SMALL_PARAMETERS = 100_000_000
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def choose_dtype(name: DTypeName, config: ModelConfig) -> torch.dtype:
+    """As configured, or by the rule above."""
+    if name != "auto":
+        return DTYPES[name]
+    is_small = config.num_parameters < MAX_SMALL_PARAMETERS
+    if is_small or config.stored_dtype == "float32" or not has_fast_bfloat16():
+        return torch.float32
+    return torch.bfloat16
+
+
+def has_fast_bfloat16() -> bool:
+    """Not only supported: done by the processor's own instructions."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,0 +1,156 @@
+"""A decoder of the Llama shape, with fused projections, over paged attention."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.models.linear import Linear, choose_linear
+from worker.engine.models.loader import CheckpointReader
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.rotary import RotaryEmbedding, rotate
+
+
+class LlamaModel:
+    """Reads its weights when it is made; afterwards nothing of it changes."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: CheckpointReader,
+        dtype: torch.dtype,
+        max_context_len: int,
+    ) -> None:
+        weights = _Weights(config, checkpoint, dtype)
+        self._eps = config.rms_norm_eps
+        self._rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
+        self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
+        self._layers = [LlamaLayer(config, weights, idx) for idx in range(config.num_layers)]
+        self._norm = weights.read("model.norm.weight", config.hidden_size)
+        self._lm_head = weights.lm_head(self._embeddings)
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """Logits of the rows that need a token, [num_samples, vocab_size] float32."""
+        hidden = functional.embedding(
+            batch.input_ids, self._embeddings
+        )  # [num_tokens, hidden_size]
+        angles = self._rotary.angles(batch.positions)
+        for layer in self._layers:
+            hidden = layer.forward(hidden, angles, batch, attention)
+        last = hidden[batch.sample_idx]
+        return self._lm_head(
+            functional.rms_norm(last, last.shape[-1:], self._norm, self._eps)
+        ).float()
+
+
+class LlamaLayer:
+    """Attention and MLP, each added to what comes in."""
+
+    def __init__(self, config: ModelConfig, weights: _Weights, layer_id: int) -> None:
+        prefix = f"model.layers.{layer_id}."
+        self._layer_id = layer_id
+        self._eps = config.rms_norm_eps
+        self._head_dim = config.head_dim
+        self._num_heads = config.num_heads
+        self._num_rotated = config.num_heads + config.num_kv_heads
+        hidden_size = config.hidden_size
+        self._attention_norm = weights.read(prefix + "input_layernorm.weight", hidden_size)
+        self._qkv = weights.qkv(prefix + "self_attn.")
+        self._output = weights.output(prefix + "self_attn.")
+        self._mlp_norm = weights.read(prefix + "post_attention_layernorm.weight", hidden_size)
+        self._gate_up = weights.gate_up(prefix + "mlp.")
+        self._down = weights.down(prefix + "mlp.")
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        batch: ForwardBatch,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:
+        x = functional.rms_norm(hidden, hidden.shape[-1:], self._attention_norm, self._eps)
+        hidden = hidden + self._output(self._attend(self._qkv(x), angles, batch, attention))
+        x = functional.rms_norm(hidden, hidden.shape[-1:], self._mlp_norm, self._eps)
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return hidden + self._down(functional.silu(gate) * up)
+
+    def _attend(
+        self,
+        qkv: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        batch: ForwardBatch,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:
+        heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
+        rotated = rotate(heads[:, : self._num_rotated], *angles)
+        return attention.forward(
+            rotated[:, : self._num_heads],
+            rotated[:, self._num_heads :],
+            heads[:, self._num_rotated :],
+            self._layer_id,
+            batch,
+        )
+
+
+class _Weights:
+    """Reads a checkpoint's tensors and joins those that are multiplied together."""
+
+    def __init__(
+        self, config: ModelConfig, checkpoint: CheckpointReader, dtype: torch.dtype
+    ) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+        self._make_linear = choose_linear(dtype)
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._checkpoint.read(name, *shape)
+
+    def embeddings(self) -> torch.Tensor:
+        config = self._config
+        return self.read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+
+    def lm_head(self, embeddings: torch.Tensor) -> Linear:
+        if self._config.has_tied_embeddings:
+            return self._make_linear(embeddings, None)
+        return self._make_linear(self.read("lm_head.weight", *embeddings.shape), None)
+
+    def qkv(self, prefix: str) -> Linear:
+        config = self._config
+        kv_size = config.num_kv_heads * config.head_dim
+        sizes = {
+            "q_proj": config.num_heads * config.head_dim,
+            "k_proj": kv_size,
+            "v_proj": kv_size,
+        }
+        return self._linear(prefix, sizes, config.hidden_size, has_bias=config.has_qkv_bias)
+
+    def output(self, prefix: str) -> Linear:
+        config = self._config
+        in_features = config.num_heads * config.head_dim
+        sizes = {"o_proj": config.hidden_size}
+        return self._linear(prefix, sizes, in_features, has_bias=config.has_output_bias)
+
+    def gate_up(self, prefix: str) -> Linear:
+        config = self._config
+        sizes = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
+        return self._linear(prefix, sizes, config.hidden_size, has_bias=config.has_mlp_bias)
+
+    def down(self, prefix: str) -> Linear:
+        config = self._config
+        sizes = {"down_proj": config.hidden_size}
+        in_features = config.intermediate_size
+        return self._linear(prefix, sizes, in_features, has_bias=config.has_mlp_bias)
+
+    def _linear(
+        self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
+    ) -> Linear:
+        """One layer of several, each with its number of output features."""
+        weight = torch.cat(
+            [self.read(f"{prefix}{name}.weight", size, in_features) for name, size in sizes.items()]
+        )
+        if not has_bias:
+            return self._make_linear(weight, None)
+        bias = torch.cat([self.read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
+        return self._make_linear(weight, bias)

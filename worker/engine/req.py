@@ -1,0 +1,108 @@
+"""The living state of one request in the engine."""
+
+from __future__ import annotations
+
+import array
+import enum
+from collections.abc import Sequence
+
+from shared.protocol import Finish, SamplingParams
+from worker.engine.kv.radix_cache import RadixNode
+from worker.engine.stop_check import StopCheck
+
+
+class ReqStatus(enum.Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"  # holds nothing
+    RUNNING = "running"  # has a row, pages and a lock
+    FINISHED = "finished"  # holds nothing, and never runs again
+
+
+class Req:
+    """One run: its tokens, and what of the KV pool it holds.
+
+    By token position, while it runs:
+      [0, num_cached_pages * page_size)   in pages of the cache, kept by the lock on `lock_node`
+      [.., num_pages * page_size)         in pages of its own
+      [0, num_computed)                   keys and values are in the pool
+    The KV ledger alone changes row, pages and lock.
+    """
+
+    def __init__(
+        self,
+        run_id: int,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        sampling: SamplingParams,
+        priority: int,
+        arrival: int,
+        stop_check: StopCheck,
+    ) -> None:
+        self.run_id = run_id
+        self.sampling = sampling
+        self.priority = priority
+        self.arrival = arrival  # order in which requests came to this engine
+        self.stop_token_ids = stop_check.stop_token_ids(sampling)
+        self.num_prompt_tokens = len(prompt_ids)
+        self.token_ids = array.array("I", prompt_ids)  # prompt and output
+        self.token_ids.extend(output_ids)
+        self.status = ReqStatus.WAITING
+        self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
+        self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
+        self._stop_check = stop_check
+        self._num_counted = 0
+        # Of the KV ledger:
+        self.row = -1
+        self.num_pages = 0
+        self.num_cached_pages = 0
+        self.num_computed = 0
+        self.lock_node: RadixNode | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """One more token of input gives the next one of output."""
+        return self.num_computed == len(self.token_ids) - 1
+
+    @property
+    def queue_rank(self) -> tuple[int, int]:
+        """The lowest runs first."""
+        return self.priority, self.arrival
+
+    @property
+    def retraction_rank(self) -> tuple[int, int, int]:
+        """The highest is retracted first."""
+        return self.priority, -self.num_output_tokens, self.arrival
+
+    def append(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+
+    def finish_by_tokens(self) -> Finish | None:
+        """Whether the tokens so far end it."""
+        return self._stop_check.finish_of(
+            self.sampling,
+            self.stop_token_ids,
+            self.num_prompt_tokens,
+            self.num_output_tokens,
+            self.token_ids[-1],
+        )
+
+    def count_outputs(self) -> dict[int, int]:
+        """How often each id is in the output."""
+        output_start = self.num_prompt_tokens + self._num_counted
+        for token_id in self.token_ids[output_start:]:
+            self.output_counts[token_id] = self.output_counts.get(token_id, 0) + 1
+        self._num_counted = self.num_output_tokens
+        return self.output_counts

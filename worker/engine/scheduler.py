@@ -1,0 +1,212 @@
+"""Decides what the next step computes, and what its result means for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shared.protocol import Finish, FinishReason
+from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.prefill_adder import PrefillAdder
+from worker.engine.req import Req, ReqStatus
+from worker.engine.reserve_ratio import ReserveRatio
+from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.step_result import StepResult
+from worker.engine.waiting_queue import WaitingQueue
+from worker.engine_messages import EngineLoad, RunOutput
+
+NOT_A_NUMBER = "the model's output for this request is not a number"
+
+
+class Scheduler:
+    """Continuous batching under one token budget a step.
+
+    Requests that decode come first, one token each; what is left of the budget goes to prefill
+    chunks, oldest first. When pages run out, a request is retracted: it waits at its old place, and
+    its computed pages stay in the cache as long as nobody needs them.
+    """
+
+    def __init__(
+        self, ledger: KVLedger, max_running: int, max_step_tokens: int, max_context_len: int
+    ) -> None:
+        self._ledger = ledger
+        self._max_running = max_running
+        self._max_step_tokens = max_step_tokens
+        self._max_context_len = max_context_len
+        self._reqs: dict[int, Req] = {}  # waiting and running, by run_id
+        self._waiting = WaitingQueue()
+        self._running: list[Req] = []  # in order of admission
+        self._ended: list[RunOutput] = []  # without a step: not told yet
+        self._reserve_ratio = ReserveRatio()
+        self._num_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._reqs)
+
+    def add(self, req: Req) -> None:
+        finish = self._refusal(req) or req.finish_by_tokens() or self._finish_by_memory(req)
+        if finish is not None:
+            req.status = ReqStatus.FINISHED
+            self._ended.append(RunOutput(req.run_id, [], finish))
+            return
+        self._reqs[req.run_id] = req
+        self._waiting.push(req)
+
+    def abort(self, run_id: int) -> None:
+        """Drops it without a word. Unknown ids are ignored."""
+        req = self._reqs.get(run_id)
+        if req is None:
+            return
+        if req.status is ReqStatus.WAITING:
+            self._waiting.remove(req)
+        self._end(req)
+
+    def next_batch(self) -> ScheduleBatch | None:
+        """None when nothing can run: then nothing is left to do."""
+        num_preemptions = self._num_preemptions
+        self._make_room_for_decodes()
+        while True:
+            entries = self._plan_decodes()
+            adder = PrefillAdder(
+                self._ledger, self._max_step_tokens - len(entries), self._reserve_ratio.value
+            )
+            self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
+            entries += adder.entries
+            if entries:
+                return ScheduleBatch(entries, self._ledger.take_fresh_pages())
+            if not self._running:
+                return None
+            # Prefills hold all pages, and none can go on: one of them must give way.
+            self._retract(self._victim())
+
+    def process(self, batch: ScheduleBatch, result: StepResult) -> list[RunOutput]:
+        """Books a computed step."""
+        outputs: list[RunOutput] = []
+        token_ids = iter(result.token_ids)
+        for entry in batch.entries:
+            req = entry.req
+            was_prefill = entry.num_tokens > 1
+            has_sample = entry.has_sample
+            req.num_computed = entry.end
+            if has_sample:
+                outputs.append(self._take_token(req, next(token_ids)))
+            if was_prefill and req.status is ReqStatus.RUNNING:
+                self._ledger.commit(req)
+        self._reserve_ratio.on_step()
+        return outputs
+
+    def take_ended(self) -> list[RunOutput]:
+        """Requests that ended without a step since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def load(self) -> EngineLoad:
+        prefills: Iterable[Req] = (req for req in self._running if not req.is_decoding)
+        ledger = self._ledger
+        return EngineLoad(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_waiting_tokens=sum(req.num_uncomputed for req in (*self._waiting, *prefills)),
+            num_free_slots=self._max_running - len(self._running),
+            num_free_tokens=ledger.num_available_pages * ledger.page_size,
+            num_kv_tokens=ledger.num_tokens,
+            num_preemptions=self._num_preemptions,
+            num_prefix_queries=ledger.num_prefix_queries,
+            num_prefix_hits=ledger.num_prefix_hits,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError when the books do not agree."""
+        if len(self._reqs) != len(self._waiting) + len(self._running):
+            raise RuntimeError("a request is neither waiting nor running, or both")
+        self._ledger.check_integrity(self._running)
+
+    def _refusal(self, req: Req) -> Finish | None:
+        if req.num_prompt_tokens == 0:
+            return Finish(FinishReason.ERROR, message="the prompt is empty")
+        # The last token needs no slot, unless it is the prompt's.
+        max_held = self._ledger.num_tokens + (req.num_output_tokens > 0)
+        limits = (
+            (self._max_context_len, "the model takes"),
+            (max_held, "the engine's memory holds"),
+        )
+        for limit, takes in limits:
+            if req.num_tokens > limit:
+                message = f"prompt and output have {req.num_tokens} tokens, {takes} {limit}"
+                return Finish(FinishReason.ERROR, message=message)
+        return None
+
+    def _finish_by_memory(self, req: Req) -> Finish | None:
+        is_full = req.num_tokens > self._ledger.num_tokens
+        return Finish(FinishReason.LENGTH) if is_full else None
+
+    def _make_room_for_decodes(self) -> None:
+        while self._num_pages_to_decode() > self._ledger.num_available_pages:
+            if len(self._running) > 1:
+                self._retract(self._victim())
+            else:  # alone, and it has every page there is
+                self._finish_early(self._running[0], Finish(FinishReason.LENGTH))
+
+    def _num_pages_to_decode(self) -> int:
+        return sum(
+            self._ledger.num_pages_short(req, req.num_tokens)
+            for req in self._running
+            if req.is_decoding
+        )
+
+    def _plan_decodes(self) -> list[ScheduledReq]:
+        entries: list[ScheduledReq] = []
+        for req in self._running:
+            if req.is_decoding:
+                self._ledger.extend(req, req.num_tokens)
+                entries.append(ScheduledReq(req, req.num_computed, req.num_tokens))
+        return entries
+
+    def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
+        for req in self._running:
+            if not req.is_decoding and adder.token_budget > 0:
+                adder.add_chunk(req)
+        while may_admit and (head := self._waiting.head) is not None:
+            if not adder.try_admit(head, self._running):
+                return
+            self._waiting.pop()
+            head.status = ReqStatus.RUNNING
+            self._running.append(head)
+
+    def _victim(self) -> Req:
+        return max(self._running, key=lambda req: req.retraction_rank)
+
+    def _retract(self, req: Req) -> None:
+        self._ledger.release(req)
+        self._running.remove(req)
+        req.status = ReqStatus.WAITING
+        self._waiting.push(req)
+        self._num_preemptions += 1
+        self._reserve_ratio.on_retraction()
+
+    def _take_token(self, req: Req, token_id: int | None) -> RunOutput:
+        if token_id is None:
+            finish = Finish(FinishReason.ERROR, message=NOT_A_NUMBER)
+            self._end(req, keep=False)
+            return RunOutput(req.run_id, [], finish)
+        req.append(token_id)
+        ending = req.finish_by_tokens()
+        if ending is None:
+            return RunOutput(req.run_id, [token_id])
+        self._end(req)
+        return RunOutput(req.run_id, [token_id], _with_cached_tokens(ending, req))
+
+    def _finish_early(self, req: Req, finish: Finish) -> None:
+        self._end(req)
+        self._ended.append(RunOutput(req.run_id, [], _with_cached_tokens(finish, req)))
+
+    def _end(self, req: Req, *, keep: bool = True) -> None:
+        self._ledger.release(req, keep=keep)
+        if req.status is ReqStatus.RUNNING:
+            self._running.remove(req)
+        req.status = ReqStatus.FINISHED
+        del self._reqs[req.run_id]
+
+
+def _with_cached_tokens(finish: Finish, req: Req) -> Finish:
+    return Finish(finish.reason, finish.matched, finish.message, req.num_cached_tokens or 0)
