@@ -1,0 +1,180 @@
+"""All roles as real processes, each of which a test may kill, stop and start again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from shared.cluster import Cluster, open_cluster
+from shared.codec import decode
+from shared.config import ClusterConfig
+from shared.model_catalog import ModelCatalog
+from shared.model_files import ModelFiles
+from shared.protocol import WorkerCard, WorkerState
+from tests.nats_server import NatsServer, free_port
+
+REPOSITORY = Path(__file__).parents[2]
+DEMO_MODEL = REPOSITORY / "deploy/demo_model/checkpoint"
+MODEL_NAME = "demo"
+TOKEN_S = 0.01
+SCRIPTED = (
+    "--scripted", "--scripted-token-s", str(TOKEN_S),
+    "--scripted-token-low", "300", "--scripted-token-high", "1200",
+)  # fmt: skip
+REAL_ENGINE = ("--num-threads", "1")
+
+
+class RoleProcess:
+    """One role; `kill` is kill -9, `stop` asks it to go."""
+
+    def __init__(self, name: str, argv: list[str], log_file: Path) -> None:
+        self.name = name
+        self._log_file = log_file
+        with log_file.open("ab") as log:
+            self.process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=log, stderr=log)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self._log_file.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self, timeout_s: float = 10.0) -> float:
+        """SIGTERM; returns the seconds until it was gone."""
+        started = time.monotonic()
+        self.process.terminate()
+        self.process.wait(timeout_s)
+        return time.monotonic() - started
+
+    def engine(self) -> psutil.Process:
+        """The engine process of a worker."""
+        return psutil.Process(self.pid).children()[0]
+
+
+class RoleStack:
+    """A nats-server and roles around it. `async with` starts one frontend and one detokenizer."""
+
+    def __init__(self, folder: Path, *cluster_flags: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._flags = ["--nats-url", "", "--log-format", "json", *cluster_flags]
+        self.nats = NatsServer(folder / "nats")
+        self.roles: list[RoleProcess] = []
+        self.ports: dict[str, int] = {}  # frontend name -> port
+
+    async def __aenter__(self) -> RoleStack:
+        self.nats.start()
+        self._flags[1] = self.nats.url
+        async with self.cluster() as cluster:
+            await ModelCatalog(cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
+        self.start_frontend()
+        self.start_detok()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for role in self.roles:
+            if role.is_alive:
+                role.thaw()
+                role.process.kill()
+        for role in self.roles:
+            role.process.wait()
+            if exc is not None:
+                print(f"---- {role.name}\n{role.log}")
+        self.nats.kill()
+
+    def cluster(self) -> AbstractAsyncContextManager[Cluster]:
+        return open_cluster(ClusterConfig(nats_url=self.nats.url), "test")
+
+    def start_frontend(self) -> RoleProcess:
+        port = free_port()
+        role = self._start("frontend", "--port", str(port))
+        self.ports[role.name] = port
+        return role
+
+    def start_detok(self) -> RoleProcess:
+        return self._start("detok")
+
+    def start_worker(self, *flags: str) -> RoleProcess:
+        return self._start("worker", str(DEMO_MODEL), "--model-name", MODEL_NAME, *flags)
+
+    def _start(self, role: str, *flags: str) -> RoleProcess:
+        name = f"{role}-{sum(other.name.startswith(role) for other in self.roles)}"
+        argv = [sys.executable, "-m", role, *flags, *self._flags]
+        process = RoleProcess(name, argv, self._folder / f"{name}.log")
+        self.roles.append(process)
+        return process
+
+    def url(self, frontend: RoleProcess | None = None) -> str:
+        role = frontend or next(r for r in self.roles if r.name.startswith("frontend"))
+        return f"http://127.0.0.1:{self.ports[role.name]}"
+
+    async def wait_ready(self, num_workers: int, timeout_s: float = 60.0) -> None:
+        """All frontends answer, and so many workers are ready."""
+        await self.wait_until(self._frontends_answer, timeout_s)
+        async with self.cluster() as cluster:
+            deadline = time.monotonic() + timeout_s
+            while await self._num_ready(cluster) < num_workers:
+                assert time.monotonic() < deadline, "the workers did not become ready"
+                await asyncio.sleep(0.1)
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not await asyncio.to_thread(condition):
+            assert time.monotonic() < deadline, f"{condition} did not come true"
+            assert all(role.is_alive for role in self.roles[:1]), "the frontend is gone"
+            await asyncio.sleep(0.05)
+
+    async def num_queued(self) -> int:
+        """Requests that the queue still holds, waiting or running."""
+        async with self.cluster() as cluster:
+            info = await cluster.js.api(f"STREAM.INFO.{cluster.subjects.requests_stream}")
+            return int(info["state"]["messages"])
+
+    def _frontends_answer(self) -> bool:
+        try:
+            for role in self.roles:
+                if role.name in self.ports and role.is_alive:
+                    with urllib.request.urlopen(f"{self.url(role)}/ready", timeout=2):
+                        pass
+        except (OSError, urllib.error.HTTPError):
+            return False
+        return True
+
+    @staticmethod
+    async def _num_ready(cluster: Cluster) -> int:
+        entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
+        cards = [decode(WorkerCard, entry.value) for entry in entries]
+        return sum(card.state is WorkerState.READY for card in cards)

@@ -1,0 +1,109 @@
+"""Clients as users have them: SSE streams that are read, cut and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.e2e.role_stack import MODEL_NAME
+
+TIMEOUT = httpx.Timeout(60.0)
+
+
+def completion_body(prompt: str = "Once upon a time", **fields: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL_NAME,
+        "prompt": prompt,
+        "max_tokens": 200,
+        "ignore_eos": True,
+        "stream": True,
+        "temperature": 0,
+        **fields,
+    }
+
+
+@dataclass
+class Stream:
+    """What a client has received of one request, over any number of connections."""
+
+    text: str = ""
+    last_event_id: str = ""
+    finish_reason: str | None = None
+    is_done: bool = False
+    error: dict[str, Any] | None = None
+    arrivals: list[float] = field(default_factory=list)
+
+    @property
+    def rid(self) -> str:
+        return self.last_event_id.split(".", 1)[0]
+
+    @property
+    def position(self) -> int:
+        """Output tokens so far."""
+        return int(self.last_event_id.split(".")[1]) if self.last_event_id else 0
+
+    @property
+    def max_gap_s(self) -> float:
+        pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
+        return max(later - earlier for earlier, later in pairs)
+
+    async def post(self, url: str, body: dict[str, Any], **headers: str) -> None:
+        """Start the request and read until it ends or the connection breaks."""
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as response,
+        ):
+            await self._read(response)
+
+    async def resume(self, url: str) -> None:
+        """Go on from the last event on any frontend."""
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            client.stream(
+                "GET",
+                f"{url}/v1/streams/{self.rid}",
+                headers={"Last-Event-ID": self.last_event_id},
+            ) as response,
+        ):
+            await self._read(response)
+
+    async def wait_for_tokens(self, num_tokens: int, timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.position < num_tokens:
+            assert time.monotonic() < deadline, f"only {self.position} tokens came"
+            await asyncio.sleep(0.005)
+
+    async def _read(self, response: httpx.Response) -> None:
+        if response.status_code != 200:
+            await response.aread()
+            raise AssertionError(f"{response.status_code}: {response.text}")
+        async for line in response.aiter_lines():
+            if line.startswith("id: "):
+                self.last_event_id = line[4:]
+            elif line == "data: [DONE]":
+                self.is_done = True
+            elif line.startswith("data: "):
+                self._take(json.loads(line[6:]))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if "error" in event:
+            self.error = event["error"]
+        for choice in event.get("choices", []):
+            if choice["text"]:
+                self.arrivals.append(time.monotonic())
+            self.text += choice["text"]
+            self.finish_reason = choice["finish_reason"] or self.finish_reason
+
+
+async def run_stream(url: str, **fields: Any) -> Stream:
+    """One undisturbed stream, whole."""
+    stream = Stream()
+    await stream.post(url, completion_body(**fields))
+    assert stream.is_done
+    assert stream.error is None
+    return stream

@@ -1,0 +1,249 @@
+"""Kill, stop, restart each process in the middle of streams: the text is as if nothing happened.
+
+The scripted engine makes each token from the prompt, the seed and the position alone, as a real
+one does up to rounding; so the undisturbed run is the exact expectation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
+from tests.e2e.streams import Stream, completion_body, run_stream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
+
+NUM_STREAMS = 8
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
+    async with RoleStack(tmp_path, "--ack-wait-s", "3") as running:
+        yield running
+
+
+async def expected_texts(stack: RoleStack) -> list[str]:
+    streams = await asyncio.gather(
+        *(run_stream(stack.url(), seed=seed) for seed in range(NUM_STREAMS))
+    )
+    texts = [stream.text for stream in streams]
+    assert len(set(texts)) == NUM_STREAMS, "the streams must differ to be told apart"
+    return texts
+
+
+class Disturbed:
+    """Streams that run while something dies."""
+
+    def __init__(self, stack: RoleStack) -> None:
+        self.streams = [Stream() for _ in range(NUM_STREAMS)]
+        self._url = stack.url()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, num_tokens: int = 40) -> None:
+        self._tasks = [
+            asyncio.create_task(stream.post(self._url, completion_body(seed=seed)))
+            for seed, stream in enumerate(self.streams)
+        ]
+        for stream in self.streams:
+            await stream.wait_for_tokens(num_tokens)
+
+    async def finish(self) -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*self._tasks)
+
+    def assert_texts(self, expected: list[str]) -> None:
+        assert [stream.text for stream in self.streams] == expected
+        assert all(stream.is_done for stream in self.streams)
+        assert {stream.finish_reason for stream in self.streams} == {"length"}
+        assert all(stream.error is None for stream in self.streams)
+
+
+async def assert_queue_empty(stack: RoleStack) -> None:
+    for _ in range(100):
+        if await stack.num_queued() == 0:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("a finished request is still in the queue")
+
+
+async def test_a_worker_killed_with_9_loses_and_repeats_nothing(stack: RoleStack) -> None:
+    first = stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
+    first.kill()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+    await assert_queue_empty(stack)
+
+
+async def test_the_engine_process_killed_with_9(stack: RoleStack) -> None:
+    worker = stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    worker.engine().kill()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+
+
+async def test_a_detokenizer_killed_with_9(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    stack.roles[1].kill()
+    stack.start_detok()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+
+
+async def test_a_frontend_killed_with_9_its_clients_resume_on_another(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    other = stack.start_frontend()
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    stack.roles[0].kill()
+    with contextlib.suppress(httpx.HTTPError):
+        await disturbed.finish()
+    await asyncio.gather(*disturbed._tasks, return_exceptions=True)
+    assert not any(stream.is_done for stream in disturbed.streams)
+    await asyncio.gather(*(stream.resume(stack.url(other)) for stream in disturbed.streams))
+    disturbed.assert_texts(expected)
+
+
+async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    stack.nats.kill()
+    await asyncio.sleep(1)
+    stack.nats.start()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+    await assert_queue_empty(stack)
+
+
+async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> None:
+    first = stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start(20)
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
+    first.freeze()
+    first.engine().suspend()
+    # Until the other worker has taken over all of them, and made something of them.
+    for stream in disturbed.streams:
+        await stream.wait_for_tokens(stream.position + 60)
+    first.engine().resume()
+    first.thaw()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+    await assert_queue_empty(stack)
+    assert first.is_alive
+    await stack.wait_until(lambda: "fenced" in first.log)
+
+
+async def test_a_draining_worker_hands_over_within_a_second(stack: RoleStack) -> None:
+    first = stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
+    seconds = await asyncio.to_thread(first.stop)
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+    assert seconds < 2
+    assert max(stream.max_gap_s for stream in disturbed.streams) < 1
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+async def test_a_real_model_goes_on_with_the_same_tokens(
+    stack: RoleStack, temperature: float
+) -> None:
+    first = stack.start_worker(*REAL_ENGINE)
+    await stack.wait_ready(1)
+    fields: dict[str, Any] = {"temperature": temperature, "seed": 7, "max_tokens": 300}
+    undisturbed = await run_stream(stack.url(), **fields)
+    stream = Stream()
+    running = asyncio.create_task(stream.post(stack.url(), completion_body(**fields)))
+    await stream.wait_for_tokens(20)
+    first.kill()
+    stack.start_worker(*REAL_ENGINE)
+    await asyncio.wait_for(running, 60)
+    assert stream.text == undisturbed.text
+    assert stream.is_done
+
+
+async def test_a_request_waits_for_the_first_worker(stack: RoleStack) -> None:
+    await stack.wait_ready(0)
+    stream = Stream()
+    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=5)))
+    await asyncio.sleep(1)
+    assert not running.done()
+    stack.start_worker(*SCRIPTED)
+    await asyncio.wait_for(running, 60)
+    assert stream.is_done
+    assert stream.position == 5
+
+
+async def test_a_client_that_goes_away_ends_its_request_within_a_second(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    stream = Stream()
+    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=4000)))
+    await stream.wait_for_tokens(10)
+    assert await stack.num_queued() == 1
+    running.cancel()
+    gone_at = time.monotonic()
+    while await stack.num_queued():
+        assert time.monotonic() < gone_at + 1, "the request runs on"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    body = completion_body(max_tokens=4000, stream=False)
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(f"{stack.url()}/v1/completions", json=body, timeout=1)
+    gone_at = time.monotonic()
+    while await stack.num_queued():
+        assert time.monotonic() < gone_at + 1, "the request runs on"
+        await asyncio.sleep(0.02)
+
+
+async def test_the_whole_answer_equals_the_folded_stream(stack: RoleStack) -> None:
+    stack.start_worker(*REAL_ENGINE)
+    await stack.wait_ready(1)
+    streamed = await run_stream(stack.url(), max_tokens=60)
+    async with httpx.AsyncClient() as client:
+        body = completion_body(max_tokens=60, stream=False)
+        response = await client.post(f"{stack.url()}/v1/completions", json=body, timeout=30)
+    assert response.status_code == 200
+    assert response.json()["model"] == MODEL_NAME
+    choice = response.json()["choices"][0]
+    assert choice["text"] == streamed.text
+    assert choice["finish_reason"] == streamed.finish_reason
