@@ -1,0 +1,44 @@
+"""`python -m frontend`: wires one frontend process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from typing import Annotated
+
+import uvloop
+
+from frontend.config import FrontendConfig
+from frontend.frontend import ROLE, Frontend
+from frontend.listener import bind
+from frontend.metrics import FrontendMetrics
+from shared.cluster import open_cluster
+from shared.config import FLAT, run_program
+from shared.log import setup_logging
+from shared.metrics import new_registry
+from shared.subjects import new_incarnation
+
+
+def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  # noqa: B008
+    """Serve the HTTP and NATS APIs."""
+    setup_logging(ROLE, config.log_level, config.log_format)
+    config.api_keys()
+    listener = bind(config.host, config.port)
+    uvloop.run(serve(config, listener))
+
+
+async def serve(config: FrontendConfig, listener: socket.socket) -> None:
+    """Run one frontend until SIGTERM or SIGINT."""
+    frontend_id = config.frontend_id or new_incarnation(ROLE)
+    metrics = FrontendMetrics(new_registry())
+    async with open_cluster(config, frontend_id) as cluster:
+        frontend = Frontend(config, cluster, frontend_id, listener, metrics)
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, frontend.stop)
+        await frontend.run()
+
+
+if __name__ == "__main__":
+    run_program("jetflock frontend", "Serve the HTTP and NATS APIs.", main)

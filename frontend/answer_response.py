@@ -1,0 +1,135 @@
+"""Sends an answer over HTTP: as JSON, or as server-sent events written straight to the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from frontend.error_response import json_response, send_error
+from frontend.event_feed import Event
+from frontend.event_writer import error_body
+from frontend.generation import Generation, Interrupt, Interrupted, error_of_interrupt
+from frontend.inference import Answer, Inference
+from shared.errors import RequestError
+
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_PING = b": ping\n\n"
+CLIENT_GONE_STATUS = 499
+
+
+class AnswerResponse:
+    """An ASGI response. `status_code` is the outcome, also of a stream that began with 200."""
+
+    def __init__(self, inference: Inference, answer: Answer, ping_interval_s: float) -> None:
+        self._inference = inference
+        self._answer = answer
+        self._ping_interval_s = ping_interval_s
+        self.status_code = 200
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with _watched(receive, self._answer.generation):
+                if self._answer.stream:
+                    await self._send_stream(send)
+                else:
+                    await self._send_whole(scope, receive, send)
+        except asyncio.CancelledError:
+            self._answer.generation.cut(Interrupt.SHUTDOWN)
+            self.status_code = 503
+            raise
+        finally:
+            self._inference.close(self._answer, self.status_code, "http")
+
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {"x-request-id": self._answer.generation.group_id}
+        try:
+            body = await self._answer.feed.whole()
+        except RequestError as exc:
+            self.status_code = exc.status_code
+            await send_error(exc, scope, receive, send, headers)
+        except Interrupted as exc:
+            await self._send_interrupt(exc.interrupt, scope, receive, send, headers)
+        else:
+            await json_response(body, headers=headers)(scope, receive, send)
+
+    async def _send_interrupt(
+        self,
+        interrupt: Interrupt,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: dict[str, str],
+    ) -> None:
+        error = error_of_interrupt(interrupt, self._answer.generation.group_id)
+        self.status_code = error.status_code
+        if interrupt is not Interrupt.CLIENT_GONE:
+            await send_error(error, scope, receive, send, headers)
+
+    async def _send_stream(self, send: Send) -> None:
+        answer, generation, feed = self._answer, self._answer.generation, self._answer.feed
+        now = asyncio.get_running_loop().time
+        headers = [*_SSE_HEADERS, (b"x-request-id", generation.group_id.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        opening = feed.opening(resumed=answer.resumed)
+        body = sse(opening) if opening else b": ok\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        generation.last_sent_at = now()
+        generation.keepalive_s = self._ping_interval_s
+        try:
+            while True:
+                events = await feed.next()
+                body = sse(events) if events else _PING
+                if feed.is_ended:
+                    break
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                generation.last_sent_at = now()
+        except Interrupted as exc:
+            await self._end_interrupted(exc.interrupt, send)
+            return
+        if feed.error is not None:
+            self.status_code = feed.error.status_code
+        else:
+            body += b"id: " + events[-1].event_id + b"\ndata: [DONE]\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _end_interrupted(self, interrupt: Interrupt, send: Send) -> None:
+        """Close a stream without its end: the client knows that [DONE] is missing, and resumes."""
+        error = error_of_interrupt(interrupt, self._answer.generation.group_id)
+        self.status_code = error.status_code
+        if interrupt is Interrupt.CLIENT_GONE:
+            return
+        body = b""
+        if interrupt is Interrupt.NO_RESULT:
+            body = b"data: " + error_body(error) + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def sse(events: list[Event]) -> bytes:
+    """Events on the wire."""
+    if len(events) == 1:
+        event_id, data = events[0]
+        return b"id: " + event_id + b"\ndata: " + data + b"\n\n"
+    return b"".join([b"id: %b\ndata: %b\n\n" % event for event in events])
+
+
+@asynccontextmanager
+async def _watched(receive: Receive, generation: Generation) -> AsyncIterator[None]:
+    """Cut the generation as soon as its client closes the connection."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        generation.cut(Interrupt.CLIENT_GONE)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()

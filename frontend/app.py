@@ -1,0 +1,255 @@
+"""The HTTP surface: routes, keys, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from frontend.answer_response import AnswerResponse
+from frontend.error_response import error_response, json_response
+from frontend.event_id import parse_event_id
+from frontend.event_writer import encode_json
+from frontend.http_request import CallerReader, read_body
+from frontend.inference import Inference
+from frontend.job import Caller
+from frontend.metrics import FrontendMetrics
+from frontend.model_directory import ModelDirectory
+from frontend.request_body import parse_object
+from shared.errors import (
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RequestError,
+    ServiceUnavailable,
+)
+from shared.log import get_logger
+from shared.protocol import ModelCard, Surface
+
+log = get_logger(__name__)
+
+Handler = Callable[[Request, Caller], Awaitable[Response | AnswerResponse]]
+_NOBODY = Caller()
+
+
+class Endpoint:
+    """One route: checks the key, turns errors into answers, counts."""
+
+    def __init__(
+        self,
+        route: str,
+        handler: Handler,
+        callers: CallerReader,
+        metrics: FrontendMetrics,
+        *,
+        is_open: bool,
+    ) -> None:
+        self._route = route
+        self._handler = handler
+        self._callers = callers
+        self._metrics = metrics
+        self._is_open = is_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await self._response(request)
+        try:
+            await response(scope, receive, send)
+        finally:
+            self._metrics.requests.labels("http", self._route, response.status_code).inc()
+
+    async def _response(self, request: Request) -> Response | AnswerResponse:
+        try:
+            caller = _NOBODY
+            if not self._is_open:
+                caller = self._callers.caller(request.headers, "http")
+            return await self._handler(request, caller)
+        except RequestError as exc:
+            return error_response(exc)
+        except Exception:
+            log.exception("request_failed", route=self._route)
+            return error_response(InternalError("The frontend could not handle the request."))
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        models: ModelDirectory,
+        callers: CallerReader,
+        metrics: FrontendMetrics,
+        is_ready: Callable[[], bool],
+        *,
+        max_body_bytes: int,
+        ping_interval_s: float,
+        cors_origins: tuple[str, ...] = (),
+    ) -> None:
+        self._inference = inference
+        self._models = models
+        self._callers = callers
+        self._metrics = metrics
+        self._is_ready = is_ready
+        self._max_body_bytes = max_body_bytes
+        self._ping_interval_s = ping_interval_s
+        self._cors_origins = frozenset(cors_origins)
+        self._version = importlib.metadata.version("jetflock")
+        self._router = Router(self._routes(), redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        scope["app"] = self  # starlette then raises for unknown paths and methods
+        if self._cors_origins:
+            send = self._with_cors(scope, send)
+            if scope["method"] == "OPTIONS":
+                await Response(status_code=204)(scope, receive, send)
+                return
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as exc:
+            error, headers = _routing_error(exc, scope)
+            self._metrics.requests.labels("http", "unknown", error.status_code).inc()
+            await error_response(error, headers)(scope, receive, send)
+
+    def _routes(self) -> list[Route]:
+        def route(path: str, method: str, handler: Handler, *, is_open: bool = False) -> Route:
+            endpoint = Endpoint(path, handler, self._callers, self._metrics, is_open=is_open)
+            return Route(path, endpoint, methods=[method])
+
+        return [
+            route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
+            route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
+            route("/generate", "POST", self._starter(Surface.GENERATE)),
+            route("/v1/streams/{rid}", "GET", self._resume),
+            route("/abort_request", "POST", self._abort),
+            route("/v1/models", "GET", self._list_models),
+            route("/v1/models/{name:path}", "GET", self._get_model),
+            route("/health", "GET", self._health, is_open=True),
+            route("/live", "GET", self._health, is_open=True),
+            route("/ready", "GET", self._ready, is_open=True),
+            route("/version", "GET", self._get_version, is_open=True),
+            route("/metrics", "GET", self._get_metrics),
+        ]
+
+    def _starter(self, surface: Surface) -> Handler:
+        async def start(request: Request, caller: Caller) -> AnswerResponse:
+            raw = await read_body(request, self._max_body_bytes)
+            last_event_id = request.headers.get("last-event-id")
+            if last_event_id:
+                event_id = parse_event_id(last_event_id)
+                answer = await self._inference.resume(
+                    event_id.group_id, event_id, caller, stream=True
+                )
+            else:
+                answer = await self._inference.start(surface, raw, caller)
+            return AnswerResponse(self._inference, answer, self._ping_interval_s)
+
+        return start
+
+    async def _resume(self, request: Request, caller: Caller) -> AnswerResponse:
+        rid = request.path_params["rid"]
+        query = request.query_params
+        last_event_id = request.headers.get("last-event-id") or query.get("last_event_id")
+        event_id = parse_event_id(last_event_id) if last_event_id else None
+        if event_id is not None and event_id.group_id != rid:
+            raise InvalidRequest(
+                f"Last-Event-ID belongs to stream {event_id.group_id}", param="Last-Event-ID"
+            )
+        stream = query.get("stream", "true").lower() not in ("false", "0")
+        if not stream:
+            event_id = None
+        answer = await self._inference.resume(rid, event_id, caller, stream=stream)
+        return AnswerResponse(self._inference, answer, self._ping_interval_s)
+
+    async def _abort(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, self._max_body_bytes))
+        num_ended = await self._inference.abort(rid_of_body(body), caller)
+        return json_response(encode_json({"rid": body["rid"], "num_aborted": num_ended}))
+
+    async def _list_models(self, request: Request, caller: Caller) -> Response:
+        return json_response(model_list(self._models))
+
+    async def _get_model(self, request: Request, caller: Caller) -> Response:
+        card = await self._models.card(request.path_params["name"])
+        return json_response(encode_json(model_object(card)))
+
+    async def _health(self, request: Request, caller: Caller) -> Response:
+        return json_response(b'{"status":"ok"}')
+
+    async def _ready(self, request: Request, caller: Caller) -> Response:
+        if self._inference.is_draining:
+            raise ServiceUnavailable("This frontend is shutting down.")
+        if not self._is_ready():
+            raise ServiceUnavailable("NATS cannot be reached.")
+        return json_response(b'{"status":"ready"}')
+
+    async def _get_version(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json({"version": self._version}))
+
+    async def _get_metrics(self, request: Request, caller: Caller) -> Response:
+        text = generate_latest(self._metrics.registry)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def _with_cors(self, scope: Scope, send: Send) -> Send:
+        origin = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"), None)
+        if origin is None or not ({origin, "*"} & self._cors_origins):
+            return send
+
+        async def send_with_cors(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["access-control-allow-origin"] = origin
+                headers["access-control-allow-headers"] = "*, Authorization"
+                headers["access-control-allow-methods"] = "GET, POST, OPTIONS"
+                headers["access-control-expose-headers"] = "x-request-id, retry-after"
+                headers.add_vary_header("Origin")
+            await send(message)
+
+        return send_with_cors
+
+
+def rid_of_body(body: dict[str, Any]) -> str:
+    """Raises InvalidRequest."""
+    rid = body.get("rid")
+    if not isinstance(rid, str) or not rid:
+        raise InvalidRequest("'rid' is required: the id of a request", param="rid")
+    return rid
+
+
+def model_list(models: ModelDirectory) -> bytes:
+    """OpenAI's list of models."""
+    return encode_json({"object": "list", "data": [model_object(card) for card in models.cards()]})
+
+
+def model_object(card: ModelCard) -> dict[str, Any]:
+    """OpenAI's model object, with the context length as vLLM names it."""
+    return {
+        "id": card.name,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "jetflock",
+        "root": card.name,
+        "parent": None,
+        "max_model_len": card.max_context_len,
+    }
+
+
+def _routing_error(exc: HTTPException, scope: Scope) -> tuple[RequestError, dict[str, str]]:
+    path, method = scope["path"][:200], scope["method"]
+    headers = dict(exc.headers or {})
+    if exc.status_code == 405:
+        allowed = ", ".join(sorted(headers.get("Allow", "").split(", ")))
+        error = MethodNotAllowed(f"{method} is not allowed on {path}; use {allowed}.")
+        return error, {"allow": allowed}
+    return NotFound(f"There is nothing at {path}."), headers

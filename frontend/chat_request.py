@@ -1,0 +1,224 @@
+"""Bodies of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from frontend.job import Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.prompt_encoder import PromptEncoder
+from frontend.request_body import (
+    IGNORED,
+    UNSUPPORTED,
+    UnknownFields,
+    always,
+    convert,
+    non_empty,
+    refuse_unsupported,
+)
+from frontend.sampling_fields import SamplingFields, resolve_sampling
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol import Surface
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+class StreamOptions(msgspec.Struct, omit_defaults=True):
+    """`stream_options` of OpenAI's streaming APIs."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+    def check(self) -> None:
+        if self.continuous_usage_stats:
+            raise UnsupportedParameter("stream_options.continuous_usage_stats")
+
+
+class ChatBody(SamplingFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+_REFUSED = {
+    **UNSUPPORTED,
+    "logprobs": non_empty,
+    "top_logprobs": non_empty,
+    "tools": non_empty,
+    "tool_choice": lambda value: value not in ("none", "auto"),
+    "functions": non_empty,
+    "function_call": lambda value: value not in ("none", "auto"),
+    "response_format": lambda value: not _is_text_format(value),
+    "modalities": lambda value: value != ["text"],
+    "audio": always,
+    "web_search_options": always,
+    "chat_template": always,
+    "documents": non_empty,
+    "echo": non_empty,
+    "suffix": non_empty,
+}
+_KNOWN = frozenset(ChatBody.__struct_fields__) | _REFUSED.keys() | IGNORED
+
+
+def _is_text_format(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "text"
+
+
+class ChatRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self, models: ModelDirectory, encoder: PromptEncoder, *, use_model_defaults: bool
+    ) -> None:
+        self._models = models
+        self._encoder = encoder
+        self._use_model_defaults = use_model_defaults
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, _REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, ChatBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        messages = checked_messages(body.messages)
+        if body.stream_options is not None:
+            body.stream_options.check()
+        model = await self._models.model(body.model)
+        uses_new_name = body.max_completion_tokens is not None
+        if uses_new_name:
+            body.max_tokens = body.max_completion_tokens
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=None,
+            prompt_param="messages",
+            max_tokens_param="max_completion_tokens" if uses_new_name else "max_tokens",
+            use_model_defaults=self._use_model_defaults,
+        )
+        token_ids = await self._encode(model, messages, body)
+        return Job(
+            surface=Surface.CHAT,
+            model=model,
+            prompts=(Prompt(token_ids),),
+            sampling=sampling,
+            stream=bool(body.stream),
+            include_usage=body.stream_options is not None
+            and bool(body.stream_options.include_usage),
+        )
+
+    async def _encode(
+        self, model: ServedModel, messages: list[dict[str, Any]], body: ChatBody
+    ) -> list[int]:
+        continues = bool(body.continue_final_message)
+        if continues and body.add_generation_prompt:
+            raise InvalidRequest(
+                "'continue_final_message' and 'add_generation_prompt' exclude each other",
+                param="continue_final_message",
+            )
+        template_kwargs = body.chat_template_kwargs or {}
+        if reserved := {"messages", "add_generation_prompt"} & template_kwargs.keys():
+            raise InvalidRequest(
+                f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
+                param="chat_template_kwargs",
+            )
+        if not model.chat_template().knows_developer_role:
+            messages = [
+                {**message, "role": "system"} if message["role"] == "developer" else message
+                for message in messages
+            ]
+        return await self._encoder.encode_chat(
+            model,
+            messages,
+            add_generation_prompt=not continues and body.add_generation_prompt is not False,
+            continue_final_message=continues,
+            template_kwargs=template_kwargs,
+        )
+
+
+def checked_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Messages as templates expect them: content is text. Raises InvalidRequest."""
+    if not messages:
+        raise InvalidRequest(
+            "'messages' is required and holds at least one message",
+            param="messages",
+            code="missing_field" if messages is None else "invalid_value",
+        )
+    return [_checked_message(message, i) for i, message in enumerate(messages)]
+
+
+def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
+    where = f"messages[{idx}]"
+    role = message.get("role")
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"'{where}.role' is {role!r}, must be one of {', '.join(sorted(ROLES))}",
+            param=f"{where}.role",
+        )
+    checked = {key: value for key, value in message.items() if value is not None}
+    if message.get("audio") is not None:
+        raise UnsupportedParameter(f"{where}.audio")
+    content = message.get("content")
+    tool_calls = checked.get("tool_calls")
+    if content is None and role != "assistant":
+        raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
+    checked["content"] = "" if content is None else _text_of(content, f"{where}.content")
+    if tool_calls is not None:
+        checked["tool_calls"] = _checked_tool_calls(tool_calls, f"{where}.tool_calls")
+    return checked
+
+
+def _text_of(content: Any, where: str) -> str:
+    """A string, or the text parts of a list, one a line."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(
+            f"'{where}' must be a string or a list of parts",
+            param=where,
+            code="invalid_type",
+        )
+    texts = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in ("text", "refusal") and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif isinstance(kind, str) and kind != "text":
+            raise UnsupportedParameter(
+                f"{where}[{i}]", f"is a part of type {kind!r}: only text is supported"
+            )
+        else:
+            raise InvalidRequest(f"'{where}[{i}]' is not a text part", param=f"{where}[{i}]")
+    return "\n".join(texts)
+
+
+def _checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
+    """Calls of an earlier turn: templates want the arguments as an object, OpenAI sends JSON."""
+    if not isinstance(tool_calls, list) or not all(isinstance(call, dict) for call in tool_calls):
+        raise InvalidRequest(f"'{where}' must be a list of objects", param=where)
+    return [_with_parsed_arguments(call) for call in tool_calls]
+
+
+def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

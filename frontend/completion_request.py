@@ -1,0 +1,147 @@
+"""Bodies of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.chat_request import StreamOptions
+from frontend.job import Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.prompt_encoder import PromptEncoder
+from frontend.request_body import (
+    IGNORED,
+    UNSUPPORTED,
+    UnknownFields,
+    convert,
+    non_empty,
+    refuse_unsupported,
+)
+from frontend.sampling_fields import SamplingFields, check_token_ids, resolve_sampling
+from shared.errors import InvalidRequest
+from shared.protocol import Surface
+
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 256
+MAX_ECHO_CHARS = 64 * 1024  # it travels with every record of the request
+
+
+class CompletionBody(SamplingFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    prompt: Any = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+_REFUSED = {
+    **UNSUPPORTED,
+    "logprobs": lambda value: value is not False,
+    "top_logprobs": non_empty,
+    "suffix": non_empty,
+    "response_format": lambda value: value != {"type": "text"},
+    "tools": non_empty,
+}
+_KNOWN = frozenset(CompletionBody.__struct_fields__) | _REFUSED.keys() | IGNORED
+
+
+class CompletionRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self, models: ModelDirectory, encoder: PromptEncoder, *, use_model_defaults: bool
+    ) -> None:
+        self._models = models
+        self._encoder = encoder
+        self._use_model_defaults = use_model_defaults
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, _REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, CompletionBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        if body.stream_options is not None:
+            body.stream_options.check()
+        prompts = prompt_list(body.prompt, "prompt")
+        model = await self._models.model(body.model)
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=DEFAULT_MAX_TOKENS,
+            prompt_param="prompt",
+            use_model_defaults=self._use_model_defaults,
+        )
+        echo = bool(body.echo)
+        return Job(
+            surface=Surface.COMPLETIONS,
+            model=model,
+            prompts=tuple(
+                [
+                    await encoded_prompt(self._encoder, model, prompt, "prompt", echo=echo)
+                    for prompt in prompts
+                ]
+            ),
+            sampling=sampling,
+            stream=bool(body.stream),
+            include_usage=body.stream_options is not None
+            and bool(body.stream_options.include_usage),
+        )
+
+
+def prompt_list(prompt: Any, name: str) -> list[str | list[int]]:
+    """Text, ids, or a list of either. Raises InvalidRequest."""
+    if prompt is None:
+        raise InvalidRequest(f"'{name}' is required", param=name, code="missing_field")
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(item, str) for item in prompt) or all(
+            isinstance(item, list) and item and _are_ids(item) for item in prompt
+        ):
+            if len(prompt) > MAX_PROMPTS:
+                raise InvalidRequest(
+                    f"'{name}' holds {len(prompt)} prompts, at most {MAX_PROMPTS}", param=name
+                )
+            return prompt
+    raise InvalidRequest(
+        f"'{name}' must be text, a list of texts, a list of token ids or a list of such lists",
+        param=name,
+        code="invalid_type",
+    )
+
+
+def _are_ids(items: list[Any]) -> bool:
+    return all(type(item) is int for item in items)
+
+
+async def encoded_prompt(
+    encoder: PromptEncoder,
+    model: ServedModel,
+    prompt: str | list[int],
+    name: str,
+    *,
+    echo: bool = False,
+) -> Prompt:
+    """Raises InvalidRequest for an empty prompt, unknown ids, or an echo that is too long."""
+    if isinstance(prompt, str):
+        token_ids = await encoder.encode(model, prompt, add_special_tokens=True)
+        text = prompt
+    else:
+        check_token_ids(name, prompt, model.card.vocab_size)
+        token_ids = prompt
+        text = await encoder.decode(model, prompt) if echo else ""
+    if not token_ids:
+        raise InvalidRequest(f"'{name}' has no tokens", param=name)
+    if echo and len(text) > MAX_ECHO_CHARS:
+        raise InvalidRequest(
+            f"'echo' repeats prompts of up to {MAX_ECHO_CHARS} characters, this one has "
+            f"{len(text)}",
+            param="echo",
+        )
+    return Prompt(token_ids, text if echo else "")

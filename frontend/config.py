@@ -1,0 +1,56 @@
+"""What a frontend is configured with."""
+
+# No `from __future__ import annotations` here: the types of the fields are read at run time.
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from frontend.auth import ApiKeys
+from shared.config import ClusterConfig, read_secret
+from shared.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontendConfig(ClusterConfig):
+    """Flags of `python -m frontend`; each is also an environment variable and a YAML key."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 picks a free one."""
+    api_key: tuple[str, ...] = ()
+    """Keys that clients may use; none means open to all."""
+    api_key_file: Path | None = None
+    """File with one key a line."""
+    service_name: str = "jetflock"
+    """Name of the NATS micro service and first token of its subjects; empty switches it off."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """auto: the model's generation_config.json supplies sampling defaults; none: it does not."""
+    default_deadline_s: float = 600.0
+    """Time a request may wait and run when its client names none."""
+    max_resume_grace_s: float = 300.0
+    """Longest X-Resume-Grace: how long a request runs on without its client."""
+    max_body_bytes: int = 32 << 20
+    """Largest request body."""
+    orphan_wait_s: float = 30.0
+    """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
+    shutdown_timeout_s: float = 5.0
+    """Time that running streams get to finish after SIGTERM."""
+    ping_interval_s: float = 15.0
+    """Silence of a stream after which an SSE comment is sent."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins that browsers may call from; '*' for all."""
+    frontend_id: str | None = None
+    """Id of this process; random when not given. Never use one twice."""
+
+    def api_keys(self) -> ApiKeys:
+        """The keys, from the flag and the file. Raises ConfigError."""
+        keys = set(self.api_key)
+        if self.api_key_file is not None:
+            lines = read_secret(self.api_key_file).splitlines()
+            from_file = {line.strip() for line in lines if line.strip()}
+            if not from_file:
+                raise ConfigError(f"{self.api_key_file} holds no API key; put one on each line")
+            keys |= from_file
+        return ApiKeys(frozenset(keys))

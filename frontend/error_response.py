@@ -1,0 +1,43 @@
+"""Errors and JSON over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from frontend.event_writer import error_body
+from shared.errors import AuthenticationFailed, QueueFull, RequestError, ServiceUnavailable
+
+
+def json_response(
+    body: bytes, status_code: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """JSON that is already encoded."""
+    return Response(body, status_code, headers=headers, media_type="application/json")
+
+
+def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
+    """OpenAI's error object with the status and headers that belong to it."""
+    return json_response(
+        error_body(error), error.status_code, {**error_headers(error), **(headers or {})}
+    )
+
+
+async def send_error(
+    error: RequestError, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]
+) -> None:
+    """An error as the whole answer."""
+    await error_response(error, headers)(scope, receive, send)
+
+
+def error_headers(error: RequestError) -> dict[str, str]:
+    """What tells a client how to go on."""
+    match error:
+        case AuthenticationFailed():
+            return {"www-authenticate": "Bearer"}
+        case QueueFull() | ServiceUnavailable():
+            return {"retry-after": str(error.retry_after_s)}
+        case _:
+            return {}

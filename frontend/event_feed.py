@@ -1,0 +1,126 @@
+"""The one way from received text to events, for every wire format and both transports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from frontend.chat_events import ChatEvents
+from frontend.completion_events import CompletionEvents
+from frontend.event_writer import EventWriter, error_body
+from frontend.generate_events import GenerateEvents
+from frontend.generation import Generation, error_of
+from frontend.metrics import EventHistogram
+from frontend.text_stream import TextStream
+from shared.errors import RequestError
+from shared.protocol import Surface
+
+
+class Event(NamedTuple):
+    """One event: where it leaves the client, and its JSON."""
+
+    event_id: bytes
+    data: bytes
+
+
+class EventFeed:
+    """Events of one generation, in order.
+
+    `is_ended` is set with the last ones; `error` when they end in an error. A piece of text has
+    been taken from its stream exactly when its event has been returned.
+    """
+
+    def __init__(self, generation: Generation, inter_token_latency: EventHistogram) -> None:
+        self._generation = generation
+        self._inter_token_latency = inter_token_latency
+        self._writer = writer_for(generation)
+        self._now = asyncio.get_running_loop().time
+        self._id_head = generation.group_id.encode() + b"."
+        self._marks = [_mark_bytes(stream) for stream in generation.streams]
+        self._num_running = len(generation.streams)
+        self.is_ended = False
+        self.error: RequestError | None = None
+
+    def opening(self, *, resumed: bool = False) -> list[Event]:
+        """What precedes all text; nothing for a client that has seen it."""
+        if resumed:
+            return []
+        event_id = self._event_id()
+        return [Event(event_id, data) for data in self._writer.opening()]
+
+    async def next(self) -> list[Event]:
+        """Wait for events; an empty list asks for a sign of life. Raises Interrupted."""
+        generation = self._generation
+        while True:
+            await generation.wait()
+            news = generation.take_news()
+            if not news:
+                return []
+            events: list[Event] = []
+            for stream in news:
+                self._add_events(stream, events)
+                if self.error is not None:
+                    return events
+            if self._num_running == 0:
+                event_id = self._event_id()
+                events += [Event(event_id, data) for data in self._writer.closing()]
+                self.is_ended = True
+            if events:
+                return events
+
+    async def whole(self) -> bytes:
+        """The answer in one piece. Raises RequestError or Interrupted."""
+        await self._generation.wait_finished()
+        error = self._generation.failure()
+        if error is not None:
+            raise error
+        texts = [stream.take() for stream in self._generation.streams]
+        self._note_time()
+        self.is_ended = True
+        return self._writer.whole(texts)
+
+    def _add_events(self, stream: TextStream, events: list[Event]) -> None:
+        finish = stream.finish
+        text = stream.take()
+        if text:
+            self._note_time()
+            self._marks[stream.reply.choice_idx] = _mark_bytes(stream)
+            events.append(Event(self._event_id(), self._writer.text(stream, text)))
+        if finish is None:
+            return
+        self._marks[stream.reply.choice_idx] = _mark_bytes(stream)
+        error = error_of(stream)
+        if error is not None:
+            self.error = error
+            self.is_ended = True
+            events.append(Event(self._event_id(), error_body(error)))
+            return
+        self._num_running -= 1
+        events.append(Event(self._event_id(), self._writer.finish(stream)))
+
+    def _event_id(self) -> bytes:
+        marks = self._marks
+        return self._id_head + (marks[0] if len(marks) == 1 else b"_".join(marks))
+
+    def _note_time(self) -> None:
+        timings, now = self._generation.timings, self._now()
+        if timings.first_text_at == 0.0:
+            timings.first_text_at = now
+        else:
+            self._inter_token_latency.observe(now - timings.last_text_at)
+        timings.last_text_at = now
+
+
+def _mark_bytes(stream: TextStream) -> bytes:
+    return b"%d.%d.%08x" % stream.mark
+
+
+def writer_for(generation: Generation) -> EventWriter:
+    """The wire format of the API that the request came through."""
+    match generation.surface:
+        case Surface.CHAT:
+            return ChatEvents(generation.streams)
+        case Surface.COMPLETIONS:
+            return CompletionEvents(generation.streams)
+        case Surface.GENERATE:
+            return GenerateEvents(generation.streams)

@@ -1,0 +1,146 @@
+"""One frontend process: its parts, and how it starts, drains and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+
+from frontend.app import App
+from frontend.chat_request import ChatRequests
+from frontend.completion_request import CompletionRequests
+from frontend.config import FrontendConfig
+from frontend.detok_client import DetokClient
+from frontend.generate_request import GenerateRequests
+from frontend.generation import Interrupt
+from frontend.http_request import CallerReader
+from frontend.inference import Inference
+from frontend.listener import http_server
+from frontend.metrics import FrontendMetrics
+from frontend.model_directory import ModelDirectory
+from frontend.prompt_encoder import PromptEncoder
+from frontend.replayer import Replayer
+from frontend.reply_router import ReplyRouter
+from frontend.stream_finder import StreamFinder
+from frontend.stream_watch import StreamWatch
+from frontend.submitter import Submitter
+from frontend.terminator import Terminator
+from shared.cluster import Cluster
+from shared.heartbeat import Heartbeat
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import RoleCard, Surface
+
+ROLE = "frontend"
+
+log = get_logger(__name__)
+
+
+class Frontend:
+    """Wires the parts; `run` serves until `stop` is called."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        cluster: Cluster,
+        frontend_id: str,
+        listener: socket.socket,
+        metrics: FrontendMetrics,
+    ) -> None:
+        subjects = cluster.subjects
+        catalog = ModelCatalog(cluster)
+        self._config = config
+        self._cluster = cluster
+        self._listener = listener
+        self._stopping = asyncio.Event()
+        self._encoder = PromptEncoder()
+        self._models = ModelDirectory(catalog)
+        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id))
+        detok = DetokClient(cluster.nc, subjects, self._router.subject)
+        self._replayer = Replayer(self._router, detok, metrics)
+        self._terminator = Terminator(cluster, catalog, self._router, metrics, frontend_id)
+        self._watch = StreamWatch(self._router, self._terminator)
+        use_defaults = config.generation_config == "auto"
+        self.inference = Inference(
+            {
+                Surface.CHAT: ChatRequests(
+                    self._models, self._encoder, use_model_defaults=use_defaults
+                ),
+                Surface.COMPLETIONS: CompletionRequests(
+                    self._models, self._encoder, use_model_defaults=use_defaults
+                ),
+                Surface.GENERATE: GenerateRequests(
+                    self._models, self._encoder, use_model_defaults=use_defaults
+                ),
+            },
+            Submitter(cluster, catalog, self._terminator),
+            self._router,
+            self._terminator,
+            StreamFinder(cluster, detok),
+            cluster.bucket(subjects.attached_bucket),
+            metrics,
+            frontend_id,
+        )
+        callers = CallerReader(config, config.api_keys())
+        app = App(
+            self.inference,
+            self._models,
+            callers,
+            metrics,
+            self._is_ready,
+            max_body_bytes=config.max_body_bytes,
+            ping_interval_s=config.ping_interval_s,
+            cors_origins=config.cors_origins,
+        )
+        self._server = http_server(app, config.shutdown_timeout_s)
+        card = RoleCard(
+            id=frontend_id,
+            role=ROLE,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=time.time(),
+        )
+        roles = cluster.bucket(subjects.roles_bucket)
+        self._heartbeat = Heartbeat(roles, frontend_id, lambda: card)
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def stop(self) -> None:
+        """Finish what runs for a while, then leave."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        await self._router.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(part.run())
+                    for part in (self._models, self._replayer, self._watch, self._heartbeat)
+                ]
+                tasks.create_task(self._server.serve([self._listener]))
+                log.info("frontend_listening", host=self._config.host, port=self.port)
+                await self._stopping.wait()
+                await self._drain()
+                for task in background:
+                    task.cancel()
+        finally:
+            self._encoder.close()
+
+    async def _drain(self) -> None:
+        """Answer 503, let running streams finish, close the rest: clients resume elsewhere."""
+        self.inference.is_draining = True
+        log.info("frontend_drains", running=self.inference.num_open)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.inference.wait_closed(), self._config.shutdown_timeout_s)
+        log.info("frontend_stops", cut=self.inference.num_open)
+        self.inference.cut_all(Interrupt.SHUTDOWN)
+        self._server.should_exit = True
+        await self._terminator.close()
+
+    def _is_ready(self) -> bool:
+        return self._cluster.nc.is_connected and self._models.is_fresh

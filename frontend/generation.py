@@ -1,0 +1,181 @@
+"""One running group of requests as this frontend holds it: its streams, and who reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from frontend.text_stream import TextStream
+from shared.errors import (
+    DeadlineExceeded,
+    InternalError,
+    RequestCancelled,
+    RequestError,
+    ServiceUnavailable,
+)
+from shared.protocol import FinishReason, ReplyParams, Surface
+
+
+class Interrupt(enum.Enum):
+    """Why a stream is cut before its requests have finished."""
+
+    CLIENT_GONE = "client_gone"
+    SHUTDOWN = "shutdown"
+    NO_RESULT = "no_result"  # ended long ago, and no detokenizer said so
+
+
+class Interrupted(Exception):
+    """The stream must be closed now; the requests may run on."""
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        super().__init__(interrupt.value)
+        self.interrupt = interrupt
+
+
+@dataclass(slots=True)
+class Timings:
+    """Readings of the event loop's clock."""
+
+    arrived_at: float
+    first_text_at: float = 0.0
+    last_text_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One group of requests and the one client that reads it.
+
+    `deadline_at` and all other times are of the event loop's clock. Streams with news wait in
+    `_news`, each at most once, until `wait` has returned and `take_news` was called.
+    """
+
+    group_id: str
+    pool: str
+    timings: Timings
+    deadline_at: float
+    grace_s: float = 0.0
+    is_resumed: bool = False
+    streams: list[TextStream] = field(default_factory=list)
+    interrupt: Interrupt | None = None
+    is_expired: bool = False  # somebody is about to end it for its deadline
+    is_watched: bool = True  # false once nobody reads: no replays are asked for it
+    keepalive_s: float = 0.0  # 0: none
+    last_sent_at: float = 0.0
+    _news: list[TextStream] = field(default_factory=list)
+    _keepalive_due: bool = False
+    _waiter: asyncio.Future[None] | None = None
+
+    @property
+    def reply(self) -> ReplyParams:
+        """Of the first choice: what all choices have in common."""
+        return self.streams[0].reply
+
+    @property
+    def surface(self) -> Surface:
+        return self.reply.surface
+
+    @property
+    def is_finished(self) -> bool:
+        return all(stream.finish is not None for stream in self.streams)
+
+    def on_news(self, stream: TextStream) -> None:
+        """A stream has text or its finish."""
+        if stream not in self._news:
+            self._news.append(stream)
+        self._wake()
+
+    def keepalive(self) -> None:
+        """Nothing was sent for a while: let the reader say that the stream is alive."""
+        self._keepalive_due = True
+        self._wake()
+
+    def cut(self, interrupt: Interrupt) -> None:
+        """Make the reader stop. The first reason stays."""
+        if self.interrupt is None:
+            self.interrupt = interrupt
+        self._wake()
+
+    async def wait(self) -> None:
+        """Until there are news, or a keepalive is due. Raises Interrupted."""
+        while not self._news and not self._keepalive_due and self.interrupt is None:
+            await self._sleep()
+        if self.interrupt is not None:
+            raise Interrupted(self.interrupt)
+        self._keepalive_due = False
+
+    async def wait_finished(self) -> None:
+        """Until every choice has finished, or one of them failed. Raises Interrupted."""
+        while not self.is_finished and self.failure() is None:
+            await self.wait()
+            self._news.clear()
+
+    async def wait_news(self) -> None:
+        """Until there are news; they are dropped. For when nobody reads any more."""
+        while not self._news:
+            await self._sleep()
+        self._news.clear()
+
+    def take_news(self) -> Sequence[TextStream]:
+        """The streams that have something to take, oldest news first."""
+        news, self._news = self._news, []
+        return news
+
+    def failure(self) -> RequestError | None:
+        """The error that a client gets when a choice did not end by itself."""
+        for stream in self.streams:
+            if stream.finish is not None:
+                error = error_of(stream)
+                if error is not None:
+                    return error
+        return None
+
+    async def _sleep(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def error_of(stream: TextStream) -> RequestError | None:
+    """None when the stream ended by itself: stop or length."""
+    assert stream.finish is not None
+    match stream.finish.reason:
+        case FinishReason.STOP | FinishReason.LENGTH:
+            return None
+        case FinishReason.CANCEL:
+            return RequestCancelled(stream.finish.message or "The request was cancelled.")
+        case FinishReason.DEADLINE:
+            return DeadlineExceeded(
+                stream.finish.message or "The request's deadline passed before it was finished."
+            )
+        case FinishReason.POISON:
+            return InternalError(
+                stream.finish.message
+                or "The request was given up: every worker that ran it crashed.",
+                code="poison",
+            )
+        case FinishReason.ERROR:
+            return InternalError(stream.finish.message or "The engine could not finish it.")
+
+
+def error_of_interrupt(interrupt: Interrupt, group_id: str) -> RequestError:
+    """What a client without a stream gets."""
+    match interrupt:
+        case Interrupt.CLIENT_GONE:
+            return RequestCancelled("The client is gone.")
+        case Interrupt.SHUTDOWN:
+            return ServiceUnavailable(
+                f"This frontend is shutting down; the request runs on: GET /v1/streams/{group_id}"
+            )
+        case Interrupt.NO_RESULT:
+            return ServiceUnavailable(
+                "The request's deadline passed, and no detokenizer has told its result: "
+                f"GET /v1/streams/{group_id}"
+            )

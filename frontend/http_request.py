@@ -1,0 +1,82 @@
+"""What HTTP requests carry besides their path: a bounded body, and headers that say who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect, Request
+
+from frontend.auth import ApiKeys
+from frontend.config import FrontendConfig
+from frontend.job import Caller
+from shared.errors import InvalidRequest, RequestCancelled, RequestTooLarge
+
+
+class CallerReader:
+    """Reads the caller from headers; HTTP and NATS name them alike."""
+
+    def __init__(self, config: FrontendConfig, keys: ApiKeys) -> None:
+        self._config = config
+        self._keys = keys
+
+    def caller(self, headers: Mapping[str, str], transport: str) -> Caller:
+        """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
+        owner = self._keys.owner(headers.get("authorization", ""))
+        config = self._config
+        deadline_s = _seconds(headers, "x-request-timeout")
+        if deadline_s is None:
+            deadline_s = _lenient_seconds(headers, "x-stainless-read-timeout")
+        if deadline_s is None:
+            deadline_s = config.default_deadline_s
+        grace_s = _seconds(headers, "x-resume-grace") or 0.0
+        return Caller(
+            owner=owner,
+            deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
+            grace_s=min(grace_s, config.max_resume_grace_s),
+            traceparent=headers.get("traceparent", "")[:55],
+            transport=transport,
+        )
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InvalidRequest(f"header {name} is {text[:40]!r}, must be seconds", param=name)
+    return value
+
+
+def _lenient_seconds(headers: Mapping[str, str], name: str) -> float | None:
+    """A header that a library sets: what cannot be read counts as absent."""
+    try:
+        value = _seconds(headers, name)
+    except InvalidRequest:
+        return None
+    return value or None
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Raises RequestTooLarge, before reading when the client says how long it is."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async for part in request.stream():
+            num_bytes += len(part)
+            if num_bytes > max_bytes:
+                raise _too_large(max_bytes)
+            parts.append(part)
+    except ClientDisconnect as exc:
+        raise RequestCancelled("The client is gone.") from exc
+    return b"".join(parts)
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body is larger than {max_bytes} bytes.")

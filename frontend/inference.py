@@ -1,0 +1,325 @@
+"""The core that HTTP and NATS share: bodies become generations, and generations come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frontend.access_log import log_finished
+from frontend.chat_request import ChatRequests
+from frontend.completion_request import CompletionRequests
+from frontend.event_feed import EventFeed
+from frontend.event_id import EventId
+from frontend.generate_request import GenerateRequests
+from frontend.generation import Generation, Interrupt, Timings
+from frontend.job import Caller, Job
+from frontend.metrics import FrontendMetrics
+from frontend.reply_router import ReplyRouter
+from frontend.request_body import parse_object
+from frontend.stream_finder import FoundChoice, StreamFinder
+from frontend.submitter import Submitter, prompt_object
+from frontend.terminator import Terminator
+from frontend.text_stream import TextStream
+from shared.errors import (
+    BrokerError,
+    NotFound,
+    RequestError,
+    ResumeConflict,
+    ServiceUnavailable,
+)
+from shared.kv_bucket import KvBucket
+from shared.protocol import FinishReason, ReplyParams, Surface
+from shared.subjects import new_rid, pool_slug
+
+_CATCH_UP_S = 10.0  # a client may be ahead of a detokenizer that has just taken over
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An accepted request, to be sent by a transport and closed afterwards."""
+
+    generation: Generation
+    feed: EventFeed
+    stream: bool
+    resumed: bool = False  # the client has seen the opening
+
+
+class Inference:
+    """Starts, resumes, aborts and closes."""
+
+    def __init__(
+        self,
+        requests: dict[Surface, ChatRequests | CompletionRequests | GenerateRequests],
+        submitter: Submitter,
+        router: ReplyRouter,
+        terminator: Terminator,
+        finder: StreamFinder,
+        attached: KvBucket,
+        metrics: FrontendMetrics,
+        frontend_id: str,
+    ) -> None:
+        self._requests = requests
+        self._submitter = submitter
+        self._router = router
+        self._terminator = terminator
+        self._finder = finder
+        self._attached = attached
+        self._metrics = metrics
+        self._frontend_id = frontend_id
+        self.is_draining = False
+        self.num_open = 0  # answers that a transport is sending
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+
+    async def wait_closed(self) -> None:
+        """Until no transport sends an answer."""
+        await self._all_closed.wait()
+
+    async def start(self, surface: Surface, raw: bytes, caller: Caller) -> Answer:
+        """Validate, tokenize, and put into the queue. Returns once it is stored there.
+
+        Raises RequestError.
+        """
+        self._refuse_when_draining()
+        arrived_at = asyncio.get_running_loop().time()
+        job = await self._requests[surface].job(parse_object(raw))
+        group_id = new_rid()
+        requests = job.requests(
+            group_id,
+            caller,
+            created=int(time.time()),
+            subject=self._router.subject,
+            frontend_id=self._frontend_id,
+        )
+        generation = self._generation(
+            [(request.rid, request.reply) for request in requests],
+            pool=job.model.card.pool,
+            arrived_at=arrived_at,
+            remaining_s=caller.deadline_s,
+            grace_s=caller.grace_s,
+        )
+        self._router.add(generation)
+        try:
+            await self._submitter.submit(requests)
+        except BaseException:
+            self._router.remove(generation)
+            raise
+        self._count_accepted(job)
+        return self._answer(generation, stream=job.stream)
+
+    async def resume(
+        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+    ) -> Answer:
+        """Go on after the event that the client saw last; from the start when it saw none.
+
+        Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
+        """
+        self._refuse_when_draining()
+        try:
+            answer = await self._resume(group_id, event_id, caller, stream=stream)
+        except RequestError as exc:
+            self._metrics.resumes.labels(exc.code or "error").inc()
+            raise
+        self._metrics.resumes.labels("ok").inc()
+        return answer
+
+    async def abort(self, group_id: str, caller: Caller) -> int:
+        """End all choices of a group. Returns how many had not ended by themselves.
+
+        Raises NotFound or ServiceUnavailable.
+        """
+        local = self._router.find(group_id)
+        if local and local[0].reply.owner != caller.owner:
+            raise NotFound(f"No request {group_id!r} is known.", code="stream_not_found")
+        if local:
+            running = [(s.rid, s.reply) for s in local[0].streams if s.finish is None]
+        else:
+            found = await self._finder.find(group_id, caller.owner)
+            running = [
+                (choice.rid, choice.reply)
+                for choice in found
+                if choice.chunk is None or choice.chunk.finish is None
+            ]
+        try:
+            ended = await asyncio.gather(
+                *(
+                    self._terminator.end(rid, pool_slug(reply.model), reply, FinishReason.CANCEL)
+                    for rid, reply in running
+                )
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The request could not be ended now.") from exc
+        return sum(ended)
+
+    def close(self, answer: Answer, status: int, transport: str) -> None:
+        """The transport is done with it: nobody reads it here any more."""
+        generation = answer.generation
+        self.num_open -= 1
+        if not self.num_open:
+            self._all_closed.set()
+        self._metrics.in_flight.dec()
+        generation.keepalive_s = 0.0
+        generation.is_watched = False
+        log_finished(generation, status, transport, self._frontend_id)
+        self._observe(generation)
+        if generation.is_finished:
+            self._router.remove(generation)
+            self._delete_prompts(generation)
+        elif generation.interrupt in (Interrupt.SHUTDOWN, Interrupt.NO_RESULT):
+            self._router.remove(generation)
+        else:
+            if answer.feed.error is not None:
+                generation.grace_s = 0.0
+            self._terminator.client_gone(generation)
+
+    def cut_all(self, interrupt: Interrupt) -> None:
+        """Close what is still open."""
+        for generation in self._router.generations:
+            generation.cut(interrupt)
+
+    async def _resume(
+        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+    ) -> Answer:
+        arrived_at = asyncio.get_running_loop().time()
+        found = await self._finder.find(group_id, caller.owner)
+        if event_id is not None and len(event_id.marks) != len(found):
+            raise ResumeConflict(
+                f"The event id describes {len(event_id.marks)} choices, the stream has "
+                f"{len(found)}.",
+                param="Last-Event-ID",
+            )
+        first = found[0].reply
+        budget_s = first.deadline_s or caller.deadline_s
+        generation = self._generation(
+            [(choice.rid, choice.reply) for choice in found],
+            pool=pool_slug(first.model),
+            arrived_at=arrived_at,
+            remaining_s=first.created + budget_s - time.time(),
+            grace_s=caller.grace_s,
+        )
+        generation.is_resumed = True
+        self._router.add(generation)
+        try:
+            await self._catch_up(generation, found, event_id)
+            await self._attach(generation)
+        except BaseException:
+            self._router.remove(generation)
+            raise
+        answer = self._answer(generation, stream=stream, resumed=event_id is not None)
+        for text_stream in generation.streams:
+            if text_stream.has_pending or text_stream.finish is not None:
+                generation.on_news(text_stream)
+        return answer
+
+    async def _catch_up(
+        self, generation: Generation, found: Sequence[FoundChoice], event_id: EventId | None
+    ) -> None:
+        """Receive what is there, and check that the client's text is the beginning of it."""
+        now = asyncio.get_running_loop().time()
+        for stream, choice in zip(generation.streams, found, strict=True):
+            if choice.chunk is not None:
+                stream.receive(choice.chunk, now)
+        if event_id is None:
+            return
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                while any(
+                    stream.have < mark.text_len and stream.finish is None
+                    for stream, mark in zip(generation.streams, event_id.marks, strict=True)
+                ):
+                    await generation.wait_news()
+        except TimeoutError as exc:
+            raise ServiceUnavailable(
+                "The stream has not yet come to where this event id says.", retry_after_s=2
+            ) from exc
+        for stream, mark in zip(generation.streams, event_id.marks, strict=True):
+            if stream.have < mark.text_len or not stream.skip_to(mark):
+                raise ResumeConflict(
+                    "The text that this event id describes is not the beginning of this stream.",
+                    param="Last-Event-ID",
+                )
+
+    async def _attach(self, generation: Generation) -> None:
+        """Tell other frontends that the stream is read here: stored before the stream opens."""
+        try:
+            await asyncio.gather(
+                *(
+                    self._attached.put(stream.rid, self._frontend_id.encode())
+                    for stream in generation.streams
+                    if stream.finish is None
+                )
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The stream could not be attached now.") from exc
+
+    def _generation(
+        self,
+        choices: Sequence[tuple[str, ReplyParams]],
+        *,
+        pool: str,
+        arrived_at: float,
+        remaining_s: float,
+        grace_s: float,
+    ) -> Generation:
+        now = asyncio.get_running_loop().time()
+        first = choices[0][1]
+        generation = Generation(
+            group_id=first.group_id,
+            pool=pool,
+            timings=Timings(arrived_at),
+            deadline_at=now + remaining_s,
+            grace_s=grace_s,
+        )
+        keep_token_ids = first.surface is Surface.GENERATE
+        generation.streams.extend(
+            TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
+            for rid, reply in choices
+        )
+        return generation
+
+    def _answer(self, generation: Generation, *, stream: bool, resumed: bool = False) -> Answer:
+        self.num_open += 1
+        self._all_closed.clear()
+        self._metrics.in_flight.inc()
+        feed = EventFeed(generation, self._metrics.inter_token_latency)
+        return Answer(generation, feed, stream, resumed)
+
+    def _refuse_when_draining(self) -> None:
+        if self.is_draining:
+            raise ServiceUnavailable("This frontend is shutting down.")
+
+    def _count_accepted(self, job: Job) -> None:
+        name = job.model.card.name
+        num_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
+        self._metrics.prompt_tokens.labels(name).inc(num_tokens)
+        self._metrics.request_prompt_tokens.labels(name).observe(num_tokens)
+
+    def _observe(self, generation: Generation) -> None:
+        metrics, model = self._metrics, generation.reply.model
+        now = asyncio.get_running_loop().time()
+        for stream in generation.streams:
+            if stream.finish is not None:
+                metrics.request_success.labels(model, stream.finish.reason.value).inc()
+        if generation.is_resumed:
+            return
+        num_tokens = sum(stream.position for stream in generation.streams)
+        metrics.generation_tokens.labels(model).inc(num_tokens)
+        if generation.timings.first_text_at:
+            ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
+            metrics.time_to_first_token.labels(model).observe(ttft_s)
+        if generation.is_finished:
+            duration_s = now - generation.timings.arrived_at
+            metrics.e2e_latency.labels(model).observe(duration_s)
+            metrics.request_generation_tokens.labels(model).observe(num_tokens)
+            self._submitter.note_duration(duration_s)
+
+    def _delete_prompts(self, generation: Generation) -> None:
+        names = [
+            name
+            for stream in generation.streams
+            if (name := prompt_object(stream.rid, stream.reply.num_prompt_tokens))
+        ]
+        if names:
+            self._terminator.delete_objects_later(names)

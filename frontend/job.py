@@ -1,0 +1,91 @@
+"""What a request body asks for, whatever API it came through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frontend.model_directory import ServedModel
+from frontend.sampling_fields import Sampling
+from shared.protocol import GenerateRequest, ReplyParams, Surface
+from shared.subjects import choice_rid
+from shared.token_ids import pack_token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, tokenized."""
+
+    token_ids: list[int]
+    echo: str = ""  # its text, when the answer is to begin with it
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what the headers of the request say."""
+
+    owner: str = ""  # hash of the API key
+    deadline_s: float = 600.0
+    grace_s: float = 0.0  # how long the request runs on without its client
+    traceparent: str = ""
+    transport: str = "http"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked body: prompts times n choices, each of which becomes one request."""
+
+    surface: Surface
+    model: ServedModel
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    stream: bool
+    include_usage: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.sampling.n
+
+    def requests(
+        self, group_id: str, caller: Caller, *, created: int, subject: str, frontend_id: str
+    ) -> list[GenerateRequest]:
+        """One request a choice, in the order of their index. Raises ContextLengthExceeded."""
+        card = self.model.card
+        requests = []
+        for choice_idx in range(self.num_choices):
+            prompt = self.prompts[choice_idx // self.sampling.n]
+            sampling, text = self.sampling.for_prompt(
+                prompt.token_ids, card, choice_idx % self.sampling.n
+            )
+            reply = ReplyParams(
+                subject=subject,
+                surface=self.surface,
+                model=card.name,
+                created=created,
+                num_prompt_tokens=len(prompt.token_ids),
+                group_id=group_id,
+                choice_idx=choice_idx,
+                num_choices=self.num_choices,
+                num_prompts=len(self.prompts),
+                deadline_s=caller.deadline_s,
+                include_usage=self.include_usage,
+                echo=prompt.echo,
+                owner=caller.owner,
+                frontend_id=frontend_id,
+            )
+            requests.append(
+                GenerateRequest(
+                    rid=choice_rid(group_id, choice_idx, self.num_choices),
+                    pool=card.pool,
+                    model=card.name,
+                    revision=card.revision,
+                    tokenizer_hash=card.tokenizer_hash,
+                    sampling=sampling,
+                    text=text,
+                    reply=reply,
+                    deadline_s=caller.deadline_s,
+                    prompt_ids=pack_token_ids(prompt.token_ids),
+                    priority=self.sampling.priority,
+                    traceparent=caller.traceparent,
+                )
+            )
+        return requests

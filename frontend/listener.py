@@ -1,0 +1,68 @@
+"""The listening socket and the HTTP server on it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Generator
+
+import uvicorn
+
+from frontend.app import App
+from shared.errors import ConfigError
+
+_KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
+_BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises ConfigError when the address is taken or not ours."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {host}: {exc.strerror}; check --host") from exc
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        taken = exc.errno == errno.EADDRINUSE
+        advice = "stop what uses it, or choose another --port" if taken else "check --host, --port"
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror}; {advice}") from exc
+    listener.setblocking(False)
+    return listener
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: the frontend drains before the server stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def http_server(app: App, shutdown_timeout_s: float) -> HttpServer:
+    """A server that only speaks HTTP: no WebSocket, no lifespan, no logs of its own."""
+    return HttpServer(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            loop="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(shutdown_timeout_s)),
+            backlog=_BACKLOG,
+        )
+    )

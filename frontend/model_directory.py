@@ -1,0 +1,170 @@
+"""The models that can be asked for: their cards, kept fresh, with tokenizer and chat template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from frontend.chat_template import ChatTemplate
+from shared.errors import (
+    BrokerError,
+    ConfigError,
+    InternalError,
+    InvalidRequest,
+    JetflockError,
+    ModelNotFound,
+    ServiceUnavailable,
+)
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import ModelCard
+from shared.tokenizer_bundle import TokenizerBundle
+
+REFRESH_INTERVAL_S = 1.0
+_MISS_INTERVAL_S = 0.2  # unknown names do not make us read the cards more often than this
+_LOAD_TIMEOUT_S = 60.0
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """How a model reads text: shared by all cards with the same tokenizer files."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model card and how to talk to the model."""
+
+    card: ModelCard
+    text: ModelText
+
+    def chat_template(self) -> ChatTemplate:
+        """Raises InvalidRequest when the model has none."""
+        if self.text.chat_template is None:
+            raise InvalidRequest(
+                f"The model '{self.card.name}' has no chat template; use /v1/completions.",
+                param="model",
+            )
+        return self.text.chat_template
+
+
+class ModelDirectory:
+    """Model cards by name, read from KV every second and when a name is not known."""
+
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self._catalog = catalog
+        self._cards: dict[str, ModelCard] = {}
+        self._texts: dict[str, asyncio.Task[ModelText]] = {}  # by tokenizer hash
+        self._refreshed_at = float("-inf")
+        self._refresh_lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Keep the cards fresh until cancelled; tokenizers are loaded before they are needed."""
+        try:
+            while True:
+                await self._refresh_quietly()
+                for card in self._cards.values():
+                    self._load(card.tokenizer_hash)
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+        finally:
+            for task in self._texts.values():
+                task.cancel()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the cards were read lately."""
+        return asyncio.get_running_loop().time() - self._refreshed_at < 5 * REFRESH_INTERVAL_S
+
+    def cards(self) -> Sequence[ModelCard]:
+        return tuple(self._cards.values())
+
+    async def card(self, name: str) -> ModelCard:
+        """Raises ModelNotFound."""
+        if name not in self._cards:
+            await self._refresh_after_miss()
+        try:
+            return self._cards[name]
+        except KeyError:
+            raise ModelNotFound(name) from None
+
+    async def model(self, name: str) -> ServedModel:
+        """Raises ModelNotFound, or ServiceUnavailable while the tokenizer cannot be fetched."""
+        card = await self.card(name)
+        return ServedModel(card, await self._text(card.tokenizer_hash))
+
+    async def only_model(self) -> ServedModel:
+        """The model, when there is exactly one. Raises InvalidRequest."""
+        if not self._cards:
+            await self._refresh_after_miss()
+        if len(self._cards) != 1:
+            raise InvalidRequest(
+                f"'model' is required: {len(self._cards)} models are served", param="model"
+            )
+        return await self.model(next(iter(self._cards)))
+
+    async def _text(self, tokenizer_hash: str) -> ModelText:
+        task = self._load(tokenizer_hash)
+        try:
+            return await asyncio.wait_for(asyncio.shield(task), _LOAD_TIMEOUT_S)
+        except (BrokerError, TimeoutError) as exc:
+            raise ServiceUnavailable("The model's tokenizer cannot be fetched now.") from exc
+        except ConfigError as exc:
+            raise InternalError(f"The model's tokenizer cannot be used: {exc}") from exc
+
+    def _load(self, tokenizer_hash: str) -> asyncio.Task[ModelText]:
+        task = self._texts.get(tokenizer_hash)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._load_text(tokenizer_hash))
+            self._texts[tokenizer_hash] = task
+        return task
+
+    async def _load_text(self, tokenizer_hash: str) -> ModelText:
+        try:
+            bundle = await self._catalog.bundle(tokenizer_hash)
+            text = await asyncio.to_thread(_model_text, bundle)
+        except JetflockError as exc:
+            log.warning("tokenizer_not_loaded", tokenizer=tokenizer_hash, error=str(exc))
+            raise
+        log.info("tokenizer_loaded", tokenizer=tokenizer_hash)
+        return text
+
+    async def _refresh_after_miss(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._refresh_lock:
+            if loop.time() - self._refreshed_at > _MISS_INTERVAL_S:
+                await self._refresh_quietly()
+
+    async def _refresh_quietly(self) -> None:
+        try:
+            cards = await self._catalog.cards()
+        except BrokerError as exc:
+            log.debug("model_cards_not_read", error=str(exc))
+            return
+        self._refreshed_at = asyncio.get_running_loop().time()
+        known = {card.name: card for card in cards}
+        for name in known.keys() - self._cards.keys():
+            log.info("model_found", model=name, pool=known[name].pool)
+        self._cards = known
+
+
+def _model_text(bundle: TokenizerBundle) -> ModelText:
+    """Slow: off the event loop. Raises ConfigError."""
+    try:
+        tokenizer = bundle.tokenizer()
+    except Exception as exc:  # the tokenizers library raises bare Exception
+        raise ConfigError(f"tokenizer.json cannot be read: {exc}") from exc
+    source = bundle.chat_template
+    if source is None:
+        return ModelText(tokenizer, None)
+    special_tokens = {
+        name: text for name in _SPECIAL_TOKENS if (text := bundle.special_token(name)) is not None
+    }
+    return ModelText(tokenizer, ChatTemplate(source, special_tokens))

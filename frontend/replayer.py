@@ -1,0 +1,84 @@
+"""Asks for what is missing: after a gap at once, after silence from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from frontend.detok_client import DetokClient
+from frontend.metrics import FrontendMetrics
+from frontend.reply_router import ReplyRouter
+from frontend.text_stream import TextStream
+from shared.errors import BrokerError, ProtocolError
+from shared.log import get_logger
+from shared.protocol import ReplayStatus, Surface
+
+SILENCE_S = 1.0  # of a running request, before it is asked for
+MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
+_TICK_S = 0.2
+_GAP_RETRY_S = 0.2
+
+log = get_logger(__name__)
+
+
+class Replayer:
+    """Watches all streams that somebody reads."""
+
+    def __init__(self, router: ReplyRouter, detok: DetokClient, metrics: FrontendMetrics) -> None:
+        self._router = router
+        self._detok = detok
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._router.on_gap.wait(), _TICK_S)
+                self._router.on_gap.clear()
+                now = asyncio.get_running_loop().time()
+                for generation in self._router.generations:
+                    if generation.is_watched:
+                        for stream in generation.streams:
+                            if _is_due(stream, now):
+                                stream.is_asking = True
+                                tasks.create_task(self._ask(stream))
+
+    async def _ask(self, stream: TextStream) -> None:
+        # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
+        # for everything.
+        offset = 0 if stream.reply.surface is Surface.GENERATE else stream.have
+        loop = asyncio.get_running_loop()
+        try:
+            reply = await self._detok.replay(stream.rid, offset)
+        except (BrokerError, ProtocolError) as exc:
+            log.debug("replay_failed", rid=stream.rid, error=str(exc))
+            self._metrics.replays.labels("failed").inc()
+            _back_off(stream)
+        else:
+            self._metrics.replays.labels(reply.status.value).inc()
+            if reply.status is ReplayStatus.QUEUED:
+                _back_off(stream)
+            else:
+                stream.backoff_s = SILENCE_S
+                if reply.chunk is not None:
+                    stream.receive(reply.chunk, loop.time())
+        finally:
+            stream.asked_at = loop.time()
+            stream.is_asking = False
+
+
+def _is_due(stream: TextStream, now: float) -> bool:
+    if stream.finish is not None or stream.is_asking:
+        return False
+    if stream.has_gap:
+        return now >= stream.asked_at + _GAP_RETRY_S
+    if stream.last_heard_at > stream.asked_at:
+        stream.backoff_s = SILENCE_S
+        return now >= stream.last_heard_at + SILENCE_S
+    return now >= stream.asked_at + stream.backoff_s
+
+
+def _back_off(stream: TextStream) -> None:
+    stream.backoff_s = min(MAX_BACKOFF_S, stream.backoff_s * random.uniform(1.5, 2.0))

@@ -1,0 +1,73 @@
+"""One subscription hears the text of all requests of a frontend, and hands it to their streams."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from frontend.generation import Generation
+from frontend.text_stream import TextStream
+from shared.codec import decode_text_frame
+from shared.errors import ProtocolError
+from shared.log import get_logger
+
+log = get_logger(__name__)
+
+
+class ReplyRouter:
+    """The generations that are read here, and their streams by rid.
+
+    A rid has several streams while a client resumes on the frontend that it came from.
+    """
+
+    def __init__(self, nc: Client, subject: str) -> None:
+        self._nc = nc
+        self.subject = subject
+        self._streams: dict[str, list[TextStream]] = {}
+        self._generations: dict[Generation, None] = {}  # a set that keeps its order
+        self._subscription: Subscription | None = None
+        self.on_gap = asyncio.Event()  # some stream needs a replay now
+
+    async def start(self) -> None:
+        self._subscription = await self._nc.subscribe(
+            self.subject, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+
+    @property
+    def generations(self) -> list[Generation]:
+        return list(self._generations)
+
+    def add(self, generation: Generation) -> None:
+        self._generations[generation] = None
+        for stream in generation.streams:
+            self._streams.setdefault(stream.rid, []).append(stream)
+
+    def remove(self, generation: Generation) -> None:
+        if generation not in self._generations:
+            return
+        del self._generations[generation]
+        for stream in generation.streams:
+            streams = self._streams[stream.rid]
+            streams.remove(stream)
+            if not streams:
+                del self._streams[stream.rid]
+
+    def find(self, group_id: str) -> list[Generation]:
+        return [generation for generation in self._generations if generation.group_id == group_id]
+
+    async def _on_message(self, message: Msg) -> None:
+        try:
+            frame = decode_text_frame(message.data)
+        except ProtocolError as exc:
+            log.error("bad_text_frame", error=str(exc))
+            return
+        streams = self._streams
+        now = asyncio.get_running_loop().time()
+        for chunk in frame.chunks:
+            for stream in streams.get(chunk.rid, ()):
+                stream.receive(chunk, now)
+                if stream.has_gap:
+                    self.on_gap.set()

@@ -1,0 +1,215 @@
+"""The sampling fields that all request bodies share: checked, and resolved to wire parameters."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.protocol import ModelCard, SamplingParams, TextParams
+
+MAX_CHOICES = 16
+MAX_STOP = 16
+MAX_STOP_CHARS = 1024
+_SEED_MASK = (1 << 64) - 1
+PROMPT_TAIL_LEN = 6  # the detokenizer's left context
+
+
+class SamplingFields(msgspec.Struct, omit_defaults=True):
+    """Fields of a body that say how to choose tokens and when to stop; None means default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    seed: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """Checked sampling fields of a request; `max_tokens` still depends on the prompt."""
+
+    params: SamplingParams  # max_tokens is a placeholder until `for_prompt`
+    text: TextParams
+    max_tokens: int | None  # None: as many as the context has room for
+    max_tokens_is_default: bool
+    max_tokens_param: str
+    prompt_param: str
+    n: int
+    priority: int
+
+    def for_prompt(
+        self, prompt_ids: list[int], card: ModelCard, choice_idx: int
+    ) -> tuple[SamplingParams, TextParams]:
+        """Parameters of one choice. Raises ContextLengthExceeded."""
+        return (
+            msgspec.structs.replace(
+                self.params,
+                max_tokens=self._max_tokens(len(prompt_ids), card.max_context_len),
+                seed=(self.params.seed + choice_idx) & _SEED_MASK,
+            ),
+            msgspec.structs.replace(self.text, prompt_tail=tuple(prompt_ids[-PROMPT_TAIL_LEN:])),
+        )
+
+    def _max_tokens(self, num_prompt_tokens: int, max_context_len: int) -> int:
+        room = max_context_len - num_prompt_tokens
+        if room < 1:
+            raise ContextLengthExceeded(num_prompt_tokens, max_context_len, None, self.prompt_param)
+        if self.max_tokens is None:
+            return room
+        if self.max_tokens > room:
+            if self.max_tokens_is_default:
+                return room
+            raise ContextLengthExceeded(
+                num_prompt_tokens, max_context_len, self.max_tokens, self.max_tokens_param
+            )
+        return self.max_tokens
+
+
+def resolve_sampling(
+    fields: SamplingFields,
+    card: ModelCard,
+    *,
+    default_max_tokens: int | None,
+    prompt_param: str,
+    max_tokens_param: str = "max_tokens",
+    use_model_defaults: bool = True,
+) -> Sampling:
+    """Check every field and fill in defaults. Raises InvalidRequest."""
+
+    def choose(name: str, otherwise: float) -> Any:
+        given = getattr(fields, name)
+        if given is not None:
+            return given
+        of_model = getattr(card, f"default_{name}") if use_model_defaults else None
+        return otherwise if of_model is None else of_model
+
+    max_tokens = default_max_tokens if fields.max_tokens is None else fields.max_tokens
+    min_tokens = fields.min_tokens or 0
+    n = 1 if fields.n is None else fields.n
+    check_range(max_tokens_param, fields.max_tokens, low=1)
+    check_range("min_tokens", min_tokens, low=0)
+    check_range("n", n, low=1, high=MAX_CHOICES)
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
+            param="min_tokens",
+        )
+    if fields.best_of is not None and fields.best_of != n:
+        raise InvalidRequest(
+            f"'best_of' is {fields.best_of}, must equal 'n', {n}: choices are not ranked",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    check_range("temperature", fields.temperature, low=0, high=2)
+    check_range("top_p", fields.top_p, above=0, high=1)
+    check_range("top_k", fields.top_k, low=-1)
+    check_range("min_p", fields.min_p, low=0, high=1)
+    check_range("presence_penalty", fields.presence_penalty, low=-2, high=2)
+    check_range("frequency_penalty", fields.frequency_penalty, low=-2, high=2)
+    check_range("repetition_penalty", fields.repetition_penalty, above=0, high=10)
+    check_range("seed", fields.seed, low=-(1 << 63), high=(1 << 64) - 1)
+    check_range("priority", fields.priority, low=-(1 << 31), high=(1 << 31) - 1)
+    stop_token_ids = tuple(fields.stop_token_ids or ())
+    check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
+    seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
+    params = SamplingParams(
+        max_tokens=max_tokens or 0,
+        seed=seed,
+        temperature=float(choose("temperature", 1.0)),
+        top_p=float(choose("top_p", 1.0)),
+        top_k=max(0, int(choose("top_k", 0))),
+        min_p=float(choose("min_p", 0.0)),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        repetition_penalty=float(choose("repetition_penalty", 1.0)),
+        min_tokens=min_tokens,
+        ignore_eos=bool(fields.ignore_eos),
+        stop_token_ids=stop_token_ids,
+    )
+    text = TextParams(
+        stop=_stop_strings(fields.stop),
+        include_stop=bool(fields.include_stop_str_in_output),
+        min_tokens=min_tokens,
+        skip_special_tokens=fields.skip_special_tokens is not False,
+    )
+    return Sampling(
+        params=params,
+        text=text,
+        max_tokens=max_tokens,
+        max_tokens_is_default=fields.max_tokens is None,
+        max_tokens_param=max_tokens_param,
+        prompt_param=prompt_param,
+        n=n,
+        priority=fields.priority or 0,
+    )
+
+
+def check_range(
+    name: str,
+    value: float | None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> None:
+    """Raises InvalidRequest naming field and value; a NaN is never in range."""
+    if value is None:
+        return
+    fits = (
+        (low is None or value >= low)
+        and (high is None or value <= high)
+        and (above is None or value > above)
+    )
+    if fits:
+        return
+    bounds = []
+    if low is not None:
+        bounds.append(f"at least {low:g}" if isinstance(low, float) else f"at least {low}")
+    if above is not None:
+        bounds.append(f"above {above}")
+    if high is not None:
+        bounds.append(f"at most {high}")
+    raise InvalidRequest(f"'{name}' is {value}, must be {' and '.join(bounds)}", param=name)
+
+
+def check_token_ids(name: str, token_ids: Any, vocab_size: int) -> None:
+    """Raises InvalidRequest when an id is not in the vocabulary."""
+    if not token_ids:
+        return
+    low, high = min(token_ids), max(token_ids)
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequest(
+            f"'{name}' holds {wrong}, token ids of this model are 0 to {vocab_size - 1}",
+            param=name,
+        )
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOP:
+        raise InvalidRequest(f"'stop' has {len(strings)} strings, at most {MAX_STOP}", param="stop")
+    for string in strings:
+        if not string:
+            raise InvalidRequest("'stop' holds an empty string", param="stop")
+        if len(string) > MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"'stop' holds a string of {len(string)} characters, at most {MAX_STOP_CHARS}",
+                param="stop",
+            )
+    return strings

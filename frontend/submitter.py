@@ -1,0 +1,120 @@
+"""The accept rule: a request is accepted when the queue's stream has stored it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import nats.errors
+
+from frontend.terminator import Terminator
+from shared.cluster import Cluster
+from shared.codec import encode
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    QueueFull,
+    RequestError,
+    RequestTooLarge,
+    ServiceUnavailable,
+)
+from shared.jetstream import ERR_MAX_MESSAGES
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import FinishReason, GenerateRequest
+
+INLINE_PROMPT_BYTES = 256 * 1024
+JOB_CLASS = "interactive"
+
+log = get_logger(__name__)
+
+
+def prompt_object(rid: str, num_prompt_tokens: int) -> str:
+    """Object store name of a prompt that is too long to travel inline; "" when it is not."""
+    return f"prompt-{rid}" if 4 * num_prompt_tokens > INLINE_PROMPT_BYTES else ""
+
+
+class Submitter:
+    """Publishes requests and waits until they are stored."""
+
+    def __init__(self, cluster: Cluster, catalog: ModelCatalog, terminator: Terminator) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._terminator = terminator
+        self._typical_s = 2.0  # how long requests took lately
+
+    def note_duration(self, duration_s: float) -> None:
+        """A request took this long: what Retry-After is estimated from."""
+        self._typical_s += 0.1 * (duration_s - self._typical_s)
+
+    async def submit(self, requests: Sequence[GenerateRequest]) -> None:
+        """All are accepted, or none: those already accepted are ended again.
+
+        Raises QueueFull, ServiceUnavailable or RequestTooLarge.
+        """
+        if not self._cluster.nc.is_connected:
+            raise ServiceUnavailable("The queue cannot be reached now.")
+        if len(requests) == 1:
+            await self._submit_one(requests[0])
+            return
+        outcomes = await asyncio.gather(
+            *(self._submit_one(request) for request in requests), return_exceptions=True
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            self._terminator.end_later(
+                [
+                    request
+                    for request, outcome in zip(requests, outcomes, strict=True)
+                    if outcome is None
+                ],
+                FinishReason.CANCEL,
+            )
+            raise failures[0]
+
+    async def _submit_one(self, request: GenerateRequest) -> None:
+        name = prompt_object(request.rid, len(request.prompt_ids) // 4)
+        if name:
+            await self._put_prompt(name, request.prompt_ids)
+            request = msgspec.structs.replace(request, prompt_ids=b"", prompt_object=name)
+        try:
+            await self._publish(request)
+        except RequestError:
+            if name:
+                await self._terminator.delete_objects([name])
+            raise
+
+    async def _publish(self, request: GenerateRequest) -> None:
+        payload = encode(request)
+        try:
+            try:
+                await self._publish_once(request, payload)
+            except BrokerUnavailable:
+                await self._publish_once(request, payload)
+        except BrokerUnavailable as exc:
+            # It may be stored after all: nobody waits for it, so it is ended when NATS answers.
+            self._terminator.end_later([request], FinishReason.CANCEL)
+            raise ServiceUnavailable("The queue did not answer.") from exc
+        except nats.errors.MaxPayloadError as exc:
+            raise RequestTooLarge("The request is larger than the queue takes.") from exc
+        except BrokerError as exc:
+            if exc.err_code == ERR_MAX_MESSAGES:
+                raise QueueFull(
+                    "The queue is full; try again later.", self._retry_after_s()
+                ) from exc
+            log.error("request_refused", error=str(exc), err_code=exc.err_code)
+            raise ServiceUnavailable(f"The queue refused the request: {exc}") from exc
+
+    async def _publish_once(self, request: GenerateRequest, payload: bytes) -> None:
+        subject = self._cluster.subjects.request(request.pool, JOB_CLASS)
+        await self._cluster.js.publish(subject, payload, msg_id=request.rid)
+
+    async def _put_prompt(self, name: str, prompt_ids: bytes) -> None:
+        try:
+            await self._catalog.put_object(name, prompt_ids)
+        except (nats.errors.Error, TimeoutError) as exc:
+            raise ServiceUnavailable("The prompt could not be stored.") from exc
+
+    def _retry_after_s(self) -> int:
+        return max(1, min(120, round(self._typical_s)))

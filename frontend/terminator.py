@@ -1,0 +1,166 @@
+"""Ends requests: their client is gone, their deadline has passed, or somebody asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+import nats.errors
+
+from frontend.generation import Generation
+from frontend.metrics import FrontendMetrics
+from frontend.reply_router import ReplyRouter
+from shared.cluster import Cluster
+from shared.codec import encode
+from shared.errors import BrokerError
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ReplyParams
+
+_RETRY_S = 1.0
+_MAX_TRY_S = 300.0  # how long we try to end a request while NATS is away
+
+log = get_logger(__name__)
+
+
+class Terminator:
+    """The only part of a frontend that writes `end`. Its work outlives the connection it is for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: ModelCatalog,
+        router: ReplyRouter,
+        metrics: FrontendMetrics,
+        frontend_id: str,
+    ) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._router = router
+        self._metrics = metrics
+        self._frontend_id = frontend_id
+        self._attached = cluster.bucket(cluster.subjects.attached_bucket)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """Give work that is under way a moment; requests in their grace period run on."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+
+    def client_gone(self, generation: Generation) -> None:
+        """End it after its grace period, unless it finishes or is read elsewhere by then."""
+        generation.is_watched = False
+        self._spawn(self._end_after_grace(generation))
+
+    def expire(self, generation: Generation) -> None:
+        """The deadline has passed. The detokenizer will say so to whoever reads the stream."""
+        generation.is_expired = True
+        self._spawn(self._give_up(generation, FinishReason.DEADLINE))
+
+    def end_later(self, requests: Iterable[GenerateRequest], reason: FinishReason) -> None:
+        """End requests that were perhaps accepted, and are not wanted."""
+        for request in requests:
+            self._spawn(self._end_with_retries(request.rid, request.pool, request.reply, reason))
+
+    async def end(
+        self, rid: str, pool: str, reply: ReplyParams | None, reason: FinishReason
+    ) -> bool:
+        """Write `end` and tell the workers. False when it had ended before.
+
+        Raises BrokerError.
+        """
+        end = End(prev=0, reason=reason, by=self._frontend_id, reply=reply)
+        is_new = await self._cluster.ownership.end(rid, end)
+        with contextlib.suppress(nats.errors.Error):
+            await self._cluster.nc.publish(
+                self._cluster.subjects.control(pool), encode(Cancel(rid))
+            )
+        if is_new:
+            self._metrics.ended.labels(reason.value).inc()
+            log.info("request_ended", rid=rid, reason=reason.value)
+        return is_new
+
+    async def delete_objects(self, names: Iterable[str]) -> None:
+        """Prompts that nobody needs any more; a failure leaves rubbish, nothing worse."""
+        for name in names:
+            with contextlib.suppress(nats.errors.Error, TimeoutError):
+                await self._catalog.delete_object(name)
+
+    def delete_objects_later(self, names: Iterable[str]) -> None:
+        self._spawn(self.delete_objects(names))
+
+    def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("terminator_failed", exc_info=error)
+
+    async def _end_after_grace(self, generation: Generation) -> None:
+        try:
+            if generation.grace_s > 0:
+                await _finished_within(generation, generation.grace_s)
+            if not generation.is_finished:
+                await self._give_up(generation, FinishReason.CANCEL)
+        finally:
+            self._router.remove(generation)
+
+    async def _give_up(self, generation: Generation, reason: FinishReason) -> None:
+        await asyncio.gather(
+            *(
+                self._give_up_one(generation, stream.rid, stream.reply, reason)
+                for stream in generation.streams
+                if stream.finish is None
+            )
+        )
+
+    async def _give_up_one(
+        self, generation: Generation, rid: str, reply: ReplyParams, reason: FinishReason
+    ) -> None:
+        if self._is_read_here(generation, rid):
+            return
+        await self._end_with_retries(rid, generation.pool, reply, reason)
+
+    def _is_read_here(self, generation: Generation, rid: str) -> bool:
+        """Whether another client of this frontend reads the request."""
+        return any(
+            other is not generation
+            and other.is_watched
+            and any(stream.rid == rid for stream in other.streams)
+            for other in self._router.generations
+        )
+
+    async def _end_with_retries(
+        self, rid: str, pool: str, reply: ReplyParams, reason: FinishReason
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _MAX_TRY_S
+        while True:
+            try:
+                if not await self._is_read_elsewhere(rid):
+                    await self.end(rid, pool, reply, reason)
+            except BrokerError as exc:
+                log.warning("request_not_ended", rid=rid, reason=reason.value, error=str(exc))
+                if loop.time() > give_up_at:
+                    return
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _is_read_elsewhere(self, rid: str) -> bool:
+        """A leader read: somebody resumed the stream on another frontend."""
+        entry = await self._attached.get(rid)
+        return entry is not None and entry.value.decode() != self._frontend_id
+
+
+async def _finished_within(generation: Generation, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while not generation.is_finished:
+                await generation.wait_news()

@@ -1,0 +1,116 @@
+"""The text of one request as this frontend has received it: no piece twice, none missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from frontend.event_id import START, Mark, checksum
+from shared.protocol import Finish, ReplyParams, TextChunk
+
+
+class TextStream:
+    """Puts chunks together by their offsets.
+
+    `have` only grows, and `finish` is set once. What came in since the last `take` waits in
+    `_pending`; `mark` describes all that was taken.
+    """
+
+    __slots__ = (
+        "_keep_token_ids",
+        "_on_news",
+        "_pending",
+        "asked_at",
+        "backoff_s",
+        "finish",
+        "has_gap",
+        "have",
+        "is_asking",
+        "last_heard_at",
+        "mark",
+        "position",
+        "reply",
+        "rid",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        rid: str,
+        reply: ReplyParams,
+        on_news: Callable[[TextStream], None],
+        *,
+        keep_token_ids: bool = False,
+        now: float = 0.0,
+    ) -> None:
+        self.rid = rid
+        self.reply = reply
+        self.have = 0  # code points received
+        self.position = 0  # output tokens that they come from
+        self.token_ids: list[int] = []  # only kept when asked for
+        self.finish: Finish | None = None
+        self.mark = START
+        self.has_gap = False  # a chunk came before what precedes it
+        self.last_heard_at = now
+        self.asked_at = now  # of the last replay, kept by the Replayer with the next two
+        self.backoff_s = 1.0
+        self.is_asking = False
+        self._pending: list[str] = []
+        self._on_news = on_news
+        self._keep_token_ids = keep_token_ids
+
+    def receive(self, chunk: TextChunk, now: float) -> None:
+        """Take from a chunk what lies beyond the text at hand."""
+        self.last_heard_at = now
+        if self.finish is not None:
+            return
+        have, offset, text = self.have, chunk.offset, chunk.text
+        if offset > have:
+            self.has_gap = True
+            return
+        end = offset + len(text)
+        if end > have:
+            self._pending.append(text if offset == have else text[have - offset :])
+            self.have = end
+        elif chunk.finish is None:
+            self._note_tokens(chunk)
+            return
+        self._note_tokens(chunk)
+        if end >= have:
+            self.has_gap = False
+            self.finish = chunk.finish
+        self._on_news(self)
+
+    def take(self) -> str:
+        """The text received since the last call."""
+        pending = self._pending
+        if not pending:
+            if self.position != self.mark.position:
+                self.mark = Mark(self.position, self.mark.text_len, self.mark.checksum)
+            return ""
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        self.mark = Mark(self.position, self.have, checksum(text, self.mark.checksum))
+        return text
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def skip_to(self, mark: Mark) -> bool:
+        """Drop the text that the client has. False: it has another text, splicing would lie."""
+        assert self.have >= mark.text_len, "called before the text is here"
+        text = "".join(self._pending)
+        seen, rest = text[: mark.text_len], text[mark.text_len :]
+        if checksum(seen) != mark.checksum:
+            return False
+        self._pending[:] = [rest] if rest else []
+        self.mark = mark
+        return True
+
+    def _note_tokens(self, chunk: TextChunk) -> None:
+        if chunk.position > self.position:
+            self.position = chunk.position
+        if self._keep_token_ids:
+            num_known = len(self.token_ids) - (chunk.position - len(chunk.token_ids))
+            if 0 <= num_known < len(chunk.token_ids):
+                self.token_ids.extend(chunk.token_ids[num_known:])

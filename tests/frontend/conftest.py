@@ -1,0 +1,98 @@
+"""A frontend on a real nats-server, with a fake behind the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from frontend.config import FrontendConfig
+from frontend.frontend import Frontend
+from frontend.listener import bind
+from frontend.metrics import FrontendMetrics
+from shared.cluster import Cluster, open_cluster
+from shared.protocol import GenerateRequest, ModelCard
+from shared.subjects import new_incarnation
+from tests.frontend.fake_backend import FakeBackend, Script
+from tests.frontend.tiny_model import make_bundle, make_card, register
+from tests.nats_server import NatsServer
+
+
+@dataclass
+class RunningFrontend:
+    frontend: Frontend
+    frontend_id: str
+    metrics: FrontendMetrics
+    task: asyncio.Task[None]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.frontend.port}"
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=20, **options)
+
+
+@dataclass
+class Stack:
+    """A cluster, a card and a fake backend; frontends are started as a test needs them."""
+
+    server: NatsServer
+    cluster: Cluster
+    card: ModelCard
+    backend: FakeBackend
+    exits: contextlib.AsyncExitStack
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, *pieces: str, **options: Any) -> None:
+        """What the fake answers from now on."""
+        self.backend.script = lambda request: Script(list(pieces), **options)
+
+    def answer(self, script: Callable[[GenerateRequest], Script]) -> None:
+        self.backend.script = script
+
+    async def start_frontend(self, **options: Any) -> RunningFrontend:
+        return await self.exits.enter_async_context(
+            running_frontend(self.server, **{**self.options, **options})
+        )
+
+
+@contextlib.asynccontextmanager
+async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[RunningFrontend]:
+    config = FrontendConfig(nats_url=server.url, port=0, **{"shutdown_timeout_s": 1.0, **options})
+    frontend_id = config.frontend_id or new_incarnation("frontend")
+    metrics = FrontendMetrics(CollectorRegistry())
+    async with open_cluster(config, frontend_id) as cluster:
+        frontend = Frontend(config, cluster, frontend_id, bind(config.host, 0), metrics)
+        task = asyncio.create_task(frontend.run())
+        try:
+            yield RunningFrontend(frontend, frontend_id, metrics, task)
+        finally:
+            frontend.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait_for(task, 15)
+
+
+@pytest.fixture
+async def stack(nats_server: NatsServer) -> AsyncIterator[Stack]:
+    config = FrontendConfig(nats_url=nats_server.url, queue_max_msgs=8)
+    async with contextlib.AsyncExitStack() as exits:
+        cluster = await exits.enter_async_context(open_cluster(config, "test"))
+        bundle = make_bundle()
+        card = make_card(bundle)
+        await register(cluster, bundle, card)
+        backend = FakeBackend(cluster, card, lambda request: Script(["Hello", ", world", "!"]))
+        exits.push_async_callback(_cancel, asyncio.create_task(backend.run()))
+        yield Stack(nats_server, cluster, card, backend, exits, {"queue_max_msgs": 8})
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

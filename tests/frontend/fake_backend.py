@@ -1,0 +1,171 @@
+"""A worker and a detokenizer in one, by script: takes requests and sends their text as frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nats.aio.msg import Msg
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from shared.cluster import Cluster
+from shared.codec import decode, decode_control, encode, encode_text_frame
+from shared.protocol import (
+    Cancel,
+    End,
+    Finish,
+    FinishReason,
+    GenerateRequest,
+    ModelCard,
+    ReplayReply,
+    ReplayRequest,
+    ReplayStatus,
+    ReplyParams,
+    TextChunk,
+    TextFrame,
+)
+from shared.subjects import JOB_CLASSES
+
+
+@dataclass
+class Script:
+    """What the fake says to a request: pieces of text, one token each."""
+
+    pieces: list[str]
+    finish: Finish = Finish(FinishReason.STOP)
+    delay_s: float = 0.0  # before each piece
+    gate: asyncio.Event | None = None  # waited for after the first piece
+    lose: frozenset[int] = frozenset()  # pieces that are not sent, only replayed
+    twice: bool = False  # each piece is sent again, with the one before
+    never_finish: bool = False
+
+
+@dataclass
+class Run:
+    """A request that the fake has taken."""
+
+    request: GenerateRequest
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    subject: str = ""
+
+    @property
+    def reply(self) -> ReplyParams:
+        return self.request.reply
+
+
+class FakeBackend:
+    """Serves one card until cancelled. `runs` holds every request taken, in order."""
+
+    def __init__(
+        self, cluster: Cluster, card: ModelCard, script: Callable[[GenerateRequest], Script]
+    ) -> None:
+        self._cluster = cluster
+        self._card = card
+        self.script = script
+        self.runs: dict[str, Run] = {}
+        self.cancelled: list[str] = []  # rids of the cancel notices heard
+        self.replays: list[ReplayRequest] = []
+        self.answer_replays = True
+        self.hold = asyncio.Event()  # nothing is taken from the queue while it is not set
+        self.hold.set()
+
+    async def run(self) -> None:
+        subjects, nc = self._cluster.subjects, self._cluster.nc
+        await nc.subscribe(subjects.control(self._card.pool), cb=self._on_notice)
+        for partition in range(subjects.num_partitions):
+            await nc.subscribe(subjects.replay(partition), cb=self._on_replay)
+        async with asyncio.TaskGroup() as tasks:
+            for job_class in JOB_CLASSES:
+                tasks.create_task(self._pull(job_class, tasks))
+
+    async def _pull(self, job_class: str, tasks: asyncio.TaskGroup) -> None:
+        subjects = self._cluster.subjects
+        consumer = await self._cluster.nc.jetstream().pull_subscribe_bind(
+            subjects.consumer(self._card.pool, job_class), subjects.requests_stream
+        )
+        while True:
+            await self.hold.wait()
+            with contextlib.suppress(NatsTimeoutError):
+                for message in await consumer.fetch(1, timeout=0.5):
+                    tasks.create_task(self._serve(message))
+
+    async def _serve(self, message: Msg) -> None:
+        request = decode(GenerateRequest, message.data)
+        run = self.runs[request.rid] = Run(request, subject=request.reply.subject)
+        if await self._apply_end(run):
+            await message.ack()
+            return
+        script = self.script(request)
+        for i, piece in enumerate(script.pieces):
+            await asyncio.sleep(script.delay_s)
+            if run.finish is not None:
+                break
+            is_last = i == len(script.pieces) - 1 and not script.never_finish
+            await self._say(run, piece, script.finish if is_last else None, script, i)
+            if i == 0 and script.gate is not None:
+                await script.gate.wait()
+        while run.finish is None and script.never_finish:
+            await asyncio.sleep(0.05)
+        if not script.pieces and run.finish is None:
+            await self._say(run, "", script.finish, script, 0)
+        await message.ack()
+
+    async def _say(
+        self, run: Run, piece: str, finish: Finish | None, script: Script, i: int
+    ) -> None:
+        before, ids = len(run.text), [65 + i % 26] if piece else []
+        run.text += piece
+        run.token_ids += ids
+        run.finish = finish
+        if i in script.lose:
+            return
+        chunk = TextChunk(run.request.rid, len(run.token_ids), before, piece, ids, finish)
+        await self._publish(run, [chunk])
+        if script.twice:
+            whole = TextChunk(
+                run.request.rid, len(run.token_ids), 0, run.text, list(run.token_ids), finish
+            )
+            await self._publish(run, [whole, chunk])
+
+    async def _publish(self, run: Run, chunks: list[TextChunk]) -> None:
+        await self._cluster.nc.publish(run.subject, encode_text_frame(TextFrame("fake", chunks)))
+
+    async def _apply_end(self, run: Run) -> bool:
+        last = await self._cluster.ownership.last(run.request.rid)
+        if last is None or not isinstance(last.record, End):
+            return False
+        if run.finish is None:
+            run.finish = Finish(last.record.reason, message=last.record.message)
+            chunk = TextChunk(
+                run.request.rid, len(run.token_ids), len(run.text), "", [], run.finish
+            )
+            await self._publish(run, [chunk])
+        return True
+
+    async def _on_notice(self, message: Msg) -> None:
+        notice = decode_control(message.data)
+        if isinstance(notice, Cancel):
+            self.cancelled.append(notice.rid)
+            if (run := self.runs.get(notice.rid)) is not None:
+                await self._apply_end(run)
+
+    async def _on_replay(self, message: Msg) -> None:
+        request = decode(ReplayRequest, message.data)
+        self.replays.append(request)
+        if not self.answer_replays:
+            return
+        run = self.runs.get(request.rid)
+        if run is None:
+            reply = ReplayReply(ReplayStatus.QUEUED)
+        else:
+            run.subject = request.subject
+            text = run.text[request.offset :]
+            ids = list(run.token_ids)
+            chunk = TextChunk(request.rid, len(ids), request.offset, text, ids, run.finish)
+            status = ReplayStatus.RUNNING if run.finish is None else ReplayStatus.DONE
+            reply = ReplayReply(status, run.reply, chunk)
+        await message.respond(encode(reply))
