@@ -60,11 +60,11 @@ class RequestFold:
         """An entry of a frame that `worker` wrote. Returns how many tokens were appended."""
         if self.finish is not None:
             return 0
-        if entry.epoch != self.epoch or worker != self.writer:
+        if entry.epoch != self.epoch or worker != self.writer or not self.epoch:
             self.num_fenced += 1
             return 0
         position, ids = entry.position, entry.token_ids
-        if position > self.epoch_len:
+        if not 0 <= position <= self.epoch_len:
             self.num_holes += 1
             return 0
         end = position + len(ids)

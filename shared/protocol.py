@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 PROTOCOL_VERSION = 1
+
+Place = Annotated[int, msgspec.Meta(ge=0)]  # a stream sequence, or an index
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]  # what four bytes hold
 
 
 class FinishReason(enum.StrEnum):
@@ -143,9 +146,9 @@ class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """New ids of one request."""
 
     rid: str
-    epoch: int  # stream sequence of the claim under which these ids were made
-    position: int  # index of the first id among the request's output tokens
-    token_ids: list[int]
+    epoch: Place  # stream sequence of the claim under which these ids were made
+    position: Place  # index of the first id among the request's output tokens
+    token_ids: list[TokenId]
     finish: Finish | None = None  # set once, on the last entry
 
 

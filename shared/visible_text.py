@@ -97,7 +97,7 @@ class VisibleText:
         self._stop = params.stop
         self._include_stop = params.include_stop
         self._min_tokens = params.min_tokens
-        self._max_stop_len = max((len(s) for s in self._stop), default=0)
+        self._prefixes_by_end = _prefixes_by_end(params.stop)
         self._parts: list[str] = []  # the visible text
         self._held_back = ""
         self.is_finished = False  # nothing more is shown
@@ -181,8 +181,16 @@ class VisibleText:
 
     def _held_back_len(self, text: str) -> int:
         """Length of the longest suffix that is a proper prefix of a stop string."""
-        for length in range(min(self._max_stop_len - 1, len(text)), 0, -1):
-            suffix = text[-length:]
-            if any(len(s) > length and s.startswith(suffix) for s in self._stop):
-                return length
+        for prefix in self._prefixes_by_end.get(text[-1:], ()):
+            if text.endswith(prefix):
+                return len(prefix)
         return 0
+
+
+def _prefixes_by_end(stop: tuple[str, ...]) -> dict[str, list[str]]:
+    """The proper prefixes of the stop strings by their last character, longest first."""
+    prefixes = {s[:length] for s in stop for length in range(1, len(s))}
+    by_end: dict[str, list[str]] = {}
+    for prefix in sorted(prefixes, key=len, reverse=True):
+        by_end.setdefault(prefix[-1], []).append(prefix)
+    return by_end

@@ -1,0 +1,82 @@
+"""Where a new owner may start reading: it must come to the very same tokens."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from detok.decode_status import DecodeStatus
+from detok.rebuild_point import RebuildPoint
+from tests.shared.simulated_log import RID, LoggedRecord, SimulatedLog, simulated_logs
+
+
+def read(log: SimulatedLog, first_seq: int, last_seq: int) -> DecodeStatus:
+    """What a detokenizer holds that read [first_seq, last_seq], the ownership log being at hand."""
+    status = DecodeStatus(RID, first_seq, is_partial=first_seq > log.items[0].seq)
+    for item in log.items:
+        if item.seq > last_seq:
+            break
+        if isinstance(item, LoggedRecord):
+            status.apply_record(item.seq, item.record)
+        elif item.seq >= first_seq:
+            status.apply_entry(item.seq, item.worker, item.entry)
+        if item.seq < first_seq:
+            status.rebuild_point.restart_at(first_seq)
+    return status
+
+
+@settings(max_examples=300)
+@given(simulated_logs())
+def test_a_reader_from_the_rebuild_point_holds_the_same(log: SimulatedLog) -> None:
+    for item in log.items:
+        whole = read(log, 1, item.seq)
+        again = read(log, whole.rebuild_point.seq, item.seq)
+        assert again.fold.tokens == whole.fold.tokens
+        assert again.fold.finish == whole.fold.finish
+        # And so does a third one, that takes over from the second.
+        third = read(log, again.rebuild_point.seq, item.seq)
+        assert third.fold.tokens == whole.fold.tokens
+        assert third.fold.finish == whole.fold.finish
+
+
+@settings(max_examples=300)
+@given(simulated_logs())
+def test_a_successor_whose_floor_is_old_does_not_raise_it_too_far(log: SimulatedLog) -> None:
+    """The floor comes from whoever wrote it last; the reader may be anywhere behind it."""
+    last_seq = log.items[-1].seq
+    whole_floors = {item.seq: read(log, 1, item.seq).rebuild_point.seq for item in log.items}
+    for at, floor in whole_floors.items():
+        for now in range(at, last_seq + 1):
+            second = read(log, floor, now)
+            third = read(log, second.rebuild_point.seq, now)
+            assert third.fold.tokens == second.fold.tokens == read(log, 1, now).fold.tokens
+
+
+@given(simulated_logs())
+def test_no_finished_request_is_still_partial_for_a_reader_from_the_floor(
+    log: SimulatedLog,
+) -> None:
+    floor = 1
+    for item in log.items:
+        status = read(log, floor, item.seq)
+        if status.fold.tokens:
+            assert not status.is_partial
+        floor = status.rebuild_point.seq
+
+
+def test_a_restatement_counts_when_it_is_complete() -> None:
+    point = RebuildPoint(10)
+    point.on_counted_entry(10, 0, 100, 100)
+    point.on_counted_entry(50, 0, 60, 100)
+    assert point.seq == 10
+    point.on_counted_entry(51, 60, 100, 100)
+    assert point.seq == 50
+
+
+def test_a_claim_with_tokens_before_it_waits_for_its_prefix() -> None:
+    point = RebuildPoint(10)
+    point.on_claim(20, 5)
+    assert point.seq == 10
+    point.on_counted_entry(21, 0, 3, 5)
+    assert point.seq == 10
+    point.on_counted_entry(22, 3, 6, 6)
+    assert point.seq == 21
