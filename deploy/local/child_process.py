@@ -23,24 +23,34 @@ LineSink = Callable[[str], None]
 class ChildProcess:
     """A running child. `tail` holds its last lines; `wait` returns when all its output is read."""
 
-    def __init__(self, process: asyncio.subprocess.Process, sink: LineSink) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, output: asyncio.StreamReader, sink: LineSink
+    ) -> None:
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = process
+        self._output = output
         self._sink = sink
 
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str], sink: LineSink) -> Self:
         """Call it from the main thread: the child dies with the thread that started it."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(Path(die_with_parent.__file__)), str(os.getpid())),
-            *command,
-            env=dict(env),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C on the terminal reaches the supervisor alone
-        )
-        return cls(process, sink)
+        # A pipe of our own: asyncio's `wait` would wait for the end of its pipes too, which a
+        # grandchild may hold open.
+        read_fd, write_fd = os.pipe()
+        try:
+            output = await _reader(read_fd)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(Path(die_with_parent.__file__))),
+                *(str(os.getpid()), *command),
+                env=dict(env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write_fd,
+                stderr=write_fd,
+                start_new_session=True,  # a Ctrl-C on the terminal reaches the supervisor alone
+            )
+        finally:
+            os.close(write_fd)
+        return cls(process, output, sink)
 
     @property
     def pid(self) -> int:
@@ -55,7 +65,6 @@ class ChildProcess:
         pump = asyncio.ensure_future(self._pump())
         try:
             status = await self._process.wait()
-            # Grandchildren hold the pipe open, so its end is no proof that the child ended.
             self.kill()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(pump), 0.5)
@@ -76,9 +85,8 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     async def _pump(self) -> None:
-        assert self._process.stdout is not None
         rest = b""
-        while data := await self._process.stdout.read(_MAX_LINE_BYTES):
+        while data := await self._output.read(_MAX_LINE_BYTES):
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) > _MAX_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
@@ -91,3 +99,11 @@ class ChildProcess:
         text = line.decode(errors="replace").rstrip("\r")
         self.tail.append(text)
         self._sink(text)
+
+
+async def _reader(read_fd: int) -> asyncio.StreamReader:
+    """Reads the pipe until its end, and closes it then."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_fd, "rb"))
+    return reader

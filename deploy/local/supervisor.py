@@ -120,6 +120,9 @@ class Supervisor:
             )
         except JetflockError as exc:
             self._fail(exc)
+        except OSError:  # closing a connection whose server was killed before
+            if not self._stopping.is_set():
+                raise
 
     async def _start_nats(self, tasks: asyncio.TaskGroup) -> None:
         if self._nats is None or self._nats_child is None:

@@ -18,7 +18,6 @@ from shared.config import ClusterConfig
 from shared.protocol import WorkerCard, WorkerState
 from shared.subjects import pool_slug
 
-
 # Dies with its parent, as the real one does.
 _ENGINE = """
 import ctypes, os, signal, sys, time
@@ -51,6 +50,7 @@ async def run(role: str, argv: list[str]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     config = ClusterConfig(
         nats_url=os.environ["JETFLOCK_NATS_URL"],
+        prefix=os.environ.get("JETFLOCK_PREFIX", "jf"),
         log_max_bytes=int(os.environ.get("JETFLOCK_LOG_MAX_BYTES", 8 << 30)),
         queue_max_bytes=int(os.environ.get("JETFLOCK_QUEUE_MAX_BYTES", 1 << 30)),
     )

@@ -1,0 +1,121 @@
+"""A `jetflock serve` of one test: started, watched, stopped, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.nats_server import free_port
+
+STAND_INS = (sys.executable, "-m", "tests.deploy.stand_in_stack")
+REAL_ROLES = (sys.executable, "-m", "jetflock", "serve")
+REPOSITORY = Path(__file__).parents[2]
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def any_alive(processes: Sequence[psutil.Process]) -> bool:
+    """Orphans that nobody reaps (a container without an init) are as dead as the others."""
+    for process in processes:
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            continue
+    return False
+
+
+class LocalStack:
+    """Its output lies in files, so that a full pipe stops nobody."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        program: Sequence[str] = STAND_INS,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.flags = ["--port", str(self.port), *flags]
+        if "--data-dir" not in flags:
+            self.flags += ["--data-dir", str(folder / "data")]
+        self._program = program
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith("JETFLOCK_")}
+        self._env |= {"PYTHONPATH": str(REPOSITORY)} | (env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text()
+
+    def start(self) -> LocalStack:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self._process = subprocess.Popen(
+                [*self._program, *self.flags],
+                cwd=self.folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        return self
+
+    def wait_ready(self, timeout_s: float = 60.0) -> LocalStack:
+        deadline = time.monotonic() + timeout_s
+        while "Ctrl-C stops it." not in self.out:
+            assert self.process.poll() is None, self.err
+            assert time.monotonic() < deadline, self.err
+            time.sleep(0.05)
+        return self
+
+    def processes(self) -> list[psutil.Process]:
+        """The whole tree below `jetflock serve`."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def role(self, word: str) -> psutil.Process:
+        """The process whose command line has this word."""
+        for process in psutil.Process(self.process.pid).children():
+            if any(word in Path(part).name for part in process.cmdline()):
+                return process
+        raise AssertionError(f"no {word}: {self.err}")
+
+    @property
+    def nats_url(self) -> str:
+        line = next(line for line in self.out.splitlines() if line.startswith("  NATS"))
+        return line.split()[1]
+
+    def interrupt(self, signum: signal.Signals = signal.SIGINT) -> None:
+        self.process.send_signal(signum)
+
+    def wait_exit(self, timeout_s: float = 20.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """After a test, whatever happened in it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

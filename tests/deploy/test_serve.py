@@ -1,0 +1,216 @@
+"""`jetflock serve` keeps its tree: with stand-in roles and a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+
+from shared.jetstream import JetStream
+from shared.kv_bucket import KvBucket
+from shared.subjects import Subjects
+from tests.deploy.local_stack import LocalStack, any_alive, wait_until
+from tests.nats_server import NatsServer, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.e2e]
+
+MakeStack = Callable[..., LocalStack]
+
+
+def test_ready_block_names_everything_and_ctrl_c_ends_it(make_stack: MakeStack) -> None:
+    stack = make_stack("--workers", "2").start().wait_ready()
+
+    assert f"http://127.0.0.1:{stack.port}" in stack.out
+    assert "jetflock-demo" in stack.out
+    assert "2 processes" in stack.out
+    assert stack.nats_url.startswith("nats://127.0.0.1:")
+    curl = shlex.split(next(line for line in stack.out.splitlines() if "curl" in line))
+    assert json.loads(curl[curl.index("-d") + 1])["model"] == "jetflock-demo"
+
+    tree = stack.processes()
+    started_at = time.monotonic()
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+    assert time.monotonic() - started_at < 5
+    wait_until(lambda: not any_alive(tree), timeout_s=1)
+
+
+def test_sigterm_ends_it_as_well(make_stack: MakeStack) -> None:
+    stack = make_stack().start().wait_ready()
+    stack.interrupt(signal.SIGTERM)
+    assert stack.wait_exit() == 0
+
+
+def test_second_ctrl_c_waits_for_nobody(make_stack: MakeStack) -> None:
+    stack = make_stack("--shutdown-timeout-s", "60").start().wait_ready()
+    stack.role("frontend").suspend()
+    stack.interrupt()
+    wait_until(lambda: "stopping" in stack.err)
+    stack.interrupt()
+    assert stack.wait_exit(timeout_s=3) == 0
+
+
+def test_kill_9_leaves_no_orphan(make_stack: MakeStack) -> None:
+    stack = make_stack("--workers", "2").start().wait_ready()
+    tree = stack.processes()
+    assert len(tree) == 7  # nats-server, detok, frontend, two workers with an engine each
+    stack.process.kill()
+    wait_until(lambda: not any_alive(tree), timeout_s=3)
+
+
+async def test_a_dead_worker_is_announced_and_replaced(make_stack: MakeStack) -> None:
+    stack = make_stack().start().wait_ready()
+    nc = Client()
+    await nc.connect(stack.nats_url)
+    deaths: asyncio.Queue[str] = asyncio.Queue()
+
+    async def note(message: object) -> None:
+        deaths.put_nowait(message.data.decode())  # type: ignore[attr-defined]
+
+    await nc.subscribe(Subjects().worker_died, cb=note)
+    await nc.flush()
+    worker = stack.role("worker")
+    worker_id = worker.cmdline()[worker.cmdline().index("--worker-id") + 1]
+    worker.kill()
+    assert await asyncio.wait_for(deaths.get(), 2) == worker_id
+    entries = await KvBucket(JetStream(nc), Subjects().workers_bucket).entries()
+    assert not any(entry.key.endswith(worker_id) for entry in entries)
+    await nc.close()
+
+    wait_until(lambda: "starting it again" in stack.err)
+    wait_until(lambda: _has(stack, "worker"))
+    assert worker_id not in stack.role("worker").cmdline()
+
+
+def _has(stack: LocalStack, word: str) -> bool:
+    try:
+        return bool(stack.role(word).is_running())
+    except AssertionError:
+        return False
+
+
+def test_a_dead_nats_server_comes_back_on_its_port(make_stack: MakeStack) -> None:
+    stack = make_stack().start().wait_ready()
+    port = int(stack.nats_url.rsplit(":", 1)[1])
+    first = stack.role("nats-server")
+    first.kill()
+    wait_until(lambda: "nats was killed by signal 9; starting it again" in stack.err)
+    wait_until(lambda: _answers(port))
+    assert stack.role("nats-server").pid != first.pid
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_role_that_refuses_its_configuration_ends_all(make_stack: MakeStack) -> None:
+    stack = make_stack(env={"STAND_IN_WORKER": "refuse"}).start()
+    assert stack.wait_exit() == 2
+    last = stack.err.splitlines()[-1]
+    assert last == "jetflock serve: worker: the moon is in the wrong house; wait a month"
+
+
+def test_a_role_that_keeps_dying_ends_all(make_stack: MakeStack) -> None:
+    stack = make_stack(env={"STAND_IN_DETOK": "crash"}).start()
+    assert stack.wait_exit() == 2
+    assert "detok died 4 times before it was ready" in stack.err.splitlines()[-1]
+
+
+async def test_an_existing_server_is_used_and_left_alone(
+    make_stack: MakeStack, nats_server: NatsServer
+) -> None:
+    stack = make_stack("--nats-url", nats_server.url, "--prefix", "mine").start().wait_ready()
+    assert not _has(stack, "nats-server")
+    assert not (stack.folder / "data").exists()
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+    nc = Client()
+    await nc.connect(nats_server.url)
+    assert (await nc.jetstream().stream_info("mine_REQUESTS")).config.name == "mine_REQUESTS"
+    await nc.close()
+
+
+def test_a_restart_finds_its_store(make_stack: MakeStack) -> None:
+    stack = make_stack().start().wait_ready()
+    stack.process.kill()
+    stack.process.wait()
+    stack.start().wait_ready()
+
+
+def refusal(stack: LocalStack) -> str:
+    assert stack.start().wait_exit() == 2
+    assert stack.out == ""
+    assert len(stack.err.splitlines()) == 1, stack.err
+    return stack.err
+
+
+def test_a_taken_http_port_is_refused(make_stack: MakeStack) -> None:
+    stack = make_stack()
+    with socket.create_server(("127.0.0.1", stack.port)):
+        assert "choose another by --port" in refusal(stack)
+
+
+def test_a_taken_nats_port_is_refused(make_stack: MakeStack) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        assert "choose another by --nats-port" in refusal(make_stack("--nats-port", str(port)))
+
+
+def test_a_missing_model_is_refused(make_stack: MakeStack, tmp_path: Path) -> None:
+    assert "no model at" in refusal(make_stack(str(tmp_path / "nowhere")))
+    assert "has no config.json" in refusal(make_stack(str(tmp_path)))
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "model.safetensors").touch()
+    assert "cannot read" in refusal(make_stack(str(tmp_path)))
+    (tmp_path / "model.safetensors").unlink()
+    assert "there are no weights" in refusal(make_stack(str(tmp_path)))
+
+
+def test_an_unusable_data_folder_is_refused(make_stack: MakeStack, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    stack = make_stack("--data-dir", str(tmp_path / "file" / "data"))
+    assert "name another by --data-dir" in refusal(stack)
+
+
+def test_a_data_folder_is_not_shared(make_stack: MakeStack) -> None:
+    first = make_stack().start().wait_ready()
+    second = make_stack("--data-dir", str(first.folder / "data"))
+    assert f"in use by another jetflock serve (pid {first.process.pid})" in refusal(second)
+
+
+def test_secrets_stay_off_the_command_lines(make_stack: MakeStack) -> None:
+    env = {"JETFLOCK_API_KEY": "top-secret"}
+    stack = make_stack(env=env).start().wait_ready()
+    assert "top-secret" not in stack.out + stack.err
+    assert "$JETFLOCK_API_KEY" in stack.out
+    for process in stack.processes():
+        assert "top-secret" not in " ".join(process.cmdline())
+    assert stack.role("frontend").environ()["JETFLOCK_API_KEY"] == "top-secret"
+    assert "JETFLOCK_API_KEY" not in stack.role("worker").environ()
+
+
+def test_unknown_flags_get_a_suggestion(make_stack: MakeStack) -> None:
+    stack = make_stack("--wrokers", "2", env={"COLUMNS": "200"}).start()
+    assert stack.wait_exit() == 2
+    assert "Did you mean --workers?" in stack.err + stack.out
+
+
+def test_a_yaml_file_configures_it(make_stack: MakeStack, tmp_path: Path) -> None:
+    (tmp_path / "jetflock.yaml").write_text("workers: 2\nmodel-name: from-yaml\n")
+    stack = make_stack("--config", str(tmp_path / "jetflock.yaml")).start().wait_ready()
+    assert "from-yaml" in stack.out
+    assert "2 processes" in stack.out
+    assert os.listdir(stack.folder / "data") != []
