@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -223,6 +225,28 @@ async def running_detok(config: ClusterConfig) -> AsyncIterator[Detokenizer]:
         finally:
             detok.stop()
             await asyncio.wait_for(task, 10)
+
+
+def start_detok_process(nats_url: str) -> subprocess.Popen[bytes]:
+    """`python -m detok`, for what can only be done to a process."""
+    return subprocess.Popen([sys.executable, "-m", "detok", "--nats-url", nats_url])
+
+
+async def owners(cluster: Cluster) -> dict[str, str]:
+    """Partition -> detokenizer, by the leases."""
+    entries = await cluster.bucket(cluster.subjects.leases_bucket).entries()
+    return {entry.key: entry.value.decode() for entry in entries if entry.value}
+
+
+async def wait_for_owners(cluster: Cluster, other_than: set[str], timeout_s: float = 10.0) -> float:
+    """Seconds until every partition belongs to somebody else."""
+    started = time.monotonic()
+    while True:
+        now = await owners(cluster)
+        if len(now) == cluster.subjects.num_partitions and not other_than & set(now.values()):
+            return time.monotonic() - started
+        assert time.monotonic() - started < timeout_s, f"owners are {now}"
+        await asyncio.sleep(0.01)
 
 
 @dataclass

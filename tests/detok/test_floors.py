@@ -1,0 +1,146 @@
+"""Floors advance, and a detokenizer that starts at one comes to the same text."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.protocol import End, Finish, FinishReason
+from shared.token_ids import unpack_token_ids
+from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
+
+pytestmark = pytest.mark.integration
+
+TEXT = "the quick brown fox jumps over the lazy dog"
+
+
+async def wait_for_floor(stage: Stage, floor: int, partition: int = 0) -> None:
+    bucket = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
+    for _ in range(500):
+        entry = await bucket.get(str(partition))
+        if entry is not None and int(entry.value) == floor:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"the floor is {entry and entry.value!r}, not {floor}")
+
+
+async def test_the_floor_is_the_claim_of_the_oldest_live_request(stage: Stage) -> None:
+    worker = stage.worker()
+    old, young = make_rid(stage.cluster), make_rid(stage.cluster)
+    ids = stage.ids(TEXT)
+    async with running_detok(stage.config):
+        old_epoch = await worker.claim(old)
+        young_epoch = await worker.claim(young)
+        await worker.write(young, young_epoch, 0, ids)
+        await wait_for_floor(stage, old_epoch)
+        await worker.write(old, old_epoch, 0, ids, Finish(FinishReason.STOP))
+        last = await worker.write(young, young_epoch, len(ids), [], Finish(FinishReason.STOP))
+        await wait_for_floor(stage, last + 1)
+
+
+async def test_a_restatement_lets_the_floor_pass_the_claim(stage: Stage) -> None:
+    worker, listener = stage.worker(), stage.listener
+    rid = make_rid(stage.cluster)
+    ids = stage.ids(TEXT)
+    async with running_detok(stage.config):
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, ids[:4])
+        await worker.write(rid, epoch, 4, ids[4:6])
+        restated = await worker.write(rid, epoch, 0, ids[:3])
+        await worker.write(rid, epoch, 3, ids[3:6])
+        await wait_for_floor(stage, restated)
+    listener.chunks.clear()
+    async with running_detok(stage.config):
+        await worker.write(rid, epoch, 6, ids[6:], Finish(FinishReason.STOP))
+        done = await wait_for_done(stage.cluster, rid)
+        await eventually(listener.has_finished(rid))
+    assert unpack_token_ids(done.token_ids) == ids
+    assert listener.text(rid) == done.text == TEXT
+    assert done.reply is not None  # from the ownership log, since the claim lies below the floor
+    assert listener.chunks[0].offset == 0
+
+
+async def test_a_request_taken_over_between_restatements(stage: Stage) -> None:
+    first, second, listener = stage.worker(), stage.worker(), stage.listener
+    rid = make_rid(stage.cluster)
+    ids = stage.ids(TEXT)
+    async with running_detok(stage.config):
+        epoch = await first.claim(rid)
+        await first.write(rid, epoch, 0, ids[:4])
+        await eventually(lambda: listener.text(rid) != "")
+    # While nobody reads: a new claim, an unfinished restatement.
+    newer = await second.claim(rid, prev=epoch)
+    await second.write(rid, newer, 0, ids[:2])
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await asyncio.sleep(1.2)
+    async with running_detok(stage.config):
+        await stage.cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+        done = await wait_for_done(stage.cluster, rid)
+    assert unpack_token_ids(done.token_ids) == ids[:4]
+
+
+async def test_late_frames_of_a_finished_request_do_not_bring_it_back(stage: Stage) -> None:
+    worker, cluster = stage.worker(), stage.cluster
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    async with running_detok(stage.config) as detok:
+        epoch = await worker.claim(rid)
+        last = await worker.write(rid, epoch, 0, ids, Finish(FinishReason.STOP))
+        await wait_for_done(cluster, rid)
+        await wait_for_floor(stage, last + 1)
+        await worker.write(rid, epoch, 0, ids)
+        await asyncio.sleep(0.2)
+        assert detok._gauges().requests_live == 0
+    async with running_detok(stage.config) as detok:
+        await worker.write(rid, epoch, 3, ids[3:])
+        await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+        await eventually(lambda: detok.owned == [0, 1])
+        await asyncio.sleep(0.3)
+        assert detok._gauges().requests_live == 0
+        assert detok.stats.done_written == 0
+    assert (await wait_for_done(cluster, rid)).finish == Finish(FinishReason.STOP)
+
+
+async def test_an_end_on_a_request_known_in_part_tells_the_whole(stage: Stage) -> None:
+    worker, cluster, listener = stage.worker(), stage.cluster, stage.listener
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    epoch = await worker.claim(rid)
+    await worker.write(rid, epoch, 0, ids[:3])
+    middle = await worker.write(rid, epoch, 3, ids[3:6])
+    await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % middle)
+    await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+    async with running_detok(stage.config):
+        done = await wait_for_done(cluster, rid)
+        await eventually(listener.has_finished(rid))
+    assert unpack_token_ids(done.token_ids) == ids[:6]
+    assert listener.text(rid) == done.text == stage.tokenizer.decode(ids[:6])
+
+
+async def test_a_finish_on_a_request_known_in_part_tells_the_whole(stage: Stage) -> None:
+    worker, cluster, listener = stage.worker(), stage.cluster, stage.listener
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    epoch = await worker.claim(rid)
+    await worker.write(rid, epoch, 0, ids[:3])
+    last = await worker.write(rid, epoch, 3, ids[3:], Finish(FinishReason.STOP))
+    await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % last)
+    async with running_detok(stage.config):
+        done = await wait_for_done(cluster, rid)
+        await eventually(listener.has_finished(rid))
+    assert listener.text(rid) == done.text == TEXT
+
+
+async def test_frames_that_nobody_ever_claimed_are_ignored(stage: Stage) -> None:
+    worker, listener = stage.worker(), stage.listener
+    rid, stray = make_rid(stage.cluster), make_rid(stage.cluster)
+    async with running_detok(stage.config) as detok:
+        await worker.write(stray, 1, 0, [5], Finish(FinishReason.STOP))
+        epoch = await worker.claim(rid)
+        last = await worker.write(rid, epoch, 0, stage.ids(TEXT), Finish(FinishReason.STOP))
+        await eventually(listener.has_finished(rid))
+        await wait_for_floor(stage, last + 1)
+        assert detok._gauges().requests_live == 0
+    assert stray not in listener.texts

@@ -1,0 +1,143 @@
+"""Who asks for a text from an offset on gets it, whatever state the request is in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.protocol import End, Finish, FinishReason, ReplayStatus
+from tests.detok.scripted import (
+    Listener,
+    Stage,
+    ask_replay,
+    eventually,
+    make_reply,
+    make_rid,
+    running_detok,
+    wait_for_done,
+)
+
+pytestmark = pytest.mark.integration
+
+TEXT = "the quick brown fox"
+
+
+async def test_a_running_request_and_its_rest(stage: Stage) -> None:
+    worker, cluster = stage.worker(), stage.cluster
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    second = Listener(cluster, "frontend-y")
+    await second.start()
+    async with running_detok(stage.config) as detok:
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, ids[:3])
+        await eventually(lambda: stage.listener.text(rid) != "")
+        reply = await ask_replay(cluster, rid, 2, second.subject)
+        assert reply.status is ReplayStatus.RUNNING
+        assert reply.reply == make_reply(stage.listener.subject, rid)
+        assert reply.chunk is not None
+        shown = stage.tokenizer.decode(ids[:3])
+        assert (reply.chunk.offset, reply.chunk.text) == (2, shown[2:])
+        assert (reply.chunk.position, reply.chunk.token_ids) == (3, ids[:3])
+        second.texts[rid] = shown[:2]
+        second.take(reply.chunk)
+        await worker.write(rid, epoch, 3, ids[3:], Finish(FinishReason.STOP))
+        await eventually(second.has_finished(rid))
+        await eventually(stage.listener.has_finished(rid))
+        assert detok.stats.replays == 1
+    assert second.text(rid) == stage.listener.text(rid) == TEXT
+    assert second.gaps == []
+
+
+async def test_an_offset_beyond_the_text_starts_at_its_end(stage: Stage) -> None:
+    worker = stage.worker()
+    rid = make_rid(stage.cluster)
+    async with running_detok(stage.config):
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, stage.ids("fox"))
+        await eventually(stage.listener.has_text(rid, "fox"))
+        reply = await ask_replay(stage.cluster, rid, 99, "x")
+    assert reply.chunk is not None
+    assert (reply.chunk.offset, reply.chunk.text) == (3, "")
+
+
+async def test_a_finished_request(stage: Stage) -> None:
+    worker = stage.worker()
+    rid = make_rid(stage.cluster)
+    ids = stage.ids(TEXT)
+    async with running_detok(stage.config) as detok:
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, ids, Finish(FinishReason.STOP, matched="x"))
+        await wait_for_done(stage.cluster, rid)
+        await eventually(lambda: detok._gauges().requests_live == 0)
+        reply = await ask_replay(stage.cluster, rid, 4, "x")
+    assert reply.status is ReplayStatus.DONE
+    assert reply.reply is not None
+    assert reply.chunk is not None
+    assert reply.chunk.text == TEXT[4:]
+    assert reply.chunk.token_ids == ids
+    assert reply.chunk.finish == Finish(FinishReason.STOP, matched="x")
+
+
+async def test_a_queued_request_is_remembered_until_its_claim(stage: Stage) -> None:
+    worker = stage.worker()
+    rid = make_rid(stage.cluster)
+    second = Listener(stage.cluster, "frontend-y")
+    await second.start()
+    async with running_detok(stage.config):
+        await eventually_answers(stage, rid, second.subject)
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, stage.ids(TEXT), Finish(FinishReason.STOP))
+        await eventually(second.has_finished(rid))
+    assert second.text(rid) == TEXT
+
+
+async def eventually_answers(stage: Stage, rid: str, subject: str) -> None:
+    reply = None
+    for _ in range(100):
+        try:
+            reply = await ask_replay(stage.cluster, rid, 0, subject)
+            break
+        except Exception:  # nobody owns the partition yet
+            await asyncio.sleep(0.02)
+    assert reply is not None
+    assert (reply.status, reply.chunk) == (ReplayStatus.QUEUED, None)
+
+
+async def test_a_request_that_the_detokenizer_never_read(stage: Stage) -> None:
+    """Its floor is beyond the claim, as after a floor that should not be: the log still knows."""
+    worker, cluster = stage.worker(), stage.cluster
+    other = stage.worker("other")
+    rid, neighbour = make_rid(cluster), make_rid(cluster)
+    ids = stage.ids(TEXT)
+    first = await worker.claim(rid)
+    await worker.write(rid, first, 0, ids[:2])
+    second = await other.claim(rid, prev=first)
+    await worker.write(rid, first, 2, ids[:1] * 3)  # a zombie
+    await other.write(rid, second, 0, ids[:4])
+    last = await worker.write(neighbour, 1, 0, [5])
+    await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % (last + 1))
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        reply = await ask_replay(cluster, rid, 1, "jf.out.y")
+        assert reply.status is ReplayStatus.RUNNING
+        assert reply.chunk is not None
+        assert reply.chunk.token_ids == ids[:4]
+        assert reply.chunk.text == stage.tokenizer.decode(ids[:4])[1:]
+        await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+        done = await wait_for_done(cluster, rid)
+    assert done.text == stage.tokenizer.decode(ids[:4])
+    assert done.finish == Finish(FinishReason.CANCEL)
+
+
+async def test_nonsense_gets_no_answer_and_does_no_harm(stage: Stage) -> None:
+    worker, nc = stage.worker(), stage.cluster.nc
+    rid = make_rid(stage.cluster)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await nc.publish(stage.cluster.subjects.replay(0), b"\xc1", reply="x.y")
+        await nc.publish(stage.cluster.subjects.replay(0), b"")
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, stage.ids(TEXT), Finish(FinishReason.STOP))
+        await eventually(stage.listener.has_finished(rid))

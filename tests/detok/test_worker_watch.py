@@ -1,0 +1,166 @@
+"""Dead workers lose their requests at once; stopped ones are told that they did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from nats.aio.msg import Msg
+
+from shared.codec import decode_control
+from shared.heartbeat import Heartbeat
+from shared.protocol import ControlMessage, End, Fenced, FinishReason, WorkerCard, WorkerState
+from shared.streams import ensure_consumers
+from tests.detok.scripted import POOL, ScriptedWorker, Stage, eventually, make_rid, running_detok
+
+pytestmark = pytest.mark.integration
+
+
+class Queue:
+    """Takes requests from the real queue, as a worker does, and remembers its ack subjects."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.ack_subjects: list[str] = []
+
+    async def put(self, rid: str) -> None:
+        cluster = self._stage.cluster
+        await ensure_consumers(cluster.js, cluster.subjects, POOL, ack_wait_s=60)
+        subject = cluster.subjects.request(POOL, "interactive")
+        await cluster.js.publish(subject, rid.encode(), msg_id=rid)
+
+    async def take(self, timeout_s: float = 5.0) -> str:
+        cluster = self._stage.cluster
+        inbox = cluster.nc.new_inbox()
+        taken: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        async def on_message(message: Msg) -> None:
+            if message.reply and not taken.done():
+                taken.set_result(message)
+
+        subscription = await cluster.nc.subscribe(inbox, cb=on_message)
+        name = cluster.subjects.consumer(POOL, "interactive")
+        stream = cluster.subjects.requests_stream
+        await cluster.nc.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+            b'{"batch": 1, "expires": %d}' % int(timeout_s * 1e9),
+            reply=inbox,
+        )
+        try:
+            message = await asyncio.wait_for(taken, timeout_s)
+        finally:
+            await subscription.unsubscribe()
+        return message.reply
+
+
+def heartbeat_of(stage: Stage, worker: ScriptedWorker) -> Heartbeat:
+    bucket = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
+    card = WorkerCard(worker.id, POOL, "m", "r", WorkerState.READY)
+    return Heartbeat(bucket, f"{POOL}.{worker.id}", lambda: card)
+
+
+async def notices(stage: Stage) -> list[ControlMessage]:
+    heard: list[ControlMessage] = []
+
+    async def on_message(message: Msg) -> None:
+        heard.append(decode_control(message.data))
+
+    await stage.cluster.nc.subscribe(stage.cluster.subjects.control(POOL), cb=on_message)
+    await stage.cluster.nc.flush()
+    return heard
+
+
+async def test_a_report_of_death_gives_the_request_back_in_milliseconds(stage: Stage) -> None:
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        epoch = await worker.claim(rid, ack_subject=await queue.take())
+        await worker.write(rid, epoch, 0, stage.ids("fox"))
+        await eventually(stage.listener.has_text(rid, "fox"))
+        again = asyncio.create_task(queue.take())
+        await asyncio.sleep(0.1)
+        assert not again.done()
+        died_at = time.monotonic()
+        await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, worker.id.encode())
+        await again
+        assert time.monotonic() - died_at < 0.5
+        assert detok.stats.naks == 1
+        # A claim that was already in the log when the death became known, but is read later.
+        late = make_rid(stage.cluster, 1)
+        await queue.put(late)
+        await worker.claim(late, ack_subject=await queue.take())
+        await queue.take()
+        assert detok.stats.naks == 2
+
+
+async def test_a_heartbeat_that_stops_gives_the_request_back(stage: Stage) -> None:
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    heartbeat = asyncio.create_task(heartbeat_of(stage, worker).run())
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        await worker.claim(rid, ack_subject=await queue.take())
+        await asyncio.sleep(2.5)
+        assert detok.stats.naks == 0
+        heartbeat.cancel()
+        await queue.take()
+        assert detok.stats.naks == 1
+
+
+async def test_a_claim_of_a_worker_never_seen_waits_for_the_ttl(stage: Stage) -> None:
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    async with running_detok(stage.config) as detok:
+        await queue.put(rid)
+        await worker.claim(rid, ack_subject=await queue.take())
+        started = time.monotonic()
+        await queue.take(timeout_s=8.0)
+        assert 3.5 < time.monotonic() - started < 7.0
+        assert detok.stats.naks == 1
+
+
+async def test_only_the_last_claim_is_given_back(stage: Stage) -> None:
+    dead, alive, queue = stage.worker("dead"), stage.worker("alive"), Queue(stage)
+    rid = make_rid(stage.cluster)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        ack_subject = await queue.take()
+        epoch = await dead.claim(rid, ack_subject=ack_subject)
+        await alive.claim(rid, prev=epoch, ack_subject=ack_subject)
+        await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, dead.id.encode())
+        await asyncio.sleep(0.5)
+        assert detok.stats.naks == 0
+
+
+async def test_a_new_claim_tells_the_old_writer(stage: Stage) -> None:
+    old, new, rid = stage.worker("old"), stage.worker("new"), make_rid(stage.cluster)
+    heard = await notices(stage)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        epoch = await old.claim(rid)
+        newer = await new.claim(rid, prev=epoch)
+        await eventually(lambda: heard == [Fenced(rid, epoch, old.id)])
+        for i in range(20):
+            await old.write(rid, epoch, i, [5])
+        await new.write(rid, newer, 0, stage.ids("fox"))
+        await eventually(stage.listener.has_text(rid, "fox"))
+        assert heard == [Fenced(rid, epoch, old.id)]
+        assert detok.stats.fenced_entries == 20
+        await asyncio.sleep(1.0)
+        await old.write(rid, epoch, 20, [5])
+        await eventually(lambda: len(heard) == 2)
+
+
+async def test_a_worker_that_did_not_hear_of_the_end_is_told(stage: Stage) -> None:
+    worker, rid = stage.worker(), make_rid(stage.cluster)
+    heard = await notices(stage)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        epoch = await worker.claim(rid)
+        await stage.cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+        await eventually(stage.listener.has_finished(rid))
+        assert heard == []
+        await worker.write(rid, epoch, 0, [5])
+        await eventually(lambda: heard == [Fenced(rid, epoch, worker.id)])
