@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from typing import Annotated
@@ -10,7 +11,8 @@ from typing import Annotated
 import uvloop
 
 from frontend.config import FrontendConfig
-from frontend.frontend import ROLE, Frontend
+from frontend.frontend import Frontend
+from frontend.frontend_role import ROLE
 from frontend.listener import bind
 from frontend.metrics import FrontendMetrics
 from shared.cluster import open_cluster
@@ -23,6 +25,7 @@ from shared.subjects import new_incarnation
 def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  # noqa: B008
     """Serve the HTTP and NATS APIs."""
     setup_logging(ROLE, config.log_level, config.log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config.api_keys()
     listener = bind(config.host, config.port)
     uvloop.run(serve(config, listener))

@@ -152,7 +152,7 @@ class App:
                     event_id.group_id, event_id, caller, stream=True
                 )
             else:
-                answer = await self._inference.start(surface, raw, caller)
+                answer = await self._inference.start(surface, parse_object(raw), caller)
             return AnswerResponse(self._inference, answer, self._ping_interval_s)
 
         return start

@@ -13,6 +13,7 @@ from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
+from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Interrupt
 from frontend.http_request import CallerReader
@@ -20,6 +21,8 @@ from frontend.inference import Inference
 from frontend.listener import http_server
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
+from frontend.nats_service import NatsService
+from frontend.orphan_sweeper import OrphanSweeper
 from frontend.prompt_encoder import PromptEncoder
 from frontend.replayer import Replayer
 from frontend.reply_router import ReplyRouter
@@ -32,8 +35,6 @@ from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard, Surface
-
-ROLE = "frontend"
 
 log = get_logger(__name__)
 
@@ -95,6 +96,10 @@ class Frontend:
             cors_origins=config.cors_origins,
         )
         self._server = http_server(app, config.shutdown_timeout_s)
+        self._service = NatsService(
+            cluster.nc, config.service_name, self.inference, self._models, callers, metrics
+        )
+        self._sweeper = OrphanSweeper(cluster, self._terminator, frontend_id, config.orphan_wait_s)
         card = RoleCard(
             id=frontend_id,
             role=ROLE,
@@ -120,9 +125,17 @@ class Frontend:
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(part.run())
-                    for part in (self._models, self._replayer, self._watch, self._heartbeat)
+                    for part in (
+                        self._models,
+                        self._replayer,
+                        self._watch,
+                        self._heartbeat,
+                        self._sweeper,
+                    )
                 ]
                 tasks.create_task(self._server.serve([self._listener]))
+                if self._config.service_name:
+                    tasks.create_task(self._service.run())
                 log.info("frontend_listening", host=self._config.host, port=self.port)
                 await self._stopping.wait()
                 await self._drain()
@@ -134,6 +147,7 @@ class Frontend:
     async def _drain(self) -> None:
         """Answer 503, let running streams finish, close the rest: clients resume elsewhere."""
         self.inference.is_draining = True
+        self._service.stop()
         log.info("frontend_drains", running=self.inference.num_open)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.inference.wait_closed(), self._config.shutdown_timeout_s)

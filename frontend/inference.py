@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from frontend.access_log import log_finished
 from frontend.chat_request import ChatRequests
@@ -17,7 +18,6 @@ from frontend.generation import Generation, Interrupt, Timings
 from frontend.job import Caller, Job
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
-from frontend.request_body import parse_object
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter, prompt_object
 from frontend.terminator import Terminator
@@ -77,14 +77,14 @@ class Inference:
         """Until no transport sends an answer."""
         await self._all_closed.wait()
 
-    async def start(self, surface: Surface, raw: bytes, caller: Caller) -> Answer:
+    async def start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         """Validate, tokenize, and put into the queue. Returns once it is stored there.
 
         Raises RequestError.
         """
         self._refuse_when_draining()
         arrived_at = asyncio.get_running_loop().time()
-        job = await self._requests[surface].job(parse_object(raw))
+        job = await self._requests[surface].job(body)
         group_id = new_rid()
         requests = job.requests(
             group_id,

@@ -28,13 +28,15 @@ from shared.protocol import (
 )
 from shared.subjects import JOB_CLASSES
 
+STOP = Finish(FinishReason.STOP)
+
 
 @dataclass
 class Script:
     """What the fake says to a request: pieces of text, one token each."""
 
     pieces: list[str]
-    finish: Finish = Finish(FinishReason.STOP)
+    finish: Finish = STOP
     delay_s: float = 0.0  # before each piece
     gate: asyncio.Event | None = None  # waited for after the first piece
     lose: frozenset[int] = frozenset()  # pieces that are not sent, only replayed
@@ -91,7 +93,10 @@ class FakeBackend:
             await self.hold.wait()
             with contextlib.suppress(NatsTimeoutError):
                 for message in await consumer.fetch(1, timeout=0.5):
-                    tasks.create_task(self._serve(message))
+                    if self.hold.is_set():
+                        tasks.create_task(self._serve(message))
+                    else:  # this pull was under way before
+                        await message.nak()
 
     async def _serve(self, message: Msg) -> None:
         request = decode(GenerateRequest, message.data)

@@ -1,0 +1,3 @@
+"""The name of this role in heartbeats and logs."""
+
+ROLE = "frontend"
