@@ -10,6 +10,7 @@ import msgspec
 
 from shared.codec import encode
 from shared.errors import BrokerError
+from shared.event_wait import wait_event
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
 from shared.streams import HEARTBEAT_INTERVAL_S
@@ -40,8 +41,7 @@ class Heartbeat:
             while True:
                 self._wake.clear()
                 await self.beat()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), HEARTBEAT_INTERVAL_S)
+                await wait_event(self._wake, HEARTBEAT_INTERVAL_S)
         finally:
             with contextlib.suppress(BrokerError):
                 await self._bucket.delete(self._key)

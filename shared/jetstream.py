@@ -19,6 +19,7 @@ from nats.errors import ConnectionClosedError, NoRespondersError, OutboundBuffer
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
+from shared.event_wait import raise_if_cancelled
 
 ERR_WRONG_LAST_SEQUENCE = 10071
 ERR_WRONG_LAST_SEQUENCE_CLUSTER = 10164
@@ -164,7 +165,8 @@ class JetStream:
         try:
             query = msgspec.json.encode({"seq": seq, "next_by_subj": subject, "batch": batch})
             await self.nc.publish(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
-            status = await asyncio.wait_for(ended, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                status = await ended
             if status not in ("204", "404"):
                 raise BrokerError(f"direct get of {subject} answered status {status}")
         except TimeoutError as exc:
@@ -197,11 +199,13 @@ class JetStream:
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
         try:
-            return await self.nc.request(subject, payload, self._timeout_s, headers=headers)
+            answer = await self.nc.request(subject, payload, self._timeout_s, headers=headers)
         except (NatsTimeoutError, NoRespondersError, OutboundBufferLimitError) as exc:
             raise BrokerUnavailable(f"no answer from JetStream on {subject}") from exc
         except ConnectionClosedError as exc:
             raise BrokerUnavailable("the connection to NATS is closed") from exc
+        raise_if_cancelled()
+        return answer
 
 
 def parse_time(text: str) -> datetime.datetime:

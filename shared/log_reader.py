@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.errors import BrokerError
+from shared.event_wait import wait_event
 from shared.jetstream import JetStream
 from shared.log import get_logger
 
@@ -126,9 +127,9 @@ class LogReader:
         """Return when the consumer has a gap, is silent, or may have died with its connection."""
         reconnects = self._nc.stats["reconnects"]
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gap.wait(), _WATCH_INTERVAL_S)
-            if self._gap.is_set() or self._nc.stats["reconnects"] != reconnects:
+            if await wait_event(self._gap, _WATCH_INTERVAL_S):
+                return
+            if self._nc.stats["reconnects"] != reconnects:
                 return
             if time.monotonic() - self._last_heard > _SILENCE_S and self._nc.is_connected:
                 return

@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from shared.errors import BrokerUnavailable
+from shared.event_wait import raise_if_cancelled
 from shared.jetstream import HEADER_MSG_ID
 
 
@@ -62,6 +63,7 @@ class Acknowledger:
             await self._nc.request(ack_subject, b"+ACK", self._timeout_s)
         except NatsError as exc:
             raise BrokerUnavailable(f"no answer to an ack: {exc}") from exc
+        raise_if_cancelled()
 
     async def nak(self, ack_subject: str, delay_s: float = 0.0) -> None:
         """Give the request back: it is delivered again, to anybody, after the delay."""

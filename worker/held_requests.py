@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from shared.event_wait import wait_event
 from worker.held_request import HeldRequest, HoldState
 
 
@@ -55,8 +56,4 @@ class HeldRequests:
             self._empty.set()
 
     async def wait_empty(self, timeout_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._empty.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return await wait_event(self._empty, timeout_s)

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
+from shared.event_wait import wait_event
 from shared.log import get_logger
 from shared.subjects import JOB_CLASSES, Subjects
 from worker.delivery import Delivery
@@ -56,7 +57,7 @@ class RequestPuller:
         self._pool = pool
         self._num_credits = num_credits
         self._on_delivery = on_delivery
-        self._inbox = nc.new_inbox()
+        self._inbox = ""
         self._pulls: dict[int, _Pull] = {}
         self._pull_ids = itertools.count(1)
         self._wake = asyncio.Event()
@@ -73,6 +74,8 @@ class RequestPuller:
 
     async def run(self) -> None:
         """Pull until cancelled. What is delivered afterwards still reaches `on_delivery`."""
+        self._pulls.clear()
+        self._inbox = self._nc.new_inbox()  # the server forgets the pulls of the last run
         subscription = await self._nc.subscribe(f"{self._inbox}.*", cb=self._on_message)
         try:
             while True:
@@ -80,8 +83,7 @@ class RequestPuller:
                 self._forget_dead_pulls()
                 await self._pull_urgent()
                 await self._maybe_pull_background()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _TICK_S)
+                await wait_event(self._wake, _TICK_S)
         finally:
             await self._drain(subscription)
 

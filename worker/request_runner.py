@@ -108,7 +108,6 @@ class RequestRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                self._pulling = tasks.create_task(self._puller.run())
                 tasks.create_task(self._token_log.run())
                 tasks.create_task(self._keeper.run())
         finally:
@@ -119,8 +118,7 @@ class RequestRunner:
         """Stop pulling, hand over what runs, see through what is finished."""
         log.info("draining", num_requests=len(self._held_requests))
         self._is_draining = True
-        if self._pulling is not None:
-            self._pulling.cancel()
+        await self._stop_pulling()
         await self._release_all(crashed=False)
         await self._held_requests.wait_empty(self._config.drain_timeout_s)
         with contextlib.suppress(NatsError, TimeoutError):
@@ -132,11 +130,21 @@ class RequestRunner:
         self._token_log.resend()
 
     def on_ready(self) -> None:
-        self._puller.wake()
+        assert self._tasks is not None, "run() comes first"
+        if self._pulling is None and not self._is_draining:
+            self._pulling = self._tasks.create_task(self._puller.run())
 
     async def on_engine_died(self) -> None:
         """Its requests go back to the queue at once: others may have an engine."""
+        await self._stop_pulling()
         await self._release_all(crashed=True)
+
+    async def _stop_pulling(self) -> None:
+        """What has been asked for may still come, and is given back."""
+        pulling, self._pulling = self._pulling, None
+        if pulling is not None:
+            pulling.cancel()
+            await asyncio.wait([pulling])
 
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self._keeper.step_age_s)

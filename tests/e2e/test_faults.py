@@ -212,7 +212,7 @@ async def test_a_client_that_goes_away_ends_its_request_within_a_second(stack: R
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
     stream = Stream()
-    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=4000)))
+    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=800)))
     await stream.wait_for_tokens(10)
     assert await stack.num_queued() == 1
     running.cancel()
@@ -225,7 +225,7 @@ async def test_a_client_that_goes_away_ends_its_request_within_a_second(stack: R
 async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
-    body = completion_body(max_tokens=4000, stream=False)
+    body = completion_body(max_tokens=800, stream=False)
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(f"{stack.url()}/v1/completions", json=body, timeout=1)
