@@ -1,0 +1,102 @@
+"""What the Python client returns: pieces of text as they come, and the whole at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New text of one choice. `str(chunk)` is the text."""
+
+    text: str
+    choice_idx: int = 0
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] = ()  # for requests by `prompt` or `input_ids`
+    event_id: str = ""  # `Client.resume(event_id)` goes on after this chunk
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer; a request with `n` has several."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    token_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished request. `text` and `finish_reason` are those of the first choice."""
+
+    request_id: str
+    choices: tuple[Choice, ...]
+    usage: Usage | None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.choices[0].finish_reason
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event says of one choice, whatever API the request came through."""
+
+    choice_idx: int
+    text: str
+    finish_reason: str | None
+    token_ids: tuple[int, ...] = ()
+
+
+def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
+    """Of a chat chunk, a completion chunk, or an object of /generate."""
+    if "choices" not in event:
+        reason = event["meta_info"]["finish_reason"]
+        yield Piece(
+            event.get("index", 0),
+            event["text"],
+            reason["type"] if reason else None,
+            tuple(event["output_ids"]),
+        )
+        return
+    for choice in event["choices"]:
+        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+        yield Piece(choice["index"], text or "", choice["finish_reason"])
+
+
+def usage_of(event: dict[str, Any]) -> Usage | None:
+    """Of the event that carries it; /generate counts each choice on its own."""
+    if (usage := event.get("usage")) is not None:
+        details = usage.get("prompt_tokens_details") or {}
+        return Usage(
+            usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens", 0)
+        )
+    meta = event.get("meta_info")
+    if meta is None or meta["finish_reason"] is None:
+        return None
+    return Usage(meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"])
