@@ -78,6 +78,12 @@ class Stream:
             assert time.monotonic() < deadline, f"only {self.position} tokens came"
             await asyncio.sleep(0.005)
 
+    async def moves(self, for_s: float = 0.5) -> bool:
+        """Whether tokens still come."""
+        before = self.position
+        await asyncio.sleep(for_s)
+        return self.position > before
+
     async def _read(self, response: httpx.Response) -> None:
         if response.status_code != 200:
             await response.aread()

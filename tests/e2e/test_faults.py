@@ -22,6 +22,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 NUM_STREAMS = 8
+NUM_TOKENS = 200
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
         yield running
 
 
-async def expected_texts(stack: RoleStack) -> list[str]:
+async def expected_texts(stack: RoleStack, num_tokens: int = NUM_TOKENS) -> list[str]:
     streams = await asyncio.gather(
-        *(run_stream(stack.url(), seed=seed) for seed in range(NUM_STREAMS))
+        *(run_stream(stack.url(), seed=seed, max_tokens=num_tokens) for seed in range(NUM_STREAMS))
     )
     texts = [stream.text for stream in streams]
     assert len(set(texts)) == NUM_STREAMS, "the streams must differ to be told apart"
@@ -42,18 +43,22 @@ async def expected_texts(stack: RoleStack) -> list[str]:
 class Disturbed:
     """Streams that run while something dies."""
 
-    def __init__(self, stack: RoleStack) -> None:
+    def __init__(self, stack: RoleStack, num_tokens: int = NUM_TOKENS) -> None:
+        self._num_tokens = num_tokens
         self.streams = [Stream() for _ in range(NUM_STREAMS)]
         self._url = stack.url()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, num_tokens: int = 40) -> None:
         self._tasks = [
-            asyncio.create_task(stream.post(self._url, completion_body(seed=seed)))
+            asyncio.create_task(
+                stream.post(self._url, completion_body(seed=seed, max_tokens=self._num_tokens))
+            )
             for seed, stream in enumerate(self.streams)
         ]
         for stream in self.streams:
             await stream.wait_for_tokens(num_tokens)
+        assert not any(stream.is_done for stream in self.streams), "too late to disturb them"
 
     async def finish(self) -> None:
         async with asyncio.timeout(60):
@@ -75,13 +80,11 @@ async def assert_queue_empty(stack: RoleStack) -> None:
 
 
 async def test_a_worker_killed_with_9_loses_and_repeats_nothing(stack: RoleStack) -> None:
-    first = stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(1)
+    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
     await disturbed.start()
-    stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(2)
     first.kill()
     await disturbed.finish()
     disturbed.assert_texts(expected)
@@ -142,35 +145,48 @@ async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> 
 
 
 async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> None:
-    first = stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(1)
+    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
-    await disturbed.start(20)
-    stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(2)
+    await disturbed.start()
     first.freeze()
-    first.engine().suspend()
-    # Until the other worker has taken over all of them, and made something of them.
-    for stream in disturbed.streams:
-        await stream.wait_for_tokens(stream.position + 60)
-    first.engine().resume()
+    await disturbed.finish()  # the other worker has taken all of them over
     first.thaw()
-    await disturbed.finish()
     disturbed.assert_texts(expected)
     await assert_queue_empty(stack)
     assert first.is_alive
     await stack.wait_until(lambda: "fenced" in first.log)
 
 
+async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
+    stack: RoleStack,
+) -> None:
+    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
+    num_tokens = 700
+    expected = await expected_texts(stack, num_tokens)
+    disturbed = Disturbed(stack, num_tokens)
+    await disturbed.start()
+    first.freeze()
+    first.engine().suspend()
+    held = [stream for stream in disturbed.streams if not await stream.moves()]
+    assert held, "the frozen worker held nothing"
+    for stream in held:
+        await stream.wait_for_tokens(stream.position + 30)
+    first.engine().resume()
+    first.thaw()
+    await disturbed.finish()
+    disturbed.assert_texts(expected)
+    await assert_queue_empty(stack)
+
+
 async def test_a_draining_worker_hands_over_within_a_second(stack: RoleStack) -> None:
-    first = stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(1)
+    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
     await disturbed.start()
-    stack.start_worker(*SCRIPTED)
-    await stack.wait_ready(2)
     seconds = await asyncio.to_thread(first.stop)
     await disturbed.finish()
     disturbed.assert_texts(expected)
