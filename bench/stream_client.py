@@ -41,21 +41,15 @@ class StreamResult:
 
 class _StreamProtocol(asyncio.Protocol):
     def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
         self._result: StreamResult | None = None
         self._done: asyncio.Future[StreamResult] | None = None
         self._tail = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def request(self, payload: bytes) -> asyncio.Future[StreamResult]:
-        assert self._transport is not None
+    def request(self, transport: asyncio.Transport, payload: bytes) -> asyncio.Future[StreamResult]:
         self._done = asyncio.get_running_loop().create_future()
         self._tail = b""
         self._result = StreamResult(time.perf_counter())
-        self._transport.write(payload)
+        transport.write(payload)
         return self._done
 
     def data_received(self, data: bytes) -> None:
@@ -66,10 +60,10 @@ class _StreamProtocol(asyncio.Protocol):
         data = self._tail + data
         if result.status == 0:
             result.status = int(data[9:12])
-        start = data.rfind(b"id: ")
-        end = data.find(b"\n", start)
+        start = data.rfind(b"\nid: ")
+        end = data.find(b"\n", start + 1)
         if start >= 0 and end > start:
-            num_tokens = int(data[start + 4 : end].split(b".")[1])
+            num_tokens = int(data[start + 5 : end].split(b".")[1])
             if num_tokens > result.num_tokens:
                 result.num_tokens = num_tokens
                 result.arrivals.append((now, num_tokens))
@@ -118,7 +112,7 @@ class StreamClient:
             try:
                 while left > 0:
                     left -= 1
-                    results.append(await protocol.request(self._payload))
+                    results.append(await protocol.request(transport, self._payload))
             finally:
                 transport.close()
 
