@@ -56,6 +56,7 @@ class Frontend:
         self._cluster = cluster
         self._listener = listener
         self._stopping = asyncio.Event()
+        self.started = asyncio.Event()
         self._encoder = PromptEncoder()
         self._models = ModelDirectory(catalog)
         self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id))
@@ -136,6 +137,8 @@ class Frontend:
                 tasks.create_task(self._server.serve([self._listener]))
                 if self._config.service_name:
                     tasks.create_task(self._service.run())
+                    await self._service.started.wait()
+                self.started.set()
                 log.info("frontend_listening", host=self._config.host, port=self.port)
                 await self._stopping.wait()
                 await self._drain()

@@ -86,6 +86,7 @@ class GenerateRequests:
         flat = {**raw, **(nested or {})}
         refuse_unsupported(flat, _REFUSED)
         self._unknown.note(flat, _KNOWN)
+        uses_new_name = flat.get("max_new_tokens") is not None
         for alias, name in _ALIASES.items():
             if flat.get(alias) is not None:
                 flat[name] = flat[alias]
@@ -95,6 +96,9 @@ class GenerateRequests:
         if body.text is not None and body.input_ids is not None:
             raise InvalidRequest("give 'text' or 'input_ids', not both", param="input_ids")
         prompts = prompt_list(body.text if name == "text" else body.input_ids, name)
+        if any(isinstance(prompt, str) != (name == "text") for prompt in prompts):
+            wanted = "text" if name == "text" else "token ids"
+            raise InvalidRequest(f"'{name}' must hold {wanted}", param=name, code="invalid_type")
         if body.model:
             model = await self._models.model(body.model)
         else:
@@ -104,7 +108,7 @@ class GenerateRequests:
             model.card,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             prompt_param=name,
-            max_tokens_param="max_tokens" if "max_tokens" in flat else "max_new_tokens",
+            max_tokens_param="max_new_tokens" if uses_new_name else "max_tokens",
             use_model_defaults=self._use_model_defaults,
         )
         return Job(

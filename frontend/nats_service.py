@@ -80,6 +80,7 @@ class NatsService:
         self._callers = callers
         self._metrics = metrics
         self._stopping = asyncio.Event()
+        self.started = asyncio.Event()
 
     def stop(self) -> None:
         """Take no more requests; what runs goes on."""
@@ -89,6 +90,7 @@ class NatsService:
         """Serve until stopped, and until the last answer is out."""
         async with asyncio.TaskGroup() as tasks:
             service = await self._start(tasks)
+            self.started.set()
             try:
                 await self._stopping.wait()
             finally:
@@ -116,6 +118,8 @@ class NatsService:
                 subject=subject,
                 handler=self._endpoint(subject, handler, tasks),
             )
+        with contextlib.suppress(nats.errors.Error):
+            await self._nc.flush()  # from here on the server knows of them
         return service
 
     def _endpoint(

@@ -72,6 +72,7 @@ async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[
         frontend = Frontend(config, cluster, frontend_id, bind(config.host, 0), metrics)
         task = asyncio.create_task(frontend.run())
         try:
+            await asyncio.wait_for(frontend.started.wait(), 10)
             yield RunningFrontend(frontend, frontend_id, metrics, task)
         finally:
             frontend.stop()

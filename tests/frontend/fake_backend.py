@@ -113,7 +113,7 @@ class FakeBackend:
             await self._say(run, piece, script.finish if is_last else None, script, i)
             if i == 0 and script.gate is not None:
                 await script.gate.wait()
-        while run.finish is None and script.never_finish:
+        while run.finish is None and script.never_finish:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         if not script.pieces and run.finish is None:
             await self._say(run, "", script.finish, script, 0)

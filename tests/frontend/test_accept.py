@@ -54,7 +54,7 @@ async def test_503_while_nats_is_away_and_200_when_it_is_back(stack: Stack) -> N
     async with running.client() as client:
         assert (await client.post(CHAT, json=BODY)).status_code == 200
         stack.server.kill()
-        while (await client.get("/ready")).status_code == 200:
+        while (await client.get("/ready")).status_code == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         began = time.monotonic()
         refused = await client.post(CHAT, json=BODY)
@@ -79,7 +79,7 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
             stack.server.resume()
         assert refused.status_code == 503
         await until_queued(stack, 0)
-        late = [run for run in list(stack.backend.runs.values())[1:]]
+        late = list(stack.backend.runs.values())[1:]
         assert len(late) <= 1  # the retry was a duplicate by its message id
 
 

@@ -111,11 +111,14 @@ async def test_abort_ends_a_stream_on_any_frontend(stack: Stack) -> None:
 async def test_abort_of_a_queued_request(stack: Stack) -> None:
     stack.backend.hold.clear()
     first, second = await stack.start_frontend(), await stack.start_frontend()
-    async with first.client() as client, second.client() as other:
-        async with client.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
-            rid = response.headers["x-request-id"]
-            aborted = await other.post("/abort_request", json={"rid": rid})
-            assert aborted.json() == {"rid": rid, "num_aborted": 1}
+    async with (
+        first.client() as client,
+        second.client() as other,
+        client.stream("POST", CHAT, json={**BODY, "stream": True}) as response,
+    ):
+        rid = response.headers["x-request-id"]
+        aborted = await other.post("/abort_request", json={"rid": rid})
+        assert aborted.json() == {"rid": rid, "num_aborted": 1}
     await assert_ended(stack, rid, FinishReason.CANCEL, within_s=0.5, by=second)
 
 
@@ -146,7 +149,7 @@ async def test_a_dead_frontends_requests_are_ended(stack: Stack) -> None:
 
 
 async def first_rid(stack: Stack) -> str:
-    while not stack.backend.runs:
+    while not stack.backend.runs:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return next(iter(stack.backend.runs))
 

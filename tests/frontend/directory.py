@@ -1,0 +1,53 @@
+"""A model directory without NATS."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from frontend.chat_request import ChatRequests
+from frontend.completion_request import CompletionRequests
+from frontend.generate_request import GenerateRequests
+from frontend.model_directory import ModelDirectory
+from frontend.prompt_encoder import PromptEncoder
+from shared.protocol import ModelCard
+from shared.tokenizer_bundle import TokenizerBundle
+from tests.frontend.tiny_model import CHATML, make_bundle, make_card
+
+
+class FakeCatalog:
+    """Cards and one bundle."""
+
+    def __init__(self, bundle: TokenizerBundle, *cards: ModelCard) -> None:
+        self._bundle = bundle
+        self._cards = list(cards)
+        self.num_reads = 0
+
+    async def cards(self) -> list[ModelCard]:
+        self.num_reads += 1
+        return self._cards
+
+    async def bundle(self, content_hash: str) -> TokenizerBundle:
+        assert content_hash == self._bundle.content_hash
+        await asyncio.sleep(0)
+        return self._bundle
+
+
+def make_directory(
+    *names: str, chat_template: str | None = CHATML, **changes: Any
+) -> ModelDirectory:
+    bundle = make_bundle(chat_template)
+    cards = [make_card(bundle, name, **changes) for name in names or ("tiny",)]
+    return ModelDirectory(FakeCatalog(bundle, *cards))  # type: ignore[arg-type]
+
+
+class AllRequests:
+    """The three kinds of bodies, on one directory."""
+
+    def __init__(self, directory: ModelDirectory, *, use_model_defaults: bool = True) -> None:
+        encoder = PromptEncoder()
+        self.chat = ChatRequests(directory, encoder, use_model_defaults=use_model_defaults)
+        self.completions = CompletionRequests(
+            directory, encoder, use_model_defaults=use_model_defaults
+        )
+        self.generate = GenerateRequests(directory, encoder, use_model_defaults=use_model_defaults)
