@@ -96,12 +96,18 @@ class LocalStack:
         """The whole tree below `jetflock serve`."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def role(self, word: str) -> psutil.Process:
-        """The process whose command line has this word."""
-        for process in psutil.Process(self.process.pid).children():
-            if any(word in Path(part).name for part in process.cmdline()):
-                return process
-        raise AssertionError(f"no {word}: {self.err}")
+    def roles(self, name: str) -> list[psutil.Process]:
+        """The processes of a role, by a word at the start of their command lines."""
+        return [
+            process
+            for process in psutil.Process(self.process.pid).children()
+            if any(name == Path(word).name for word in process.cmdline()[:4])
+        ]
+
+    def role(self, name: str) -> psutil.Process:
+        found = self.roles(name)
+        assert found, f"no {name}: {self.err}"
+        return found[0]
 
     @property
     def nats_url(self) -> str:

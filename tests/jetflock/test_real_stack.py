@@ -1,0 +1,138 @@
+"""`jetflock serve` with the real roles: the ready block, examples, faults, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetflock import Client
+from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+TOKEN_S = 0.01
+SCRIPTED = (
+    "--scripted",
+    *("--scripted-token-s", str(TOKEN_S)),
+    *("--scripted-token-low", "300"),
+    *("--scripted-token-high", "1200"),
+)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """With the demo model, as a person would start it."""
+    stack = LocalStack(tmp_path_factory.mktemp("demo"), program=REAL_ROLES)
+    yield stack.start().wait_ready(120)
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+
+
+@pytest.fixture(scope="module")
+def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Two workers without a model, at a known pace."""
+    folder = tmp_path_factory.mktemp("scripted")
+    stack = LocalStack(folder, *SCRIPTED, "--workers", "2", program=REAL_ROLES)
+    yield stack.start().wait_ready(60)
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+
+
+def test_the_curl_of_the_ready_block_works(stack: LocalStack) -> None:
+    curl = next(line for line in stack.out.splitlines() if "curl " in line)
+    done = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["model"] == "jetflock-demo"
+    assert answer["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    "example", ["nats_client.py", "sync_client.py", "plain_nats.py", "openai_client.py", "curl.sh"]
+)
+def test_examples_run(stack: LocalStack, example: str) -> None:
+    program = "bash" if example.endswith(".sh") else sys.executable
+    is_http = example in ("openai_client.py", "curl.sh")
+    address = f"http://127.0.0.1:{stack.port}" if is_http else stack.nats_url
+    done = subprocess.run(
+        [program, REPOSITORY / "examples" / example, address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 40
+
+
+@pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
+async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
+    async with await Client.connect(scripted_stack.nats_url) as client:
+        params = {"max_tokens": 200, "seed": 7, "ignore_eos": True}
+        expected = await client.generate("Once upon a time", **params)  # type: ignore[arg-type]
+        job = await client.submit("Once upon a time", **params)  # type: ignore[arg-type]
+        await anext(aiter(job))
+        kill_all(scripted_stack, role)
+        result = await asyncio.wait_for(job.result(), 60)
+    assert result.text == expected.text
+    assert result.finish_reason == "length"
+    assert result.choices[0].token_ids == expected.choices[0].token_ids
+
+
+def kill_all(stack: LocalStack, role: str) -> None:
+    """All processes of a role: of two workers, one is sure to run the request."""
+    for process in stack.roles(role):
+        process.kill()
+
+
+async def test_ctrl_c_in_the_middle_of_streams(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path, *SCRIPTED, "--workers", "2", program=REAL_ROLES)
+    stack.start().wait_ready(60)
+    try:
+        async with await Client.connect(stack.nats_url) as client:
+            for _ in range(4):
+                await client.submit("Once", max_tokens=1900, ignore_eos=True)
+            tree = stack.processes()
+            started_at = time.monotonic()
+            stack.interrupt(signal.SIGINT)
+            assert await asyncio.to_thread(stack.wait_exit) == 0
+            assert time.monotonic() - started_at < 5
+            wait_until(lambda: not any_alive(tree), timeout_s=1)
+    finally:
+        stack.kill()
+
+
+def test_kill_9_leaves_nobody_behind_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path, *SCRIPTED, program=REAL_ROLES).start().wait_ready(60)
+    try:
+        request_id = asyncio.run(submit_one(stack.nats_url))
+        tree = stack.processes()
+        assert len(tree) >= 5  # nats-server, detok, frontend, worker, engine
+        stack.process.kill()
+        stack.process.wait()
+        wait_until(lambda: not any_alive(tree), timeout_s=3)
+        stack.start().wait_ready(60)
+        assert asyncio.run(num_tokens_of(stack.nats_url, request_id)) == 300
+    finally:
+        stack.kill()
+
+
+async def submit_one(url: str) -> str:
+    async with await Client.connect(url) as client:
+        job = await client.submit("Once", max_tokens=300, ignore_eos=True)
+        await anext(aiter(job))
+        return job.request_id
+
+
+async def num_tokens_of(url: str, request_id: str) -> int:
+    async with await Client.connect(url) as client:
+        result = await asyncio.wait_for((await client.resume(request_id)).result(), 60)
+        return len(result.choices[0].token_ids)
