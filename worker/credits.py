@@ -29,6 +29,8 @@ class CreditPolicy:
         self, ready: EngineReady, load: EngineLoad | None, held: Iterable[HeldRequest]
     ) -> int:
         """Requests to ask for, beyond those that are held."""
+        if load is not None and load.num_free_slots <= 0:
+            return 0
         active = [
             request for request in held if request.state in (HoldState.CLAIMING, HoldState.RUNNING)
         ]

@@ -62,6 +62,7 @@ class RequestPuller:
         self._pull_ids = itertools.count(1)
         self._wake = asyncio.Event()
         self._last_urgent_at = 0.0
+        self.is_starved = False  # there were no credits, although slots may be free
 
     def wake(self) -> None:
         """Credits may have grown."""
@@ -92,7 +93,9 @@ class RequestPuller:
         return sum(pull.num_open for pull in self._pulls.values())
 
     async def _pull_urgent(self) -> None:
-        num_missing = self._num_credits() - self._num_open
+        num_credits = self._num_credits()
+        self.is_starved = num_credits == 0
+        num_missing = num_credits - self._num_open
         # Small top-ups wait until they are worth a message, unless nothing at all is open.
         if num_missing > 0 and (self._num_open == 0 or num_missing >= self._num_open):
             await self._pull(

@@ -283,7 +283,7 @@ class RequestRunner:
             held.resume_from(taken.prefix)
         if not is_started and held.finish is None:
             self._start_run(held, prompt_ids)
-        self._log_new_tokens(held)
+        self._log_new_tokens(held, time.monotonic())
         self._token_log.flush()
 
     def _start_run(self, held: HeldRequest, prompt_ids: bytes) -> None:
@@ -306,33 +306,39 @@ class RequestRunner:
 
     # A request's way out
 
-    def on_step(self, event: StepOutput) -> None:
-        for output in event.outputs:
-            self._accept(output)
+    def on_step(self, step: StepOutput) -> None:
+        now = time.monotonic()
+        num_tokens = 0
+        has_room = False
+        for output in step.outputs:
+            held = self._held_requests.of_run(output.run_id)
+            if held is None:
+                continue
+            self._accept(held, output, now)
+            num_tokens += len(output.token_ids)
+            has_room = has_room or held.finish is not None
+        self._metrics.generation_tokens.inc(num_tokens)
         self._token_log.flush()
         self._engine.set_paused(self._token_log.is_overfull)
-        self._puller.wake()
+        if has_room or self._puller.is_starved:
+            self._puller.wake()
 
-    def _accept(self, output: RunOutput) -> None:
-        held = self._held_requests.of_run(output.run_id)
-        if held is None:
-            return
+    def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
         if held.accept(output.token_ids, output.finish):
             self._engine.abort(held.run_id)
         if held.finish is not None:
             self._held_requests.end_run(held)
         if held.state is HoldState.RUNNING:
-            self._log_new_tokens(held)
+            self._log_new_tokens(held, now)
 
-    def _log_new_tokens(self, held: HeldRequest) -> None:
+    def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
         entry = held.next_entry()
         if entry is None:
             return
-        self._metrics.generation_tokens.inc(len(entry.token_ids))
         self._token_log.append(entry)
         if entry.finish is not None:
             held.state = HoldState.FINISHING
-        elif held.is_restatement_due(now := time.monotonic()):
+        elif held.is_restatement_due(now):
             self._token_log.restate(held.rid, held.epoch, held.restate(now))
 
     def _on_finish_confirmed(self, entry: TokenEntry, seq: int) -> None:
