@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from dataclasses import dataclass
@@ -44,10 +45,12 @@ def main() -> None:
 
 
 def find_components() -> None:
-    """Installed from a wheel, the roles lie inside this package."""
+    """Installed from a wheel, the roles lie inside this package; child processes find them too."""
     components = Path(__file__).parent / "components"
     if components.is_dir():
         sys.path.insert(0, str(components))
+        paths = [str(components), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 
 
 def run_command(name: str, argv: list[str]) -> None:
@@ -57,10 +60,11 @@ def run_command(name: str, argv: list[str]) -> None:
     try:
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.split(".")[0] in ("deploy", "shared", *COMMANDS):
+        package = (exc.name or "").split(".")[0]
+        if package in ("", "deploy", "shared", *COMMANDS):
             raise
         sys.stderr.write(
-            f"jetflock {name} needs the Python package {exc.name!r}, which is not installed: "
+            f"jetflock {name} needs the Python package {package!r}, which is not installed: "
             f"pip install 'jetflock[{command.extra}]'\n"
         )
         raise SystemExit(2) from None

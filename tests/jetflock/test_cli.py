@@ -1,0 +1,74 @@
+"""The `jetflock` command finds, suggests, and says what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from jetflock import cli
+from tests.deploy.local_stack import REPOSITORY
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jetflock", *argv],
+        cwd=REPOSITORY,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_is_short_and_names_every_command() -> None:
+    text = run("--help").stdout
+    assert len(text.splitlines()) <= 25
+    for name in (*cli.COMMANDS, "version"):
+        assert f" {name} " in text
+    assert run().stdout == text
+
+
+def test_version() -> None:
+    assert run("version").stdout == run("--version").stdout == f"jetflock {version('jetflock')}\n"
+
+
+def test_a_misspelt_command_gets_a_suggestion() -> None:
+    done = run("srve")
+    assert done.returncode == 2
+    assert 'Did you mean "serve"?' in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("role", ["frontend", "worker", "detok"])
+def test_roles_explain_themselves(role: str) -> None:
+    done = run(role, "--help")
+    assert done.returncode == 0
+    assert "--nats-url" in done.stdout
+
+
+def test_a_missing_library_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setattr(sys, "argv", ["jetflock"])
+    for name in [name for name in sys.modules if name.split(".")[0] == "frontend"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as caught:
+        cli.run_command("frontend", [])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "jetflock frontend needs the Python package 'starlette', which is not installed: "
+        "pip install 'jetflock[frontend]'\n"
+    )
+
+
+def test_importing_the_package_is_cheap() -> None:
+    script = (
+        "import sys, jetflock; print([m for m in ('nats', 'torch', 'shared') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
