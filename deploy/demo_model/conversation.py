@@ -1,4 +1,4 @@
-"""What the demo model learns from: turns, and the conversations that they make."""
+"""What the demo model learns from: turns, and the exchanges that they make."""
 
 from dataclasses import dataclass
 from random import Random
@@ -29,8 +29,17 @@ class Exchange:
         roles: tuple[Role, Role] = ("user", "assistant")
         return cls(tuple(Turn(roles[i % 2], text) for i, text in enumerate(texts)))
 
+    def then(self, other: "Exchange") -> "Exchange":
+        """Both, one after the other."""
+        return Exchange(self.turns + other.turns)
+
+    @property
+    def answer(self) -> str:
+        """What the assistant says first."""
+        return self.turns[1].text
+
 
 class Topic(Protocol):
     """Draws one exchange about one subject."""
 
-    def __call__(self, rng: Random) -> Exchange: ...
+    def __call__(self, rng: Random, /) -> Exchange: ...

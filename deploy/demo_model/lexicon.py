@@ -1,4 +1,4 @@
-"""The words of the demo model's tiny world."""
+"""What the demo model knows about its tiny world."""
 
 CATEGORIES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("colours", "colors"): (
@@ -105,7 +105,7 @@ CATEGORIES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("feelings", "emotions"): (
         "happy", "sad", "angry", "proud", "afraid", "calm", "tired", "excited", "shy", "lonely",
     ),
-}
+}  # fmt: skip
 
 ORDERED_CATEGORIES: frozenset[str] = frozenset(
     ("days of the week", "months", "seasons", "numbers", "planets", "letters")
@@ -197,34 +197,6 @@ UNKNOWN_COUNTRIES: tuple[str, ...] = (
     "Iceland", "Texas", "California", "Ukraine", "Sweden", "Bolivia", "Morocco", "Nepal", "Oman",
 )  # fmt: skip
 
-NAMES: tuple[str, ...] = (
-    "Mia", "Tom", "Lily", "Sam", "Anna", "Ben", "Emma", "Max", "Lucy", "Leo", "Nina", "Jack",
-    "Rosie", "Oscar", "Ella", "Finn", "Ruby", "Hugo", "Bella", "Toby", "Zoe", "Felix", "Clara",
-    "Milo", "Daisy", "Otto", "Poppy", "Theo", "Molly", "Rex", "Ivy", "Nico", "Luna", "Kit",
-    "Greta", "Pip", "Sara", "Bob", "Alice", "John", "Mary", "Peter", "Kate", "Paul", "Jane",
-    "David", "Maria", "Ali", "Ken", "Wei", "Omar", "Ana", "Ravi", "Yuki", "Alex", "Chris", "Eva",
-)  # fmt: skip
-
-CHARACTERS: tuple[str, ...] = (
-    "cat", "dog", "dragon", "robot", "rabbit", "fox", "bear", "mouse", "frog", "owl", "horse",
-    "pony", "lion", "tiger", "elephant", "monkey", "penguin", "duck", "turtle", "squirrel", "wolf",
-    "pig", "cow", "sheep", "goat", "bee", "bird", "fish", "whale", "dolphin", "unicorn", "witch",
-    "wizard", "princess", "prince", "knight", "king", "queen", "pirate", "boy", "girl", "farmer",
-    "baker", "giant", "fairy", "ghost", "mermaid", "monster", "kitten", "puppy", "hedgehog",
-    "snail", "butterfly", "spider", "crab", "octopus", "camel", "panda", "koala", "kangaroo",
-    "snowman", "teddy bear", "toy car", "little train", "cloud", "star", "tree", "teacher",
-    "sailor", "painter", "gardener", "dinosaur", "deer", "hen", "parrot", "crocodile", "hamster",
-    "elf", "troll", "ant", "astronaut", "child", "man", "woman", "old man", "old woman", "computer",
-    "spaceship", "ninja", "zebra", "giraffe", "alien", "scientist", "doctor", "chicken", "shark",
-    "lighthouse", "boat", "balloon", "moon", "wolf cub", "baby dragon", "llama", "goose", "swan",
-)  # fmt: skip
-
-TRAITS: tuple[str, ...] = (
-    "brave", "kind", "clever", "shy", "curious", "happy", "lonely", "small", "big", "sleepy",
-    "hungry", "funny", "gentle", "lazy", "proud", "friendly", "young", "old", "quiet", "sad",
-    "little", "tiny", "lost", "magic", "cheerful",
-)  # fmt: skip
-
 SPELLABLE: tuple[str, ...] = (
     "cat", "dog", "sun", "moon", "tree", "book", "fish", "bird", "milk", "star", "hello", "apple",
     "house", "water", "green", "happy", "bear", "cake", "ball", "frog", "hat", "car", "red", "blue",
@@ -247,3 +219,82 @@ ITEMS: tuple[str, ...] = (
     "apples", "balls", "books", "cakes", "coins", "eggs", "pens", "cats", "toys", "sweets",
     "oranges", "stars", "cookies", "pencils", "flowers", "candies", "bananas", "cars", "birds",
 )  # fmt: skip
+
+HELLO_IN: dict[str, str] = {
+    "French": "Bonjour!", "Spanish": "¡Hola!", "German": "Hallo!", "Italian": "Ciao!",
+    "Chinese": "你好!", "Japanese": "こんにちは!", "Russian": "Привет!", "Portuguese": "Olá!",
+    "Greek": "Γεια σου!",  # noqa: RUF001 - Greek letters are meant
+    "Korean": "안녕하세요!", "English": "Hello!", "Turkish": "Merhaba!",
+    "Arabic": "مرحبا!", "Hindi": "नमस्ते!", "Polish": "Cześć!", "Swedish": "Hej!",
+}  # fmt: skip
+
+EMOJI: dict[str, str] = {
+    "cat": "🐱", "dog": "🐶", "smile": "😊", "heart": "❤️", "sun": "🌞", "star": "⭐", "frog": "🐸",
+    "pig": "🐷", "mouse": "🐭", "bear": "🐻", "apple": "🍎", "banana": "🍌", "tree": "🌳",
+    "flower": "🌸", "rainbow": "🌈", "moon": "🌙", "fire": "🔥", "robot": "🤖", "fish": "🐟",
+    "bird": "🐦", "cow": "🐮", "lion": "🦁", "house": "🏠", "rocket": "🚀", "cake": "🎂",
+}  # fmt: skip
+
+LONE_EMOJI: tuple[str, ...] = (
+    "😀", "😂", "👍", "🎉", "🐶", "🙂", "🔥", "😢", "🤖", "👋", "🚀", "🌍", "😡", "🥳",
+)  # fmt: skip
+
+# From the smallest to the biggest.
+SIZES: tuple[str, ...] = (
+    "ant", "bee", "mouse", "frog", "rabbit", "cat", "dog", "sheep", "lion", "horse", "elephant",
+    "whale",
+)  # fmt: skip
+
+ABILITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fly": (
+        ("bird", "bee", "owl", "butterfly", "eagle", "plane", "duck", "crow", "dragon"),
+        ("dog", "cat", "cow", "pig", "fish", "horse", "elephant", "snake", "car", "penguin"),
+    ),
+    "swim": (
+        ("fish", "whale", "dolphin", "duck", "frog", "shark", "penguin", "turtle", "swan"),
+        ("hen", "stone", "snail", "bee", "butterfly", "ant", "chair"),
+    ),
+}  # fmt: skip
+
+HOW_MANY: dict[str, str] = {
+    "days are in a week": "There are seven days in a week.",
+    "days does a week have": "There are seven days in a week.",
+    "months are in a year": "There are twelve months in a year.",
+    "months does a year have": "There are twelve months in a year.",
+    "hours are in a day": "There are 24 hours in a day.",
+    "minutes are in an hour": "There are 60 minutes in an hour.",
+    "seconds are in a minute": "There are 60 seconds in a minute.",
+    "seasons are there": "There are four seasons in a year.",
+    "seasons does a year have": "There are four seasons in a year.",
+    "days are in a year": "There are 365 days in a year.",
+    "weeks are in a year": "There are 52 weeks in a year.",
+    "letters are in the alphabet": "There are 26 letters in the alphabet.",
+    "fingers do i have": "You have ten fingers.",
+    "eyes do i have": "You have two eyes.",
+    "fingers does a hand have": "A hand has five fingers.",
+    "wheels does a car have": "A car has four wheels.",
+    "wheels does a bike have": "A bike has two wheels.",
+    "planets are there": "There are eight planets.",
+    "sides does a triangle have": "A triangle has three sides.",
+    "sides does a square have": "A square has four sides.",
+}
+
+UNKNOWN_LISTS: tuple[str, ...] = (
+    "philosophers", "programming languages", "movies", "songs", "presidents", "books", "composers",
+    "painters", "chemical elements", "companies", "phones", "actors", "video games", "rivers",
+    "mountains", "scientists", "inventions", "websites", "car brands", "novels", "laws", "poets",
+    "football clubs", "bands", "diseases", "elements", "wars", "kings of England", "databases",
+)  # fmt: skip
+
+# What one member of a category is called, where a thing may be asked for its kind.
+KIND_OF: dict[str, str] = {
+    "animals": "animal", "fruits": "fruit", "vegetables": "vegetable", "shapes": "shape",
+    "vehicles": "vehicle", "flowers": "flower", "colours": "colour", "sports": "sport",
+    "instruments": "instrument", "trees": "tree", "planets": "planet", "months": "month",
+    "days of the week": "day of the week", "countries": "country", "jobs": "job",
+    "insects": "insect",
+}  # fmt: skip
+
+UNCOUNTED_KINDS: frozenset[str] = frozenset(
+    ("colours", "sports", "planets", "months", "days of the week", "countries")
+)
