@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from tokenizers import Tokenizer
 
 from detok.rebuild_point import RebuildPoint
+from detok.tokenizer_cache import TokenizerCache
 from shared.fold import RequestFold
 from shared.protocol import (
     Claim,
@@ -33,6 +35,7 @@ class DecodeStatus:
         self.fold = RequestFold(rid)
         self.rebuild_point = RebuildPoint(seq)
         self.is_partial = is_partial
+        self.checked_at = time.monotonic()  # while partial: against the whole log
         self.claim: Claim | None = None  # the latest
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
         self.reply: ReplyParams | None = None
@@ -40,6 +43,7 @@ class DecodeStatus:
         self.nakked_epoch = 0
         self.is_dirty = False
         self.is_finishing = False  # its finish chunk was sent, DONE is being written
+        self.subjects: list[str] = []  # where its chunks go
         self._extra_subjects: deque[str] = deque(maxlen=_MAX_EXTRA_SUBJECTS)
         self._visible: VisibleText | None = None
         self._num_decoded = 0
@@ -51,23 +55,19 @@ class DecodeStatus:
         return self.fold.rid
 
     @property
-    def subjects(self) -> list[str]:
-        """Where its chunks go."""
-        extra = self._extra_subjects
-        if self.reply is None:
-            return list(extra)
-        own = self.reply.subject
-        return [own, *(subject for subject in extra if subject != own)] if extra else [own]
-
-    @property
     def text(self) -> str:
         """What may be seen of the tokens decoded so far."""
         return "" if self._visible is None else self._visible.text
 
     def add_subject(self, subject: str) -> None:
         """An additional listener; the oldest gives way."""
-        if subject not in self._extra_subjects:
+        if subject and subject not in self._extra_subjects:
             self._extra_subjects.append(subject)
+            self._update_subjects()
+
+    def _update_subjects(self) -> None:
+        own = [] if self.reply is None or not self.reply.subject else [self.reply.subject]
+        self.subjects = own + [subject for subject in self._extra_subjects if subject not in own]
 
     # Reading the log
 
@@ -83,6 +83,7 @@ class DecodeStatus:
         elif isinstance(record, End):
             self.was_ended = True
             self.reply = self.reply or record.reply
+        self._update_subjects()
 
     def apply_entry(self, seq: int, worker: str, entry: TokenEntry) -> int:
         """Returns how many tokens were appended."""
@@ -106,7 +107,7 @@ class DecodeStatus:
         """Replace what was read in part by a fold of the whole log of this request."""
         self.fold = fold
         self.is_partial = False
-        self._visible = None
+        self._visible = None  # what was sent stays: its text is a prefix of the whole
         self._num_decoded = 0
 
     def fail(self, finish: Finish) -> None:
@@ -116,18 +117,15 @@ class DecodeStatus:
 
     # Text
 
-    @property
-    def is_decoded(self) -> bool:
-        """Whether the text is up to date with the log."""
-        if self._num_decoded != len(self.fold.tokens):
-            return False
-        return self.fold.finish is None or self._visible is None or self._visible.is_finished
-
-    def decode(self, tokenizer: Tokenizer) -> None:
-        """Bring the text up to date."""
+    def bring_up_to_date(self, tokenizers: TokenizerCache) -> bool:
+        """Decode what is new. False while the tokenizer is on the way."""
         visible = self._visible
         if visible is None:
-            assert self.claim is not None, "tokens count under a claim only"
+            if self.claim is None or not self.fold.tokens:
+                return True
+            tokenizer = tokenizers.get(self.claim.tokenizer_hash)
+            if tokenizer is None:
+                return False
             visible = self._visible = make_visible_text(tokenizer, self.claim.text)
         tokens = self.fold.tokens
         num_tokens = len(tokens)
@@ -136,6 +134,7 @@ class DecodeStatus:
         self._num_decoded = num_tokens
         if self.fold.finish is not None:
             visible.finish()
+        return True
 
     def next_chunk(self) -> TextChunk | None:
         """What is new since the last chunk: text, or the finish; None when there is neither."""

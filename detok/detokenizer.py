@@ -20,11 +20,14 @@ from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import WorkerWatch
 from shared.cluster import Cluster
+from shared.errors import BrokerUnavailable
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard
 from shared.subjects import new_incarnation
+
+_WATCH_S = 1.0
 
 log = get_logger(__name__)
 
@@ -84,16 +87,24 @@ class Detokenizer:
                     self._outbox.run(),
                     self._tokenizers.run(),
                     self._worker_watch.run(),
+                    self._watch_connection(),
                 )
             ]
             keeper = tasks.create_task(self._leases.run())
             await self._stopping.wait()
             log.info("detok_stopping", num_partitions=len(self._partitions))
-            keeper.cancel()
             await self._outbox.flush()
-            await self._leases.release()
+            self._leases.stop()
+            await keeper
             for task in services:
                 task.cancel()
+
+    async def _watch_connection(self) -> None:
+        """A closed connection never comes back: better to be started again."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self._cluster.nc.is_closed:
+                raise BrokerUnavailable("the connection to NATS is closed for good")
 
     def _on_acquired(self, lease: Lease) -> None:
         assert self._tasks is not None

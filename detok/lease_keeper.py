@@ -44,7 +44,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Takes, renews and gives back leases until cancelled.
+    """Takes and renews leases until stopped, then gives them back.
 
     A lease is given back by writing the empty value with CAS: a detokenizer that was stopped and
     wakes up cannot take away what belongs to another by now, and those who wait hear it at once.
@@ -67,6 +67,7 @@ class LeaseKeeper:
         self._held: dict[int, Lease] = {}
         self._free_since: dict[int, float] = {}
         self._wake = asyncio.Event()
+        self._is_stopping = False
 
     @property
     def held(self) -> list[Lease]:
@@ -76,16 +77,17 @@ class LeaseKeeper:
         subject = f"$KV.{self._cluster.subjects.leases_bucket}.*"
         subscription = await self._cluster.nc.subscribe(subject, cb=self._on_lease_written)
         try:
-            while True:
+            while not self._is_stopping:
                 await self._step()
                 await self._wait()
+            await asyncio.gather(*(self._give_back(lease) for lease in self.held))
         finally:
             await subscription.unsubscribe()
 
-    async def release(self) -> None:
-        """Give everything back."""
-        for lease in self.held:
-            await self._give_back(lease)
+    def stop(self) -> None:
+        """Give everything back and return from `run`; no write under way is cut short."""
+        self._is_stopping = True
+        self._wake.set()
 
     async def _on_lease_written(self, message: Msg) -> None:
         if message.data == _FREE:
@@ -118,7 +120,7 @@ class LeaseKeeper:
     async def _renew(self, lease: Lease) -> None:
         asked_at = time.monotonic()
         try:
-            await self._write_again(lease)
+            await self._write(lease, self._me)
         except CasConflict:
             self._lose(lease)
         except BrokerError as exc:
@@ -129,17 +131,17 @@ class LeaseKeeper:
             else:
                 self._lose(lease)  # meanwhile nothing was said: acquire anew, and read anew
 
-    async def _write_again(self, lease: Lease) -> None:
+    async def _write(self, lease: Lease, value: bytes) -> None:
         """Raises CasConflict when it belongs to another, or to nobody."""
         key = str(lease.partition)
         try:
-            lease.revision = await self._bucket.put_if(key, self._me, lease.revision)
+            lease.revision = await self._bucket.put_if(key, value, lease.revision)
         except CasConflict:
             entry = await self._bucket.get(key)
             if entry is None or entry.value != self._me:
                 raise
             # An earlier attempt of ours was stored, and its answer was lost.
-            lease.revision = await self._bucket.put_if(key, self._me, entry.revision)
+            lease.revision = await self._bucket.put_if(key, value, entry.revision)
 
     async def _take(self, entries: dict[str, KvEntry], fair_share: int) -> None:
         now = time.monotonic()
@@ -172,7 +174,7 @@ class LeaseKeeper:
     async def _give_back(self, lease: Lease) -> None:
         self._lose(lease)
         try:
-            await self._bucket.put_if(str(lease.partition), _FREE, lease.revision)
+            await self._write(lease, _FREE)
         except BrokerError as exc:
             log.info("lease_left_to_expire", partition=lease.partition, error=str(exc))
 

@@ -42,6 +42,7 @@ from shared.subjects import is_rid, rid_of
 
 _FLOOR_INTERVAL_S = 1.0
 _RETRY_S = 0.3
+_PARTIAL_CHECK_S = 30.0  # a living writer restates more often
 _MAX_SETTLED = 20_000
 _MAX_READS_AT_ONCE = 16
 
@@ -176,6 +177,7 @@ class Partition:
         written = 0
         while True:
             await asyncio.sleep(_FLOOR_INTERVAL_S)
+            self._check_partial()
             floor = self.floor()
             if floor == written or not self.may_publish:
                 continue
@@ -365,6 +367,17 @@ class Partition:
                 status.adopt(fold)
                 self._mark_dirty(status)
 
+    def _check_partial(self) -> None:
+        """Late frames may wake up a request that finished long ago, and that nobody will restate.
+
+        It would be live for ever, and hold the floor.
+        """
+        now = time.monotonic()
+        for status in self._requests.values():
+            if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
+                status.checked_at = now
+                self._spawn(self._complete(status, 0))
+
     def _settle(self, rid: str, settled: SettledRequest) -> None:
         self._settled[rid] = settled
         if len(self._settled) > _MAX_SETTLED:
@@ -398,7 +411,7 @@ class Partition:
             return
         dirty, self._dirty = self._dirty, []
         for status in dirty:
-            if not self._is_decoded(status):
+            if not self._has_text(status):
                 self._dirty.append(status)  # its tokenizer is on the way
                 continue
             status.is_dirty = False
@@ -411,15 +424,12 @@ class Partition:
                 status.is_finishing = True
                 self._spawn(self._write_done(status))
 
-    def _is_decoded(self, status: DecodeStatus) -> bool:
+    def _has_text(self, status: DecodeStatus) -> bool:
         """Decode what is new, if the tokenizer is there."""
-        if status.is_decoded or status.claim is None:
+        if status.bring_up_to_date(self._services.tokenizers):
             return True
+        assert status.claim is not None
         tokenizer_hash = status.claim.tokenizer_hash
-        tokenizer = self._services.tokenizers.get(tokenizer_hash)
-        if tokenizer is not None:
-            status.decode(tokenizer)
-            return True
         if not self._services.tokenizers.is_unusable(tokenizer_hash):
             return False
         message = f"tokenizer {tokenizer_hash} cannot be loaded"

@@ -104,11 +104,7 @@ class ReplayDesk:
         """Whether its text holds all that the log holds: else the asker would see a mismatch."""
         if not self._is_caught_up() or status.is_partial:
             return False
-        if not status.is_decoded and status.claim is not None:
-            tokenizer = self._tokenizers.get(status.claim.tokenizer_hash)
-            if tokenizer is not None:
-                status.decode(tokenizer)
-        return status.is_decoded
+        return status.bring_up_to_date(self._tokenizers)
 
     async def _reply_about_unknown(self, request: ReplayRequest, deadline: float) -> ReplayReply:
         rid = request.rid

@@ -64,6 +64,11 @@ class RequestFold:
             self.num_fenced += 1
             return 0
         position, ids = entry.position, entry.token_ids
+        if position == self.epoch_len == len(self.tokens):  # the usual case: what comes next
+            self.tokens += ids
+            self.epoch_len = len(self.tokens)
+            self.finish = entry.finish
+            return len(ids)
         if not 0 <= position <= self.epoch_len:
             self.num_holes += 1
             return 0

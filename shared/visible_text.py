@@ -17,7 +17,6 @@ from shared.protocol import TextParams
 # An incomplete character spans fewer tokens than this; what is longer is shown as it is, so that
 # a run of undecodable or invisible tokens costs the same for each token.
 _MAX_PENDING = 16
-_MAX_TOKEN_ID = (1 << 32) - 1
 
 
 class IdDecoder(Protocol):
@@ -47,14 +46,15 @@ class TokenizerDecoder:
             self.step(token_id)
 
     def step(self, token_id: int) -> str | None:
-        if not 0 <= token_id <= _MAX_TOKEN_ID:
-            return None
-        pending = self._pending
-        pending.append(token_id)
         try:
             text: str | None = self._stream.step(self._tokenizer, token_id)
+        except TypeError:  # not a uint32: in no vocabulary
+            return None
         except Exception:  # all that tokenizers raises: "Invalid prefix encountered"
+            self._pending.append(token_id)
             return self._resynchronize()
+        pending = self._pending
+        pending.append(token_id)
         if text:
             self._context = pending
             self._pending = []
