@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import signal
 import socket
 import sys
@@ -45,7 +46,10 @@ def _run(config: EngineConfig, channel: EngineChannel) -> None:
         channel.send(EngineLoading("import torch", 0.0))
         from worker.engine.engine_loader import EngineLoader
 
-        EngineLoader(config, channel).load().run()
+        engine = EngineLoader(config, channel).load()
+        gc.collect()
+        gc.freeze()  # all of this is for ever: no collection needs to look at it again
+        engine.run()
 
 
 def _fail(channel: EngineSocket, message: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import torch
@@ -69,8 +68,6 @@ class EngineLoader:
             num_kv_tokens=num_pages * self._config.page_size,
             max_step_tokens=self._config.max_step_tokens,
         )
-        gc.collect()
-        gc.freeze()  # all of this is for ever: no collection needs to look at it again
         return Engine(self._channel, scheduler, runner, limits, stop_check)
 
     def _load_model(

@@ -12,6 +12,7 @@ from worker.engine.kv.kv_cache_pool import KVCachePool
 
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
 MIN_MATRIX_ROWS = 4  # fewer, and float32 takes another kernel that rounds differently
+MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class TorchAttentionBackend:
 
     The query heads that share a KV head are rows of one matrix. In float32 each row's result is
     independent, bit for bit, of the other rows, of the padding, and of whether a token comes in a
-    prefill chunk or by itself: matrices have at least MIN_MATRIX_ROWS rows, and masked weights are
-    exact zeros.
+    prefill chunk or by itself: matrices have at least MIN_MATRIX_ROWS rows, sums over values are
+    made of slabs of MAX_SUMMANDS at fixed positions, and masked weights are exact zeros.
     """
 
     def __init__(self, pool: KVCachePool, num_heads: int) -> None:
@@ -89,7 +90,7 @@ class TorchAttentionBackend:
         real = scores[:, :num_rows]
         real.view(*split[:1], split[2], split[1], split[3], kv_len).add_(group.bias)
         weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
-        rows = (weights @ self._gather(values, group))[:, :num_rows]
+        rows = _weighted_sum(weights, self._gather(values, group))[:, :num_rows]
         heads = rows.reshape(split[0], split[2], split[1], split[3], split[4]).transpose(1, 2)
         return heads.reshape(q.shape)
 
@@ -149,6 +150,18 @@ class TorchAttentionBackend:
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pool.page_size)
+
+
+def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """[num_matrices, num_rows, kv_len] x [num_matrices, kv_len, head_dim]."""
+    kv_len = values.shape[1]
+    if kv_len <= MAX_SUMMANDS or values.dtype is not torch.float32:
+        return weights @ values
+    total = weights[:, :, :MAX_SUMMANDS] @ values[:, :MAX_SUMMANDS]
+    for start in range(MAX_SUMMANDS, kv_len, MAX_SUMMANDS):
+        slab = slice(start, start + MAX_SUMMANDS)
+        total.baddbmm_(weights[:, :, slab], values[:, slab])
+    return total
 
 
 def _starts(lens: list[int]) -> list[int]:

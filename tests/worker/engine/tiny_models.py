@@ -1,0 +1,127 @@
+"""Small checkpoints with random weights, and engines that remember their logits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.worker.engine_fakes import FakeChannel
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.engine_loader import EngineLoader
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.model_runner import Model, ModelRunner
+from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.step_result import StepResult
+from worker.engine_messages import EngineCommand
+
+VOCAB_SIZE = 300
+CONTEXT_LEN = 512
+
+Logits = dict[tuple[int, int], torch.Tensor]  # (run_id, position of the new token) -> [vocab_size]
+
+
+def save_tiny_llama(path: Path, *, max_shard_size: str = "5GB", **overrides: Any) -> Path:
+    """Weights wide enough that greedy text does not fall into a loop at once."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **{
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 48,
+            "intermediate_size": 100,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": CONTEXT_LEN,
+            "initializer_range": 0.3,
+            "eos_token_id": 1,
+            "bos_token_id": 0,
+        }
+        | overrides
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(path, max_shard_size=max_shard_size)
+    return path
+
+
+def reference_logits(path: Path, token_ids: Sequence[int]) -> torch.Tensor:
+    """Of transformers, [num_tokens, vocab_size]; row i is what comes after token i."""
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([list(token_ids)])).logits[0]
+    return logits
+
+
+def random_prompt(length: int, seed: int) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(3, VOCAB_SIZE) for _ in range(length)]
+
+
+class RecordingModel:
+    """Keeps the logits of the step."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.logits = torch.empty(0)
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        logits = self._model.forward(batch, attention)
+        self.logits = logits.clone()
+        return logits
+
+
+class RecordingRunner:
+    """Files the logits of every step by run and position."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._model = RecordingModel(runner._model)
+        runner._model = self._model
+        self.logits: Logits = {}
+        self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
+
+    def forward(self, batch: ScheduleBatch) -> StepResult:
+        entries = batch.entries
+        keys = [(each.req.run_id, each.end) for each in entries if each.has_sample]
+        self.batches.append([(each.req.run_id, each.start, each.end) for each in entries])
+        result = self._runner.forward(batch)
+        if keys:
+            self.logits.update(zip(keys, self._model.logits, strict=True))
+        return result
+
+
+class Rig:
+    """An engine in this process, its channel, and what its model computed."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        defaults = {"num_threads": 1, "num_kv_tokens": 4096, "max_running": 16}
+        self.channel = FakeChannel()
+        engine_config = EngineConfig(model_path=str(path), **(defaults | config))
+        self.engine: Engine = EngineLoader(engine_config, self.channel).load()
+        assert isinstance(self.engine._runner, ModelRunner)
+        self.runner = RecordingRunner(self.engine._runner)
+        self.engine._runner = self.runner
+
+    def run(self, *commands: EngineCommand) -> dict[int, list[int]]:
+        """Runs them to their end; the new tokens of each run."""
+        self.channel.commands = list(commands)
+        self.engine.run(until_idle=True)
+        self.engine._scheduler.check_integrity()
+        return self.channel.tokens()
+
+    @property
+    def logits(self) -> Logits:
+        return self.runner.logits
