@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -81,12 +80,3 @@ def _model_name(model: str) -> str:
         return DEMO_MODEL_NAME
     path = Path(model).expanduser()
     return path.resolve().name if path.exists() else model
-
-
-def _resolve_hints(config_class: type[Any]) -> None:
-    """Let cyclopts see types, not their names: it would look the names of all inherited fields up
-    in this module, where most of them are not defined."""
-    config_class.__init__.__annotations__ = typing.get_type_hints(config_class, include_extras=True)
-
-
-_resolve_hints(ServeConfig)

@@ -12,11 +12,11 @@ from jetflock import cli
 from tests.deploy.local_stack import REPOSITORY
 
 
-def run(*argv: str) -> subprocess.CompletedProcess[str]:
+def run(*argv: str, columns: int = 200) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "jetflock", *argv],
         cwd=REPOSITORY,
-        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+        env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
@@ -39,6 +39,17 @@ def test_a_misspelt_command_gets_a_suggestion() -> None:
     done = run("srve")
     assert done.returncode == 2
     assert 'Did you mean "serve"?' in done.stderr + done.stdout
+
+
+def test_serve_shows_a_screenful_or_everything() -> None:
+    short = run("serve", "--help", columns=80).stdout
+    assert len(short.splitlines()) <= 25
+    assert "--workers" in short
+    assert "--ack-wait-s" not in short
+    everything = run("serve", "--help-all").stdout
+    for word in ("--workers", "--ack-wait-s", "--max-running", "JETFLOCK_PORT", "─ Frontend ─"):
+        assert word in everything
+    assert "--worker-id" not in everything
 
 
 @pytest.mark.parametrize("role", ["frontend", "worker", "detok"])
