@@ -66,6 +66,7 @@ class LeaseKeeper:
         self._live_detoks = LiveDetoks(KvBucket(js, cluster.subjects.roles_bucket), detok_id)
         self._held: dict[int, Lease] = {}
         self._free_since: dict[int, float] = {}
+        self._others: set[str] = set()
         self._wake = asyncio.Event()
         self._is_stopping = False
 
@@ -103,19 +104,19 @@ class LeaseKeeper:
     async def _step(self) -> None:
         try:
             await asyncio.gather(*(self._renew(lease) for lease in self.held if lease.is_due))
-            fair_share = await self._fair_share()
+            others = await self._live_detoks.others()
+            fair_share = -(-self._cluster.subjects.num_partitions // (1 + len(others)))
             entries = {entry.key: entry for entry in await self._bucket.entries()}
             await self._take(entries, fair_share)
-            await self._give_up_excess(fair_share)
+            if others - self._others:
+                # Once for each newcomer: one that takes nothing must not be offered it for ever.
+                await self._give_up_excess(fair_share)
+            self._others = others
         except BrokerError as exc:
             log.warning("leases_unreachable", error=str(exc))
         for lease in self.held:
             if not lease.is_valid:
                 self._lose(lease)
-
-    async def _fair_share(self) -> int:
-        num_detoks = await self._live_detoks.count()
-        return -(-self._cluster.subjects.num_partitions // num_detoks)
 
     async def _renew(self, lease: Lease) -> None:
         asked_at = time.monotonic()

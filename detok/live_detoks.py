@@ -1,4 +1,4 @@
-"""How many detokenizers are alive, for sharing out the partitions."""
+"""Which detokenizers are alive, for sharing out the partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Seen:
 
 
 class LiveDetoks:
-    """Counts those whose heartbeat is seen to be renewed, and always oneself.
+    """Those others whose heartbeat is seen to be renewed.
 
     The card of a process that was killed stays until it expires; nothing is shared with it.
     """
@@ -31,7 +31,7 @@ class LiveDetoks:
         self._my_id = my_id
         self._seen: dict[str, _Seen] = {}
 
-    async def count(self) -> int:
+    async def others(self) -> set[str]:
         """Raises BrokerError."""
         now = time.monotonic()
         seen: dict[str, _Seen] = {}
@@ -46,10 +46,11 @@ class LiveDetoks:
             else:
                 seen[entry.key] = before
         self._seen = seen
-        return 1 + sum(
-            other.changed_at is not None and now - other.changed_at < _STALE_S
-            for other in seen.values()
-        )
+        return {
+            key
+            for key, other in seen.items()
+            if other.changed_at is not None and now - other.changed_at < _STALE_S
+        }
 
 
 def _is_detok(card: bytes) -> bool:

@@ -1,0 +1,110 @@
+"""Chunks leave in few messages, none too large, and together they are the whole text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import nats.errors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detok import text_outbox
+from detok.detok_stats import DetokStats
+from detok.text_outbox import TextOutbox, split_chunk
+from shared.codec import decode_text_frame
+from shared.protocol import Finish, FinishReason, TextChunk
+
+FINISH = Finish(FinishReason.STOP)
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.fails = False
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        if self.fails:
+            raise nats.errors.OutboundBufferLimitError
+        self.sent.append((subject, payload))
+
+
+class FakeSource:
+    def __init__(self, *items: tuple[list[str], TextChunk]) -> None:
+        self.items = list(items)
+
+    def collect(self) -> Iterator[tuple[list[str], TextChunk]]:
+        while self.items:
+            yield self.items.pop(0)
+
+
+def make_outbox() -> tuple[TextOutbox, FakeClient, DetokStats]:
+    client, stats = FakeClient(), DetokStats()
+    return TextOutbox(client, "detok-1", stats), client, stats  # type: ignore[arg-type]
+
+
+async def test_one_message_a_reply_subject() -> None:
+    outbox, client, stats = make_outbox()
+    chunks = [TextChunk(f"r{i}", 1, 0, "text", [i]) for i in range(3)]
+    outbox.mark(FakeSource((["a"], chunks[0]), (["b"], chunks[1])))
+    outbox.mark(FakeSource((["a", "b"], chunks[2])))
+    await outbox.flush()
+    sent = {subject: decode_text_frame(payload).chunks for subject, payload in client.sent}
+    assert sent == {"a": [chunks[0], chunks[2]], "b": [chunks[1], chunks[2]]}
+    assert (stats.chunks, stats.text_frames) == (4, 2)
+
+
+async def test_marks_of_one_turn_are_one_flush() -> None:
+    outbox, client, _ = make_outbox()
+    task = asyncio.create_task(outbox.run())
+    await asyncio.sleep(0)
+    source = FakeSource()
+    for i in range(5):
+        source.items.append((["a"], TextChunk("r", i, i, "x")))
+        outbox.mark(source)
+    await asyncio.sleep(0.01)
+    assert len(client.sent) == 1
+    task.cancel()
+
+
+async def test_a_broken_connection_does_not_end_the_outbox() -> None:
+    outbox, client, _ = make_outbox()
+    client.fails = True
+    outbox.mark(FakeSource((["a"], TextChunk("r", 1, 0, "x"))))
+    await outbox.flush()
+    client.fails = False
+    outbox.post("control", b"notice")
+    await outbox.flush()
+    assert client.sent == [("control", b"notice")]
+
+
+async def test_large_flushes_stay_below_the_limit_of_the_broker() -> None:
+    outbox, client, _ = make_outbox()
+    text = "日本語🙂" * 25_000
+    ids = list(range(1 << 31, (1 << 31) + 100_000))
+    outbox.mark(FakeSource(*[(["a"], TextChunk("r", len(ids), 0, text, ids))] * 5))
+    await outbox.flush()
+    assert max(len(payload) for _, payload in client.sent) < 1_000_000
+    chunks = [chunk for _, payload in client.sent for chunk in decode_text_frame(payload).chunks]
+    assert "".join(chunk.text for chunk in chunks) == text * 5
+
+
+@given(st.integers(0, 60), st.integers(0, 30), st.integers(0, 9))
+def test_the_pieces_of_a_chunk_are_the_chunk(num_chars: int, num_ids: int, offset: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_outbox, "_MAX_CHUNK_CHARS", 7)
+        patch.setattr(text_outbox, "_MAX_CHUNK_IDS", 4)
+        text = "".join(chr(65 + i) for i in range(num_chars))
+        whole = TextChunk("r", 100 + num_ids, offset, text, list(range(num_ids)), FINISH)
+        pieces = list(split_chunk(whole))
+    assert "".join(piece.text for piece in pieces) == text
+    assert [i for piece in pieces for i in piece.token_ids] == whole.token_ids
+    assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + [FINISH]
+    at, position = offset, 100
+    for piece in pieces:
+        assert len(piece.text) <= 7
+        assert len(piece.token_ids) <= 4
+        position += len(piece.token_ids)
+        assert (piece.offset, piece.position) == (at, position)
+        at += len(piece.text)
