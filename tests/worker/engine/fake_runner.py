@@ -1,0 +1,146 @@
+"""A model that is a hash, over a KV pool that is a dictionary and checks what is read."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from shared.protocol import SamplingParams
+from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.req import Req
+from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.scheduler import Scheduler
+from worker.engine.step_result import StepResult
+from worker.engine.stop_check import StopCheck
+
+VOCAB_SIZE = 50
+NAN_TOKEN = 49  # a prompt that ends in it breaks the model
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """What the fake model says after these tokens: never NAN_TOKEN."""
+    return zlib.crc32(bytes(token_ids)) % (VOCAB_SIZE - 1)
+
+
+class FakeRunner:
+    """Writes each token's prefix into its slot, and finds every slot of a request as written."""
+
+    def __init__(self, ledger: KVLedger) -> None:
+        self._ledger = ledger
+        self._slots: dict[int, int] = {}  # slot -> hash of the tokens up to it
+        self.num_steps = 0
+        self.max_tokens_seen = 0
+
+    def forward(self, batch: ScheduleBatch) -> StepResult:
+        self.num_steps += 1
+        self.max_tokens_seen = max(self.max_tokens_seen, batch.num_tokens)
+        self._wipe(batch.fresh_pages)
+        for entry in batch.entries:
+            for position in range(entry.start, entry.end):
+                self._slots[self._slot(entry.req, position)] = _prefix_hash(entry.req, position)
+        for entry in batch.entries:
+            for position in range(entry.end):
+                slot = self._slot(entry.req, position)
+                assert self._slots.get(slot) == _prefix_hash(entry.req, position)
+        return StepResult(
+            [
+                None
+                if entry.req.token_ids[-1] == NAN_TOKEN
+                else next_token(entry.req.token_ids.tolist())
+                for entry in batch.entries
+                if entry.has_sample
+            ]
+        )
+
+    def _wipe(self, pages: Sequence[int]) -> None:
+        size = self._ledger.page_size
+        for page in pages:
+            for slot in range(page * size, (page + 1) * size):
+                self._slots.pop(slot, None)
+
+    def _slot(self, req: Req, position: int) -> int:
+        size = self._ledger.page_size
+        page = int(self._ledger.req_to_token.page_table[req.row, position // size])
+        assert page < self._ledger.num_pages, "the padding page is not for writing"
+        return page * size + position % size
+
+
+def _prefix_hash(req: Req, position: int) -> int:
+    return hash(bytes(req.token_ids[: position + 1].tolist()))
+
+
+class Stage:
+    """A scheduler with a fake runner, and all that it put out."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 16,
+        page_size: int = 4,
+        max_running: int = 4,
+        max_step_tokens: int = 16,
+        max_context_len: int = 64,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
+        self.scheduler = Scheduler(self.ledger, max_running, max_step_tokens, max_context_len)
+        self.runner = FakeRunner(self.ledger)
+        self.stop_check = StopCheck(eos_token_ids, max_context_len)
+        self.tokens: dict[int, list[int]] = {}
+        self.finishes: dict[int, object] = {}
+        self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
+        self._num_arrivals = 0
+
+    def add(
+        self,
+        run_id: int,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int] = (),
+        *,
+        max_tokens: int = 4,
+        priority: int = 0,
+    ) -> Req:
+        sampling = SamplingParams(max_tokens=max_tokens, seed=0)
+        req = Req(
+            run_id, prompt_ids, output_ids, sampling, priority, self._num_arrivals, self.stop_check
+        )
+        self._num_arrivals += 1
+        self.tokens[run_id] = list(output_ids)
+        self.scheduler.add(req)
+        self._take_ended()
+        return req
+
+    def step(self) -> bool:
+        """False when there was nothing to do."""
+        batch = self.scheduler.next_batch()
+        if batch is not None:
+            self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
+            result = self.runner.forward(batch)
+            for output in self.scheduler.process(batch, result):
+                self._take(output.run_id, output.token_ids, output.finish)
+        self._take_ended()
+        self.scheduler.check_integrity()
+        return batch is not None
+
+    def run(self, max_steps: int = 10_000) -> None:
+        while self.scheduler.has_work:
+            self.step()
+            max_steps -= 1
+            assert max_steps, "it does not come to an end"
+
+    def _take_ended(self) -> None:
+        for output in self.scheduler.take_ended():
+            self._take(output.run_id, output.token_ids, output.finish)
+
+    def _take(self, run_id: int, token_ids: list[int], finish: object) -> None:
+        assert run_id not in self.finishes, "an output after the end"
+        self.tokens[run_id] += token_ids
+        if finish is not None:
+            self.finishes[run_id] = finish
+
+
+def expected_output(prompt_ids: Sequence[int], num_tokens: int) -> list[int]:
+    token_ids = list(prompt_ids)
+    for _ in range(num_tokens):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt_ids) :]

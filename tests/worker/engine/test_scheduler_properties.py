@@ -1,0 +1,123 @@
+"""Random adds, aborts and steps, against what each request alone would get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from shared.protocol import Finish, FinishReason
+from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output
+
+MAX_CONTEXT_LEN = 40
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Few token values and small pools: prefixes collide, pages run out, requests are retracted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = Stage()
+        self.prompts: dict[int, list[int]] = {}
+        self.resumed: dict[int, int] = {}
+        self.max_tokens: dict[int, int] = {}
+        self.aborted: set[int] = set()
+
+    @initialize(
+        num_pages=st.integers(3, 24),
+        page_size=st.integers(1, 4),
+        max_running=st.integers(1, 5),
+        extra_tokens=st.integers(0, 12),
+    )
+    def start(self, num_pages: int, page_size: int, max_running: int, extra_tokens: int) -> None:
+        self.stage = Stage(
+            num_pages=num_pages,
+            page_size=page_size,
+            max_running=max_running,
+            max_step_tokens=max_running + extra_tokens,
+            max_context_len=MAX_CONTEXT_LEN,
+        )
+
+    @rule(
+        prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=20),
+        num_resumed=st.integers(0, 6),
+        max_tokens=st.integers(1, 16),
+        priority=st.integers(0, 2),
+    )
+    def add(self, prompt: list[int], num_resumed: int, max_tokens: int, priority: int) -> None:
+        run_id = len(self.prompts)
+        output = expected_output(prompt, min(num_resumed, max_tokens))
+        self.prompts[run_id] = prompt
+        self.resumed[run_id] = len(output)
+        self.max_tokens[run_id] = max_tokens
+        self.stage.add(run_id, prompt, output, max_tokens=max_tokens, priority=priority)
+
+    @precondition(lambda self: self.prompts)
+    @rule(data=st.data())
+    def abort(self, data: Any) -> None:
+        run_id = data.draw(st.sampled_from(sorted(self.prompts)))
+        if run_id not in self.stage.finishes:
+            self.aborted.add(run_id)
+        self.stage.scheduler.abort(run_id)
+
+    @rule(num_steps=st.integers(1, 8))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.stage.step()
+
+    @invariant()
+    def books_agree(self) -> None:
+        self.stage.scheduler.check_integrity()
+
+    @invariant()
+    def budget_is_kept(self) -> None:
+        assert self.stage.runner.max_tokens_seen <= self.stage.scheduler._max_step_tokens
+
+    def teardown(self) -> None:
+        self.stage.run()
+        load = self.stage.scheduler.load()
+        assert load.num_free_tokens == load.num_kv_tokens
+        assert (load.num_running, load.num_waiting, load.num_waiting_tokens) == (0, 0, 0)
+        for run_id in self.prompts:
+            self._check_run(run_id)
+
+    def _check_run(self, run_id: int) -> None:
+        tokens = self.stage.tokens[run_id]
+        prompt = self.prompts[run_id]
+        assert tokens == expected_output(prompt, len(tokens))
+        if run_id in self.aborted:
+            assert run_id not in self.stage.finishes
+            return
+        finish = self.stage.finishes[run_id]
+        assert isinstance(finish, Finish)
+        assert (finish.reason, len(tokens)) == self._expected_end(run_id)
+
+    def _expected_end(self, run_id: int) -> tuple[FinishReason, int]:
+        prompt, num_resumed = self.prompts[run_id], self.resumed[run_id]
+        kv_limit = self.stage.ledger.num_tokens
+        num_held = len(prompt) + num_resumed
+        if num_held > MAX_CONTEXT_LEN or num_held > kv_limit + (num_resumed > 0):
+            return FinishReason.ERROR, num_resumed
+        if num_resumed == self.max_tokens[run_id]:
+            return FinishReason.LENGTH, num_resumed
+        if num_resumed == 0 and prompt[-1] == NAN_TOKEN and len(prompt) < MAX_CONTEXT_LEN:
+            return FinishReason.ERROR, 0
+        room = min(MAX_CONTEXT_LEN, kv_limit + 1) - len(prompt)
+        return FinishReason.LENGTH, min(self.max_tokens[run_id], room)
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(
+    max_examples=120,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
