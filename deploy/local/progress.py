@@ -38,7 +38,7 @@ class StartupProgress:
 
     def update(self, part: str, phase: str, fraction: float | None = None) -> None:
         """`part` is doing `phase`; `fraction` of it is done, when that is known."""
-        self._show(part, phase, fraction)
+        self._show(part, phase, None if fraction is None else min(fraction, 0.99))
 
     def finish(self, part: str, phase: str = "ready") -> None:
         self._show(part, phase, 1.0)
