@@ -54,7 +54,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 typecheck: $(STAMP)
-	$(BIN)/mypy $(PACKAGES)
+	$(BIN)/mypy $(PACKAGES) $(wildcard examples)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
