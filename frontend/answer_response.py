@@ -37,7 +37,8 @@ class AnswerResponse:
         try:
             async with _watched(receive, self._answer.generation):
                 if self._answer.stream:
-                    await self._send_stream(send)
+                    # A task of its own: a token then wakes 3 coroutines, not the 11 of the route.
+                    await asyncio.create_task(self._send_stream(send))
                 else:
                     await self._send_whole(scope, receive, send)
         except asyncio.CancelledError:
@@ -74,13 +75,12 @@ class AnswerResponse:
 
     async def _send_stream(self, send: Send) -> None:
         answer, generation, feed = self._answer, self._answer.generation, self._answer.feed
-        now = asyncio.get_running_loop().time
         headers = [*_SSE_HEADERS, (b"x-request-id", generation.group_id.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         opening = feed.opening(resumed=answer.resumed)
         body = sse(opening) if opening else b": ok\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        generation.last_sent_at = now()
+        generation.last_sent_at = asyncio.get_running_loop().time()
         generation.keepalive_s = self._ping_interval_s
         try:
             while True:
@@ -89,7 +89,6 @@ class AnswerResponse:
                 if feed.is_ended:
                     break
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-                generation.last_sent_at = now()
         except Interrupted as exc:
             await self._end_interrupted(exc.interrupt, send)
             return

@@ -36,7 +36,7 @@ class EventFeed:
         self._writer = writer_for(generation)
         self._now = asyncio.get_running_loop().time
         self._id_head = generation.group_id.encode() + b"."
-        self._marks = [_mark_bytes(stream) for stream in generation.streams]
+        self._marks = [stream.mark_bytes() for stream in generation.streams]
         self._num_running = len(generation.streams)
         self.is_ended = False
         self.error: RequestError | None = None
@@ -84,11 +84,11 @@ class EventFeed:
         text = stream.take()
         if text:
             self._note_time()
-            self._marks[stream.reply.choice_idx] = _mark_bytes(stream)
+            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
             events.append(Event(self._event_id(), self._writer.text(stream, text)))
         if finish is None:
             return
-        self._marks[stream.reply.choice_idx] = _mark_bytes(stream)
+        self._marks[stream.reply.choice_idx] = stream.mark_bytes()
         error = error_of(stream)
         if error is not None:
             self.error = error
@@ -109,10 +109,6 @@ class EventFeed:
         else:
             self._inter_token_latency.observe(now - timings.last_text_at)
         timings.last_text_at = now
-
-
-def _mark_bytes(stream: TextStream) -> bytes:
-    return b"%d.%d.%08x" % stream.mark
 
 
 def writer_for(generation: Generation) -> EventWriter:

@@ -66,6 +66,7 @@ class Generation:
     _news: list[TextStream] = field(default_factory=list)
     _keepalive_due: bool = False
     _waiter: asyncio.Future[None] | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def reply(self) -> ReplyParams:
@@ -100,7 +101,8 @@ class Generation:
     async def wait(self) -> None:
         """Until there are news, or a keepalive is due. Raises Interrupted."""
         while not self._news and not self._keepalive_due and self.interrupt is None:
-            await self._sleep()
+            self._waiter = self._loop.create_future()
+            await self._waiter
         if self.interrupt is not None:
             raise Interrupted(self.interrupt)
         self._keepalive_due = False
@@ -114,7 +116,8 @@ class Generation:
     async def wait_news(self) -> None:
         """Until there are news; they are dropped. For when nobody reads any more."""
         while not self._news:
-            await self._sleep()
+            self._waiter = self._loop.create_future()
+            await self._waiter
         self._news.clear()
 
     def take_news(self) -> Sequence[TextStream]:
@@ -130,10 +133,6 @@ class Generation:
                 if error is not None:
                     return error
         return None
-
-    async def _sleep(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
 
     def _wake(self) -> None:
         waiter = self._waiter

@@ -215,11 +215,10 @@ class NatsService:
 
     async def _send_stream(self, answer: Answer, reply: Reply) -> int:
         generation, feed = answer.generation, answer.feed
-        now = asyncio.get_running_loop().time
         headers = {REQUEST_ID_HEADER: generation.group_id}
         await reply.send(b"", {**headers, STATUS_HEADER: "accepted"})
         events = feed.opening(resumed=answer.resumed)
-        generation.last_sent_at = now()
+        generation.last_sent_at = asyncio.get_running_loop().time()
         generation.keepalive_s = KEEPALIVE_S
         try:
             while True:
@@ -233,7 +232,6 @@ class NatsService:
                 events = await feed.next()
                 if not events:
                     await reply.send(b"", {**headers, STATUS_HEADER: "waiting"})
-                generation.last_sent_at = now()
         except Interrupted as exc:
             error = error_of_interrupt(exc.interrupt, generation.group_id)
             await reply.send(b"", {**headers, STATUS_HEADER: "interrupted", **error_headers(error)})

@@ -34,6 +34,7 @@ class StreamWatch:
                 self._terminator.expire(generation)
         elif now >= generation.deadline_at + NO_RESULT_AFTER_S:
             generation.cut(Interrupt.NO_RESULT)
-        if generation.keepalive_s and now - generation.last_sent_at >= generation.keepalive_s:
+        last_sent_at = max(generation.last_sent_at, generation.timings.last_text_at)
+        if generation.keepalive_s and now - last_sent_at >= generation.keepalive_s:
             generation.last_sent_at = now
             generation.keepalive()

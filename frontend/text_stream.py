@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from zlib import crc32
 
 from frontend.event_id import START, Mark, checksum
 from shared.protocol import Finish, ReplyParams, TextChunk
@@ -12,13 +13,16 @@ class TextStream:
     """Puts chunks together by their offsets.
 
     `have` only grows, and `finish` is set once. What came in since the last `take` waits in
-    `_pending`; `mark` describes all that was taken.
+    `_pending`; `mark` describes all that was taken. On the hot path: plain fields, no objects.
     """
 
     __slots__ = (
         "_keep_token_ids",
         "_on_news",
         "_pending",
+        "_taken_checksum",
+        "_taken_len",
+        "_taken_position",
         "asked_at",
         "backoff_s",
         "finish",
@@ -26,7 +30,6 @@ class TextStream:
         "have",
         "is_asking",
         "last_heard_at",
-        "mark",
         "position",
         "reply",
         "rid",
@@ -48,7 +51,7 @@ class TextStream:
         self.position = 0  # output tokens that they come from
         self.token_ids: list[int] = []  # only kept when asked for
         self.finish: Finish | None = None
-        self.mark = START
+        self._taken_position, self._taken_len, self._taken_checksum = START
         self.has_gap = False  # a chunk came before what precedes it
         self.last_heard_at = now
         self.asked_at = now  # of the last replay, kept by the Replayer with the next two
@@ -83,14 +86,23 @@ class TextStream:
     def take(self) -> str:
         """The text received since the last call."""
         pending = self._pending
+        self._taken_position = self.position
         if not pending:
-            if self.position != self.mark.position:
-                self.mark = Mark(self.position, self.mark.text_len, self.mark.checksum)
             return ""
         text = pending[0] if len(pending) == 1 else "".join(pending)
         pending.clear()
-        self.mark = Mark(self.position, self.have, checksum(text, self.mark.checksum))
+        self._taken_len = self.have
+        self._taken_checksum = crc32(text.encode(), self._taken_checksum)
         return text
+
+    @property
+    def mark(self) -> Mark:
+        """How far `take` has got."""
+        return Mark(self._taken_position, self._taken_len, self._taken_checksum)
+
+    def mark_bytes(self) -> bytes:
+        """`str(mark)`, made without it."""
+        return b"%d.%d.%08x" % (self._taken_position, self._taken_len, self._taken_checksum)
 
     @property
     def has_pending(self) -> bool:
@@ -104,7 +116,7 @@ class TextStream:
         if checksum(seen) != mark.checksum:
             return False
         self._pending[:] = [rest] if rest else []
-        self.mark = mark
+        self._taken_position, self._taken_len, self._taken_checksum = mark
         return True
 
     def _note_tokens(self, chunk: TextChunk) -> None:
