@@ -30,7 +30,7 @@ class DataFolder:
     def lock(cls, path: Path) -> Self:
         """Make and lock the folder. Raises ConfigError when it is unusable or taken."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold prompts
             fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise ConfigError(

@@ -15,9 +15,11 @@ from deploy.local.backoff import Backoff
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.nats_child import StoreLimits, is_worth_showing
 from deploy.local.ports import check_port, free_port
+from deploy.local.progress import StartupProgress
 from deploy.local.ready_block import curl, ready_block
 from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
+from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig
 from shared.errors import ConfigError
 from worker.config import WorkerConfig
@@ -169,3 +171,17 @@ def test_the_curl_survives_a_shell() -> None:
     assert words[1] == "http://127.0.0.1:8000/v1/chat/completions"
     assert "Authorization: Bearer $JETFLOCK_API_KEY" in words
     assert '"model": "it\'s"' in words[-1]
+
+
+def test_progress_is_a_line_a_phase_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = StartupProgress(Terminal())
+    progress.update("worker-1", "load weights", 0.1)
+    progress.update("worker-1", "load weights", 0.9)
+    progress.finish("worker-1")
+    lines = [line.rpartition(" (")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["jetflock: worker-1: load weights", "jetflock: worker-1: ready"]
+
+
+def test_lines_of_a_role_bear_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal().log_sink("detok")("[bold]hello")
+    assert capsys.readouterr().err == "[detok] [bold]hello\n"
