@@ -12,46 +12,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.worker.engine_fakes import EngineThread, finishes_of, make_add, tokens_of
+from tests.worker.engine_fakes import EngineThread, make_add, tokens_of
+from tests.worker.engine_listener import Listener
 from worker.engine.config import EngineConfig
 from worker.engine.scripted import ScriptedEngine
-from worker.engine_messages import AbortRequest, EngineEvent, EngineFailed, EngineReady
+from worker.engine_messages import AbortRequest, EngineFailed, EngineReady
 from worker.engine_process import EngineHandle, EngineProcess
 
 SCRIPTED = EngineConfig(scripted=True, scripted_token_s=0.001)
-
-
-class Listener:
-    """Collects what an engine tells, and lets a test wait for it."""
-
-    def __init__(self) -> None:
-        self.events: list[EngineEvent] = []
-        self.returncodes: list[int] = []
-        self._news = asyncio.Event()
-
-    def on_event(self, event: EngineEvent) -> None:
-        assert not self.returncodes, "an event after the exit"
-        self.events.append(event)
-        self._news.set()
-
-    def on_exit(self, returncode: int) -> None:
-        self.returncodes.append(returncode)
-        self._news.set()
-
-    async def until_finished(self, *run_ids: int) -> None:
-        await self._until(lambda: set(run_ids) <= finishes_of(self.events).keys())
-
-    async def until_event(self, event_type: type[EngineEvent]) -> None:
-        await self._until(lambda: any(isinstance(event, event_type) for event in self.events))
-
-    async def until_exit(self) -> None:
-        await self._until(lambda: bool(self.returncodes))
-
-    async def _until(self, condition: Any) -> None:
-        async with asyncio.timeout(30.0):
-            while not condition():
-                await self._news.wait()
-                self._news.clear()
 
 
 def run_on(loop_factory: Any, story: Coroutine[Any, Any, None]) -> None:

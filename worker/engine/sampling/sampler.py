@@ -9,6 +9,8 @@ from worker.engine.sampling.counter_hash import CounterHash
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.sampling_batch import Penalties, SamplingBatch
 
+GREEDY_TEMPERATURE = 1e-5  # up to here noise decides nothing, and division may overflow
+
 
 class Sampler:
     """Penalties, then temperature, then min_p, top_k and top_p, then the largest noisy logit.
@@ -32,7 +34,7 @@ class Sampler:
         random_rows = [
             row
             for row, is_row_finite in enumerate(is_finite)
-            if is_row_finite and batch.temperature[row] > 0
+            if is_row_finite and batch.temperature[row] > GREEDY_TEMPERATURE
         ]
         if random_rows:
             for row, token_id in zip(
