@@ -35,7 +35,7 @@ class EngineConfig:
     max_context_len: int | None = None
     """Prompt and output together; by default the model's own limit."""
     num_threads: int | None = None
-    """CPU threads of the model; by default one for each core we may use."""
+    """CPU threads of the model; by default one for each usable core, a small model has one."""
     scripted: bool = False
     """No model: tokens made from a hash, at a given pace. For tests and benchmarks."""
     scripted_prefill_s: float = 0.0

@@ -28,6 +28,7 @@ from worker.engine_messages import EngineLoading, EngineReady
 
 MAX_DEFAULT_KV_BYTES = 1 << 30
 DEFAULT_KV_SHARE = 0.25  # of the available memory
+MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be shared
 PROGRESS_GRAIN = 0.05
 
 
@@ -41,9 +42,9 @@ class EngineLoader:
         self._told_progress = 0.0
 
     def load(self) -> Engine:
-        torch.set_num_threads(self._config.num_threads or num_usable_cores())
         self._tell("read configuration", 0.0)
         model_config = read_model_config(Path(self._config.model_path))
+        torch.set_num_threads(self._config.num_threads or _default_num_threads(model_config))
         dtype = choose_dtype(self._config.dtype, model_config)
         max_context_len = self._max_context_len(model_config)
         with torch.inference_mode():
@@ -138,3 +139,8 @@ class EngineLoader:
     def _on_progress(self, progress: float) -> None:
         if progress - self._told_progress >= PROGRESS_GRAIN or progress == 1.0:
             self._tell("load weights", progress)
+
+
+def _default_num_threads(model_config: ModelConfig) -> int:
+    is_small = model_config.num_parameters < MAX_PARAMETERS_OF_ONE_THREAD
+    return 1 if is_small else num_usable_cores()

@@ -46,6 +46,7 @@ class TorchAttentionBackend:
         self._head_dim = pool.head_dim
         self._scale = pool.head_dim**-0.5
         self._groups: list[_Group] = []
+        self._is_one_group = False
         self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
 
     def plan(self, batch: ForwardBatch) -> None:
@@ -56,6 +57,7 @@ class TorchAttentionBackend:
         head_start = (page[:, None] * self._num_kv_heads + heads) * page_size
         self._write_idx = (head_start + offset[:, None]).view(-1)
         self._groups = [*self._decode_groups(batch), *self._extend_groups(batch)]
+        self._is_one_group = len(self._groups) == 1  # then it has all tokens, in their order
 
     def forward(
         self,
@@ -70,6 +72,8 @@ class TorchAttentionBackend:
         keys.view(-1, self._head_dim).index_copy_(0, self._write_idx, k.flatten(0, 1))
         values.view(-1, self._head_dim).index_copy_(0, self._write_idx, v.flatten(0, 1))
         q = q * self._scale
+        if self._is_one_group:
+            return self._attend(q, keys, values, self._groups[0]).flatten(1)
         output = torch.empty_like(q)
         for group in self._groups:
             output[group.tokens] = self._attend(q[group.tokens], keys, values, group)
