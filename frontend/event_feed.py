@@ -71,9 +71,9 @@ class EventFeed:
     async def whole(self) -> bytes:
         """The answer in one piece. Raises RequestError or Interrupted."""
         await self._generation.wait_finished()
-        error = self._generation.failure()
-        if error is not None:
-            raise error
+        self.error = self._generation.failure()
+        if self.error is not None:
+            raise self.error
         texts = [stream.take() for stream in self._generation.streams]
         self._note_time()
         self.is_ended = True

@@ -19,7 +19,7 @@ from frontend.job import Caller, Job
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import FoundChoice, StreamFinder
-from frontend.submitter import Submitter, prompt_object
+from frontend.submitter import Submitter
 from frontend.terminator import Terminator
 from frontend.text_stream import TextStream
 from shared.errors import (
@@ -166,7 +166,8 @@ class Inference:
         self._observe(generation)
         if generation.is_finished:
             self._router.remove(generation)
-            self._delete_prompts(generation)
+            for text_stream in generation.streams:
+                self._terminator.delete_prompt_later(text_stream.rid, text_stream.reply)
         elif generation.interrupt in (Interrupt.SHUTDOWN, Interrupt.NO_RESULT):
             self._router.remove(generation)
         else:
@@ -314,12 +315,3 @@ class Inference:
             metrics.e2e_latency.labels(model).observe(duration_s)
             metrics.request_generation_tokens.labels(model).observe(num_tokens)
             self._submitter.note_duration(duration_s)
-
-    def _delete_prompts(self, generation: Generation) -> None:
-        names = [
-            name
-            for stream in generation.streams
-            if (name := prompt_object(stream.rid, stream.reply.num_prompt_tokens))
-        ]
-        if names:
-            self._terminator.delete_objects_later(names)

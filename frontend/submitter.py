@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import nats.errors
 
+from frontend.prompt_object import prompt_object
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
 from shared.codec import encode
@@ -24,15 +25,9 @@ from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import FinishReason, GenerateRequest
 
-INLINE_PROMPT_BYTES = 256 * 1024
 JOB_CLASS = "interactive"
 
 log = get_logger(__name__)
-
-
-def prompt_object(rid: str, num_prompt_tokens: int) -> str:
-    """Object store name of a prompt that is too long to travel inline; "" when it is not."""
-    return f"prompt-{rid}" if 4 * num_prompt_tokens > INLINE_PROMPT_BYTES else ""
 
 
 class Submitter:
@@ -81,8 +76,7 @@ class Submitter:
         try:
             await self._publish(request)
         except RequestError:
-            if name:
-                await self._terminator.delete_objects([name])
+            self._terminator.delete_prompt_later(request.rid, request.reply)
             raise
 
     async def _publish(self, request: GenerateRequest) -> None:

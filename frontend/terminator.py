@@ -10,6 +10,7 @@ import nats.errors
 
 from frontend.generation import Generation
 from frontend.metrics import FrontendMetrics
+from frontend.prompt_object import prompt_object
 from frontend.reply_router import ReplyRouter
 from shared.cluster import Cluster
 from shared.codec import encode
@@ -79,18 +80,16 @@ class Terminator:
                 self._cluster.subjects.control(pool), encode(Cancel(rid))
             )
         if is_new:
+            if reply is not None:
+                self.delete_prompt_later(rid, reply)
             self._metrics.ended.labels(reason.value).inc()
             log.info("request_ended", rid=rid, reason=reason.value)
         return is_new
 
-    async def delete_objects(self, names: Iterable[str]) -> None:
-        """Prompts that nobody needs any more; a failure leaves rubbish, nothing worse."""
-        for name in names:
-            with contextlib.suppress(nats.errors.Error, TimeoutError):
-                await self._catalog.delete_object(name)
-
-    def delete_objects_later(self, names: Iterable[str]) -> None:
-        self._spawn(self.delete_objects(names))
+    def delete_prompt_later(self, rid: str, reply: ReplyParams) -> None:
+        """Of a request that has ended; does nothing for one that travelled inline."""
+        if name := prompt_object(rid, reply.num_prompt_tokens):
+            self._spawn(self._delete_object(name))
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
         task = asyncio.create_task(work)
@@ -108,8 +107,16 @@ class Terminator:
                 await _finished_within(generation, generation.grace_s)
             if not generation.is_finished:
                 await self._give_up(generation, FinishReason.CANCEL)
+            for stream in generation.streams:
+                if stream.finish is not None:
+                    self.delete_prompt_later(stream.rid, stream.reply)
         finally:
             self._router.remove(generation)
+
+    async def _delete_object(self, name: str) -> None:
+        """A failure leaves rubbish, nothing worse."""
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            await self._catalog.delete_object(name)
 
     async def _give_up(self, generation: Generation, reason: FinishReason) -> None:
         await asyncio.gather(
