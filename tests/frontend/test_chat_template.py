@@ -123,14 +123,14 @@ def test_as_transformers_renders(
     source, messages = TEMPLATES[template], CONVERSATIONS[conversation]
     kwargs = {"enable_thinking": False}
     try:
-        rendered, _ = render_jinja_template(
+        variables: dict[str, Any] = {**TOKENS, **kwargs}
+        rendered: Any = render_jinja_template(
             [messages],
             chat_template=source,
             add_generation_prompt=add_generation_prompt,
-            **TOKENS,
-            **kwargs,
+            **variables,
         )
-        expected = rendered[0]
+        expected = rendered[0][0]
     except Exception as exc:
         with pytest.raises(InvalidRequest, match="chat template") as caught:
             render(source, messages, add_generation_prompt, kwargs)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from tests.frontend.conftest import Stack
@@ -14,7 +15,7 @@ from tests.frontend.fake_backend import Script
 
 pytestmark = pytest.mark.integration
 
-MESSAGES = [{"role": "user", "content": "Hi"}]
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.fixture
