@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from detok import partition
 from shared.protocol import End, Finish, FinishReason
 from shared.token_ids import unpack_token_ids
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
@@ -15,10 +16,10 @@ pytestmark = pytest.mark.integration
 TEXT = "the quick brown fox jumps over the lazy dog"
 
 
-async def wait_for_floor(stage: Stage, floor: int, partition: int = 0) -> None:
+async def wait_for_floor(stage: Stage, floor: int) -> None:
     bucket = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
     for _ in range(500):
-        entry = await bucket.get(str(partition))
+        entry = await bucket.get("0")
         if entry is not None and int(entry.value) == floor:
             return
         await asyncio.sleep(0.01)
@@ -93,13 +94,16 @@ async def test_late_frames_of_a_finished_request_do_not_bring_it_back(stage: Sta
         await worker.write(rid, epoch, 0, ids)
         await asyncio.sleep(0.2)
         assert detok._gauges().requests_live == 0
+    stage.listener.chunks.clear()
     async with running_detok(stage.config) as detok:
         await worker.write(rid, epoch, 3, ids[3:])
-        await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
         await eventually(lambda: detok.owned == [0, 1])
         await asyncio.sleep(0.3)
         assert detok._gauges().requests_live == 0
-        assert detok.stats.done_written == 0
+        await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
+        await asyncio.sleep(0.3)
+        assert detok._gauges().requests_live == 0
+    assert stage.listener.chunks == []
     assert (await wait_for_done(cluster, rid)).finish == Finish(FinishReason.STOP)
 
 
@@ -131,6 +135,40 @@ async def test_a_finish_on_a_request_known_in_part_tells_the_whole(stage: Stage)
         done = await wait_for_done(cluster, rid)
         await eventually(listener.has_finished(rid))
     assert listener.text(rid) == done.text == TEXT
+
+
+async def test_the_owner_as_of_then_counts_not_the_owner_of_now(stage: Stage) -> None:
+    first, second, cluster = stage.worker(), stage.worker(), stage.cluster
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    epoch = await first.claim(rid)
+    await first.write(rid, epoch, 0, ids[:3])
+    restated = await first.write(rid, epoch, 0, ids[:3])
+    await first.write(rid, epoch, 3, ids[3:6])
+    await second.claim(rid, prev=epoch)
+    await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % restated)
+    async with running_detok(stage.config):
+        shown = stage.tokenizer.decode(ids[:6])
+        await eventually(stage.listener.has_text(rid, shown))
+
+
+async def test_a_finished_request_that_only_late_frames_remember(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result has expired, the log still has it: it must not hold the floor for ever."""
+    worker, cluster = stage.worker(), stage.cluster
+    rid = make_rid(cluster)
+    ids = stage.ids(TEXT)
+    epoch = await worker.claim(rid)
+    last = await worker.write(rid, epoch, 0, ids, Finish(FinishReason.STOP))
+    await worker.write(rid, epoch, 3, ids[3:5])
+    end = await worker.write(rid, epoch, 5, ids[5:6])
+    await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % (last + 1))
+    monkeypatch.setattr(partition, "_PARTIAL_CHECK_S", 0.5)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok._gauges().requests_live == 1)
+        await wait_for_floor(stage, end + 1)
+    assert (await wait_for_done(cluster, rid)).text == TEXT
 
 
 async def test_frames_that_nobody_ever_claimed_are_ignored(stage: Stage) -> None:

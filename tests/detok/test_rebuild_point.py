@@ -80,3 +80,14 @@ def test_a_claim_with_tokens_before_it_waits_for_its_prefix() -> None:
     assert point.seq == 10
     point.on_counted_entry(22, 3, 6, 6)
     assert point.seq == 21
+
+
+def test_a_restatement_with_a_hole_does_not_count() -> None:
+    point = RebuildPoint(10)
+    point.on_counted_entry(10, 0, 6, 6)
+    point.on_counted_entry(50, 0, 2, 6)  # what followed was lost
+    point.on_counted_entry(52, 6, 7, 7)
+    assert point.seq == 10
+    point.on_counted_entry(53, 2, 6, 7)  # resent
+    point.on_counted_entry(54, 6, 7, 7)
+    assert point.seq == 50

@@ -8,6 +8,9 @@ import time
 import pytest
 from nats.aio.msg import Msg
 
+from detok.decode_status import DecodeStatus
+from detok.detok_stats import DetokStats
+from detok.worker_watch import WorkerWatch
 from shared.codec import decode_control
 from shared.heartbeat import Heartbeat
 from shared.protocol import ControlMessage, End, Fenced, FinishReason, WorkerCard, WorkerState
@@ -132,6 +135,34 @@ async def test_only_the_last_claim_is_given_back(stage: Stage) -> None:
         await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, dead.id.encode())
         await asyncio.sleep(0.5)
         assert detok.stats.naks == 0
+
+
+async def test_a_claim_that_was_overtaken_unread_is_let_alone(stage: Stage) -> None:
+    """The detokenizer lags: to it the dead worker still holds the request."""
+    cluster, rid = stage.cluster, make_rid(stage.cluster)
+    dead, alive = stage.worker("dead"), stage.worker("alive")
+    naks: list[Msg] = []
+
+    async def on_nak(message: Msg) -> None:
+        naks.append(message)
+
+    await cluster.nc.subscribe("ack.*", cb=on_nak)
+    epoch = await dead.claim(rid, ack_subject="ack.x")
+    stored = await cluster.ownership.last(rid)
+    assert stored is not None
+    status = DecodeStatus(rid, epoch)
+    status.apply_record(epoch, stored.record)
+    watch = WorkerWatch(cluster, DetokStats(), lambda: [status])
+    task = asyncio.create_task(watch.run())
+    await alive.claim(rid, prev=epoch)
+    await cluster.nc.flush()
+    await asyncio.sleep(0.1)
+    await cluster.nc.publish(cluster.subjects.worker_died, dead.id.encode())
+    await eventually(lambda: status.nakked_epoch == epoch)
+    await cluster.nc.flush()
+    assert naks == []
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_a_new_claim_tells_the_old_writer(stage: Stage) -> None:

@@ -133,16 +133,20 @@ class SimulatedLog:
             self._writer_acts(kind, self.writers[-1 - which % len(self.writers)], amount)
 
     def _writer_acts(self, kind: str, writer: Writer, amount: int) -> None:
+        if kind == "skip":
+            # The broker was away: what was sent meanwhile is lost, and what comes next is not.
+            writer.num_sent = min(len(writer.entries), writer.num_sent + 1)
+            return
         if kind in ("step", "lost_step", "finish"):
             writer.make(amount, finish=kind == "finish")
-        elif kind == "restate":
+        elif kind in ("restate", "restate_partly"):
             writer.restate(1 + amount)
         if kind == "resend":
             # From the first unconfirmed entry on, whichever that is.
             writer.num_sent = max(0, writer.num_sent - amount)
         elif kind == "lost_step":
             writer.num_sent = len(writer.entries)
-        limit = amount if kind == "partly" else len(writer.entries)
+        limit = amount // 2 if kind.endswith("partly") else len(writer.entries)
         while writer.num_sent < len(writer.entries) and limit > 0:
             self.publish(writer, writer.entries[writer.num_sent])
             writer.num_sent += 1
@@ -150,6 +154,7 @@ class SimulatedLog:
 
 
 KINDS = ["claim", "step", "step", "step", "restate", "resend", "lost_step", "release"]
+KINDS += ["restate_partly", "partly", "skip"]
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from([*KINDS, "finish", "end"]),

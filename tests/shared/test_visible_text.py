@@ -167,8 +167,14 @@ def test_text_that_would_change_is_not_taken_back() -> None:
     visible = make_visible(tokenizer)
     e_acute = [3 + byte for byte in "é".encode()]
     shown = show_all(visible, [*e_acute, 3 + 0xFF, id_of(tokenizer, "a")])
-    assert shown.startswith("é")
-    assert shown.endswith("a")
+    assert shown == "é\N{REPLACEMENT CHARACTER}a"
+
+
+def test_a_word_behind_undecodable_bytes_keeps_its_space() -> None:
+    tokenizer = byte_fallback_tokenizer()
+    the = id_of(tokenizer, "▁the")
+    shown = show_all(make_visible(tokenizer), [the, *[3 + 0xFF] * 16, the, the])
+    assert shown == "the" + "\N{REPLACEMENT CHARACTER}" * 16 + " the the"
 
 
 def test_an_endless_run_of_undecodable_bytes_is_shown_on_the_way() -> None:
@@ -248,6 +254,12 @@ def test_a_stop_string_across_the_border_of_min_tokens_counts() -> None:
     params = TextParams(stop=("\n\n",), min_tokens=2)
     assert show_chars("a\n\nb", params) == ("a", "\n\n")
     assert show_chars("\n\nab", params) == ("\n\nab", None)
+
+
+def test_a_stop_string_within_min_tokens_does_not_count_later() -> None:
+    params = TextParams(stop=("abcx", "bc"), min_tokens=3)
+    assert show_chars("abcd", params) == ("abcd", None)
+    assert show_chars("abcx", params) == ("", "abcx")
 
 
 def test_text_from_joins_only_what_is_asked_for() -> None:

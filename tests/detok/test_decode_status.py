@@ -1,0 +1,149 @@
+"""What is known of one live request, and what is still to be said."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer
+
+from detok.decode_status import DecodeStatus
+from shared.fold import RequestFold
+from shared.protocol import (
+    Claim,
+    End,
+    Finish,
+    FinishReason,
+    ReplyParams,
+    Surface,
+    TextChunk,
+    TextParams,
+    TokenEntry,
+)
+from tests.detok.scripted import make_tokenizer
+
+RID = "0" * 32
+STOP = Finish(FinishReason.STOP)
+
+
+class FakeTokenizers:
+    def __init__(self) -> None:
+        self.tokenizer = make_tokenizer()
+        self.is_there = True
+
+    def get(self, _tokenizer_hash: str) -> Tokenizer | None:
+        return self.tokenizer if self.is_there else None
+
+
+@pytest.fixture
+def tokenizers() -> FakeTokenizers:
+    return FakeTokenizers()
+
+
+def make_status(stop: tuple[str, ...] = (), subject: str = "jf.out.f") -> DecodeStatus:
+    status = DecodeStatus(RID, 5)
+    reply = ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID)
+    status.apply_record(5, Claim(0, "w", "n", 1, "a", "h", TextParams(stop=stop), reply, "pool"))
+    return status
+
+
+def write(status: DecodeStatus, position: int, ids: list[int], finish: Finish | None = None) -> int:
+    return status.apply_entry(10 + position, "w", TokenEntry(RID, 5, position, ids, finish))
+
+
+def next_chunk(status: DecodeStatus, tokenizers: FakeTokenizers) -> TextChunk | None:
+    assert status.bring_up_to_date(tokenizers)  # type: ignore[arg-type]
+    return status.next_chunk()
+
+
+def test_each_chunk_begins_where_the_last_one_ended(tokenizers: FakeTokenizers) -> None:
+    status = make_status()
+    ids = tokenizers.tokenizer.encode("the fox").ids
+    write(status, 0, ids[:1])
+    assert next_chunk(status, tokenizers) == TextChunk(RID, 1, 0, "the", ids[:1])
+    assert next_chunk(status, tokenizers) is None
+    write(status, 1, ids[1:], STOP)
+    assert next_chunk(status, tokenizers) == TextChunk(RID, len(ids), 3, " fox", ids[1:], STOP)
+
+
+def test_tokens_without_text_ride_with_the_next_chunk(tokenizers: FakeTokenizers) -> None:
+    status = make_status()
+    ids = tokenizers.tokenizer.encode("🙂").ids
+    assert len(ids) > 1
+    write(status, 0, ids[:1])
+    assert next_chunk(status, tokenizers) is None
+    write(status, 1, ids[1:])
+    assert next_chunk(status, tokenizers) == TextChunk(RID, len(ids), 0, "🙂", ids)
+
+
+def test_without_a_tokenizer_it_is_not_up_to_date(tokenizers: FakeTokenizers) -> None:
+    status = make_status()
+    tokenizers.is_there = False
+    assert status.bring_up_to_date(tokenizers)  # type: ignore[arg-type]
+    write(status, 0, [5])
+    assert not status.bring_up_to_date(tokenizers)  # type: ignore[arg-type]
+    tokenizers.is_there = True
+    assert next_chunk(status, tokenizers) is not None
+    tokenizers.is_there = False  # forgotten by the cache: the request keeps its own
+    write(status, 1, [6])
+    assert next_chunk(status, tokenizers) is not None
+
+
+def test_a_finish_without_tokens_needs_no_tokenizer(tokenizers: FakeTokenizers) -> None:
+    tokenizers.is_there = False
+    status = make_status()
+    status.apply_record(6, End(5, FinishReason.CANCEL, "f"))
+    cancelled = Finish(FinishReason.CANCEL)
+    assert next_chunk(status, tokenizers) == TextChunk(RID, 0, 0, "", [], cancelled)
+
+
+def test_tokens_behind_a_stop_string_are_not_shown(tokenizers: FakeTokenizers) -> None:
+    """The worker never writes them; a damaged log might hold them."""
+    status = make_status(stop=("END",))
+    write(status, 0, tokenizers.tokenizer.encode("a END b").ids)
+    write(status, status.fold.epoch_len, tokenizers.tokenizer.encode(" c").ids, STOP)
+    chunk = next_chunk(status, tokenizers)
+    assert chunk is not None
+    assert (chunk.text, chunk.finish) == ("a ", STOP)
+
+
+def test_a_replay_is_all_ids_and_the_text_from_the_offset(tokenizers: FakeTokenizers) -> None:
+    status = make_status()
+    ids = tokenizers.tokenizer.encode("the fox").ids
+    write(status, 0, ids)
+    next_chunk(status, tokenizers)
+    assert status.replay_chunk(4) == TextChunk(RID, len(ids), 4, "fox", ids)
+    assert status.replay_chunk(99) == TextChunk(RID, len(ids), 7, "", ids)
+
+
+def test_listeners_are_told_apart_and_the_oldest_gives_way() -> None:
+    status = make_status()
+    for name in ("jf.out.f", "a", "b", "a", "c", "d", "e", ""):
+        status.add_subject(name)
+    assert status.subjects == ["jf.out.f", "b", "c", "d", "e"]
+    assert make_status(subject="").subjects == []
+
+
+def test_a_whole_fold_replaces_a_part_and_repeats_nothing(tokenizers: FakeTokenizers) -> None:
+    ids = tokenizers.tokenizer.encode("the lazy fox").ids
+    part = make_status()
+    part.is_partial = True
+    write(part, 0, ids[:1])
+    assert next_chunk(part, tokenizers) == TextChunk(RID, 1, 0, "the", ids[:1])
+    part.adopt(RequestFold(RID, 5, "w", len(ids), list(ids), STOP))
+    assert next_chunk(part, tokenizers) == TextChunk(RID, len(ids), 3, " lazy fox", ids[1:], STOP)
+
+
+def test_a_resend_does_not_complete_what_has_ended_in_part() -> None:
+    status = make_status()
+    status.is_partial = True
+    status.apply_record(6, End(5, FinishReason.CANCEL, "f"))
+    write(status, 0, [1, 2])
+    assert status.is_partial
+
+
+def test_damage_is_seen_again_by_who_reads_from_the_rebuild_point() -> None:
+    status = make_status()
+    write(status, 0, [1, 2])
+    status.apply_entry(20, "w", TokenEntry(RID, 5, 0, [1, 9]))
+    assert status.fold.finish is not None
+    assert status.fold.finish.reason is FinishReason.ERROR
+    assert status.rebuild_point.seq < 20
