@@ -29,6 +29,11 @@ class _Inquiry:
     writers: set[str]
     answer: asyncio.Future[RequestFold]
 
+    def settle(self) -> None:
+        """Our own claim came out of the log."""
+        if not self.answer.done():  # else whoever asked has given up
+            self.answer.set_result(self.fold)
+
 
 class LogHistory:
     """Folds the past of requests. Those that ask at the same time share one read of a partition.
@@ -77,12 +82,14 @@ class LogHistory:
             self._fail(self._waiting.pop(partition, []), BrokerUnavailable("reading was cancelled"))
 
     async def _read_round(self, partition: int, inquiries: list[_Inquiry]) -> None:
-        by_rid = {inquiry.fold.rid: inquiry for inquiry in inquiries}
+        by_rid: dict[str, list[_Inquiry]] = {}
+        for inquiry in inquiries:  # a redelivery may ask while the delivery before it still does
+            by_rid.setdefault(inquiry.fold.rid, []).append(inquiry)
         writers = sorted(set().union(*(inquiry.writers for inquiry in inquiries)))
         filters = [self._subjects.ownership(rid) for rid in by_rid]
         filters += [self._subjects.tokens(partition, writer) for writer in writers]
         ended = asyncio.Event()
-        num_open = len(by_rid)
+        num_open = len(inquiries)
         token_prefix = f"{self._subjects.prefix}.tok."
 
         def on_message(subject: str, seq: int, data: bytes) -> None:
@@ -91,17 +98,18 @@ class LogHistory:
                 if subject.startswith(token_prefix):
                     self._apply_frame(by_rid, seq, data)
                     return
-                inquiry = by_rid[rid_of(subject)]
-                if seq < inquiry.claim_seq:
-                    inquiry.fold.apply_record(seq, decode_ownership(data))
+                record = decode_ownership(data)
             except ProtocolError as exc:
                 log.warning("log_message_unreadable", subject=subject, seq=seq, error=str(exc))
                 return
-            if seq == inquiry.claim_seq:
-                inquiry.answer.set_result(inquiry.fold)
-                num_open -= 1
-                if num_open == 0:
-                    ended.set()
+            for inquiry in by_rid[rid_of(subject)]:
+                if seq < inquiry.claim_seq:
+                    inquiry.fold.apply_record(seq, record)
+                elif seq == inquiry.claim_seq:
+                    inquiry.settle()
+                    num_open -= 1
+            if num_open == 0:
+                ended.set()
 
         reader = LogReader(
             self._nc,
@@ -116,12 +124,12 @@ class LogHistory:
             reading.cancel()
 
     @staticmethod
-    def _apply_frame(by_rid: dict[str, _Inquiry], seq: int, data: bytes) -> None:
+    def _apply_frame(by_rid: dict[str, list[_Inquiry]], seq: int, data: bytes) -> None:
         frame = decode_token_frame(data)
         for entry in frame.entries:
-            inquiry = by_rid.get(entry.rid)
-            if inquiry is not None and seq < inquiry.claim_seq:
-                inquiry.fold.apply_entry(frame.worker, entry)
+            for inquiry in by_rid.get(entry.rid, ()):
+                if seq < inquiry.claim_seq:
+                    inquiry.fold.apply_entry(frame.worker, entry)
 
     @staticmethod
     def _fail(inquiries: list[_Inquiry], error: BrokerUnavailable) -> None:
