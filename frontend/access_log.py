@@ -36,7 +36,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
 
 def _finish(generation: Generation) -> str:
     """The reasons of all choices, each once; or why the answer was cut."""
-    if generation.interrupt is not None:
+    if generation.interrupt is not None and not generation.is_finished:
         return generation.interrupt.value
     reasons = {stream.finish.reason.value for stream in generation.streams if stream.finish}
     return ",".join(sorted(reasons)) or "open"
