@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +14,10 @@ from nats.aio.client import Client
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
 from shared.log import get_logger
+
+_RETRY_S = 0.2
+# Nobody listens yet, or nobody answers; a refusal would only be repeated.
+_WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
 
 log = get_logger(__name__)
 
@@ -23,31 +29,39 @@ async def connect(
     name: str,
     *,
     on_reconnect: ReconnectCallback | None = None,
-    connect_attempts: int = 50,
 ) -> Client:
-    """Connect, trying for about `connect_attempts` / 5 seconds. Raises ConfigError."""
+    """Connect, trying for `nats_connect_timeout_s`. Raises ConfigError."""
 
-    async def on_error(exc: Exception) -> None:
-        if not isinstance(exc, (ConnectionRefusedError, OSError)):
-            log.warning("nats_error", error=repr(exc))
+    options = _options(config, name)
+    deadline = time.monotonic() + config.nats_connect_timeout_s
+    while True:
+        nc = Client()
+        try:
+            # Without reconnecting the first error is raised: a wrong password is told at once.
+            await nc.connect(
+                **options,
+                **_callbacks(nc, on_reconnect),
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+            )
+        except (nats.errors.Error, OSError, ssl.SSLError, ValueError) as exc:
+            if time.monotonic() > deadline or not isinstance(exc, _WORTH_RETRYING):
+                raise ConfigError(
+                    f"cannot connect to NATS at {config.nats_url}: {exc or type(exc).__name__}; "
+                    "check --nats-url and the credentials"
+                ) from exc
+            await asyncio.sleep(_RETRY_S)
+            continue
+        nc.options["allow_reconnect"] = True
+        nc.options["max_reconnect_attempts"] = -1
+        return nc
 
-    async def on_disconnect() -> None:
-        if not nc.is_closed:
-            log.warning("nats_disconnected")
 
-    async def on_reconnected() -> None:
-        log.info("nats_reconnected")
-        if on_reconnect is not None:
-            await on_reconnect()
-
-    nc = Client()
+def _options(config: ClusterConfig, name: str) -> dict[str, Any]:
     options: dict[str, Any] = {
         "servers": [url.strip() for url in config.nats_url.split(",") if url.strip()],
         "name": name,
-        "error_cb": on_error,
-        "disconnected_cb": on_disconnect,
-        "reconnected_cb": on_reconnected,
-        "reconnect_time_wait": 0.2,
+        "reconnect_time_wait": _RETRY_S,
         "ping_interval": 5,
         "max_outstanding_pings": 2,
         "pending_size": 64 << 20,
@@ -61,15 +75,28 @@ async def connect(
         if not config.nats_creds.is_file():
             raise ConfigError(f"cannot read the credentials file {config.nats_creds}")
         options["user_credentials"] = str(config.nats_creds)
-    try:
-        await nc.connect(**options, max_reconnect_attempts=connect_attempts)
-    except (nats.errors.Error, OSError, ssl.SSLError, ValueError) as exc:
-        raise ConfigError(
-            f"cannot connect to NATS at {config.nats_url}: {exc or type(exc).__name__}; "
-            "check --nats-url and the credentials"
-        ) from exc
-    nc.options["max_reconnect_attempts"] = -1
-    return nc
+    return options
+
+
+def _callbacks(nc: Client, on_reconnect: ReconnectCallback | None) -> dict[str, Any]:
+    async def on_error(exc: Exception) -> None:
+        if nc.is_connected:
+            log.warning("nats_error", error=repr(exc))
+
+    async def on_disconnect() -> None:
+        if not nc.is_closed:
+            log.warning("nats_disconnected")
+
+    async def on_reconnected() -> None:
+        log.info("nats_reconnected")
+        if on_reconnect is not None:
+            await on_reconnect()
+
+    return {
+        "error_cb": on_error,
+        "disconnected_cb": on_disconnect,
+        "reconnected_cb": on_reconnected,
+    }
 
 
 def _tls_context(config: ClusterConfig) -> ssl.SSLContext | None:

@@ -17,8 +17,9 @@ def free_port() -> int:
 
 
 class NatsServer:
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, config: str = "") -> None:
         self.folder = folder
+        self._config = config  # further lines of the configuration file
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -29,9 +30,21 @@ class NatsServer:
     def start(self, timeout_s: float = 10.0) -> None:
         binary = Path(sys.executable).parent / "nats-server"
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config").write_text(self._config)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [binary, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", self.folder],
+                [
+                    binary,
+                    "-a",
+                    "127.0.0.1",
+                    "-p",
+                    str(self.port),
+                    "-js",
+                    "-sd",
+                    self.folder,
+                    "-c",
+                    self.folder / "config",
+                ],
                 stdout=log,
                 stderr=log,
             )

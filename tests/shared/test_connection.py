@@ -17,7 +17,7 @@ from nacl.signing import SigningKey
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from tests.nats_server import NatsServer
+from tests.nats_server import NatsServer, free_port
 
 pytestmark = pytest.mark.integration
 
@@ -112,7 +112,7 @@ async def test_creds_file(server: Any, tmp_path: Path) -> None:
     account_jwt = make_jwt(
         account, operator, operator_pair, "acc", {"type": "account", "limits": unlimited}
     )
-    no_jetstream = {key: -1 for key in ("subs", "data", "payload", "imports", "exports", "conn")}
+    no_jetstream = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn"), -1)
     system_jwt = make_jwt(
         system, operator, operator_pair, "sys", {"type": "account", "limits": no_jetstream}
     )
@@ -144,7 +144,8 @@ async def test_tls_with_a_client_certificate(server: Any, tmp_path: Path) -> Non
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
                 f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                "-CAcreateserial", "-out", f"{name}.pem", "-days", "1", "-extfile", "san")  # fmt: skip
+                "-CAcreateserial", "-out", f"{name}.pem", "-days", "1",
+                "-extfile", "san")  # fmt: skip
     url = server(
         f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key", '
         f'ca_file: "{tmp_path}/ca.pem", verify: true }}'
@@ -169,6 +170,7 @@ async def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_no_server_at_all_says_what_to_check() -> None:
-    config = ClusterConfig(nats_url="nats://127.0.0.1:1", nats_connect_timeout_s=0.5)
-    with pytest.raises(ConfigError, match="cannot connect to NATS at nats://127.0.0.1:1"):
+    url = f"nats://127.0.0.1:{free_port()}"
+    config = ClusterConfig(nats_url=url, nats_connect_timeout_s=0.5)
+    with pytest.raises(ConfigError, match=f"cannot connect to NATS at {url}"):
         await assert_opens(config)
