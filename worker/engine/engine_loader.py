@@ -117,7 +117,13 @@ class EngineLoader:
         ledger = KVLedger(num_pages, config.page_size, config.max_running, max_context_len)
         attention = TorchAttentionBackend(pool, model_config.num_heads)
         return (
-            Scheduler(ledger, config.max_running, config.max_step_tokens, max_context_len),
+            Scheduler(
+                ledger,
+                config.max_running,
+                config.max_step_tokens,
+                max_context_len,
+                model_config.vocab_size,
+            ),
             ModelRunner(model, attention, pool, ledger.req_to_token, model_config.vocab_size),
         )
 

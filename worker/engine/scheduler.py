@@ -26,9 +26,15 @@ class Scheduler:
     """
 
     def __init__(
-        self, ledger: KVLedger, max_running: int, max_step_tokens: int, max_context_len: int
+        self,
+        ledger: KVLedger,
+        max_running: int,
+        max_step_tokens: int,
+        max_context_len: int,
+        vocab_size: int,
     ) -> None:
         self._ledger = ledger
+        self._vocab_size = vocab_size
         self._max_running = max_running
         self._max_step_tokens = max_step_tokens
         self._max_context_len = max_context_len
@@ -44,6 +50,7 @@ class Scheduler:
         return bool(self._reqs)
 
     def add(self, req: Req) -> None:
+        assert req.run_id not in self._reqs, "run ids are never used twice"
         finish = self._refusal(req) or req.finish_by_tokens() or self._finish_by_memory(req)
         if finish is not None:
             req.status = ReqStatus.FINISHED
@@ -124,6 +131,10 @@ class Scheduler:
     def _refusal(self, req: Req) -> Finish | None:
         if req.num_prompt_tokens == 0:
             return Finish(FinishReason.ERROR, message="the prompt is empty")
+        largest_id = max(req.token_ids)
+        if largest_id >= self._vocab_size:
+            message = f"token id {largest_id} is beyond the model's {self._vocab_size}"
+            return Finish(FinishReason.ERROR, message=message)
         # The last token needs no slot, unless it is the prompt's.
         max_held = self._ledger.num_tokens + (req.num_output_tokens > 0)
         limits = (

@@ -83,7 +83,9 @@ class Stage:
         eos_token_ids: Sequence[int] = (),
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
-        self.scheduler = Scheduler(self.ledger, max_running, max_step_tokens, max_context_len)
+        self.scheduler = Scheduler(
+            self.ledger, max_running, max_step_tokens, max_context_len, VOCAB_SIZE
+        )
         self.runner = FakeRunner(self.ledger)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
         self.tokens: dict[int, list[int]] = {}

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from shared.protocol import Finish, FinishReason
-from tests.worker.engine.tiny_models import Rig, random_prompt
+from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt
 from tests.worker.engine_fakes import make_add
+from worker.engine.models.llama import LlamaModel
 from worker.engine_messages import AbortRequest, EngineReady, SetPaused, StepOutput
 
 
@@ -106,3 +108,33 @@ def test_seeds_draw_differently(rig: Rig) -> None:
     )
     tokens = rig.channel.tokens()
     assert len({tuple(tokens[seed]) for seed in range(10, 14)}) == 4
+
+
+def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_llama: Path) -> None:
+    others = [
+        make_add(run_id, random_prompt(20 * run_id, run_id), max_tokens=30, ignore_eos=True)
+        for run_id in (1, 2, 3)
+    ]
+    expected = Rig(tiny_llama, num_kv_tokens=320).run(*others)
+    used = {token_id for run_id in (1, 2, 3) for token_id in random_prompt(20 * run_id, run_id)}
+    used |= {token_id for token_ids in expected.values() for token_id in token_ids}
+    poison = min(set(range(VOCAB_SIZE)) - used)
+    rig = Rig(tiny_llama, num_kv_tokens=320)
+    model = rig.runner._model._model
+    assert isinstance(model, LlamaModel)
+    with torch.inference_mode():
+        model._embeddings[poison] = torch.nan
+    rig.run(others[0], make_add(9, [poison] * 200), *others[1:])
+    assert rig.channel.finishes()[9].reason is FinishReason.ERROR
+    for run_id in (1, 2, 3):
+        assert rig.channel.tokens()[run_id] == expected[run_id]
+    rig.run(
+        *(
+            make_add(
+                run_id + 10, random_prompt(20 * run_id, run_id), max_tokens=30, ignore_eos=True
+            )
+            for run_id in (1, 2, 3)
+        )
+    )
+    for run_id in (1, 2, 3):
+        assert rig.channel.tokens()[run_id + 10] == expected[run_id]

@@ -73,6 +73,7 @@ def test_after_retractions(tiny_llama: Path, alone: Rig) -> None:
     assert_same_logits(rig, alone)
 
 
+@pytest.mark.slow
 def test_with_two_threads(tiny_llama: Path, alone: Rig) -> None:
     rig = Rig(tiny_llama, num_threads=2)
     tokens = rig.run(*company()[:5], subject())

@@ -151,6 +151,12 @@ def test_what_does_not_fit_the_context_is_answered(
     assert len(stage.tokens[1]) == max(output_len, 20 - prompt_len, 0)
 
 
+def test_a_token_id_beyond_the_vocabulary_is_answered() -> None:
+    stage = Stage()
+    stage.add(1, [1, 50, 2])
+    assert finish_of(stage, 1).message == "token id 50 is beyond the model's 50"
+
+
 def test_logits_that_are_no_numbers_fail_their_request_alone() -> None:
     stage = Stage()
     stage.add(1, [1, 2, 3])
