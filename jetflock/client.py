@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from jetflock.errors import ClientError, NotAccepted
@@ -97,7 +97,7 @@ class Client:
         model: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         **params: Any,
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """The answer as it comes. Leaving the loop early and closing the iterator aborts it."""
         job = await self.submit(
             prompt,

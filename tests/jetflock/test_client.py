@@ -321,7 +321,7 @@ async def test_leaving_a_stream_aborts_it(client: Client, service: ScriptedServi
     service.script = go_on
     stream = client.stream("Tell me")
     await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert service.aborted == [RID]
 
 
