@@ -87,9 +87,8 @@ class DecodeStatus:
 
     def apply_entry(self, seq: int, worker: str, entry: TokenEntry) -> int:
         """Returns how many tokens were appended."""
-        was_finished = self.fold.finish is not None
         num_new = self.fold.apply_entry(worker, entry)
-        if not was_finished and (entry.position == 0 or self.rebuild_point.is_restating):
+        if entry.position == 0 or self.rebuild_point.is_restating:
             self._track_restatement(seq, worker, entry)
         return num_new
 

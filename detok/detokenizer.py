@@ -93,7 +93,6 @@ class Detokenizer:
             keeper = tasks.create_task(self._leases.run())
             await self._stopping.wait()
             log.info("detok_stopping", num_partitions=len(self._partitions))
-            await self._outbox.flush()
             self._leases.stop()
             await keeper
             for task in services:

@@ -16,6 +16,7 @@ from shared.protocol import TextChunk, TextFrame
 
 _MAX_CHUNK_CHARS = 64 * 1024
 _MAX_CHUNK_IDS = 32 * 1024
+_MAX_IDS_AT_ONCE = 8 * 1024
 _MAX_FRAME_BYTES = 600_000  # below NATS's default max_payload of 1 MiB
 
 log = get_logger(__name__)
@@ -59,10 +60,15 @@ class TextOutbox:
         """Send what is there."""
         sources, self._sources = self._sources, {}
         by_subject: dict[str, list[TextChunk]] = {}
+        num_ids = 0
         for source in sources:
             for subjects, chunk in source.collect():
                 for subject in subjects:
                     by_subject.setdefault(subject, []).append(chunk)
+                num_ids += len(chunk.token_ids)
+                if num_ids > _MAX_IDS_AT_ONCE:  # only after a takeover: leases must be renewed
+                    num_ids = 0
+                    await asyncio.sleep(0)
         for subject, chunks in by_subject.items():
             await self._send_chunks(subject, chunks)
         notices, self._notices = self._notices, []

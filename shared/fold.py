@@ -6,7 +6,6 @@ docs/protocol.md, "The fold", says why each test is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shared.protocol import (
@@ -87,34 +86,3 @@ class RequestFold:
         if entry.finish is not None and end == len(self.tokens):
             self.finish = entry.finish
         return num_new
-
-
-class Fold:
-    """The folds of many requests, fed in stream order."""
-
-    def __init__(self) -> None:
-        self._requests: dict[str, RequestFold] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[RequestFold]:
-        return iter(self._requests.values())
-
-    def get(self, rid: str) -> RequestFold | None:
-        return self._requests.get(rid)
-
-    def request(self, rid: str) -> RequestFold:
-        """The fold of a request; an empty one when nothing was read of it yet."""
-        fold = self._requests.get(rid)
-        if fold is None:
-            fold = self._requests[rid] = RequestFold(rid)
-        return fold
-
-    def forget(self, rid: str) -> None:
-        self._requests.pop(rid, None)
-
-    def apply_record(self, seq: int, rid: str, record: OwnershipRecord) -> RequestFold:
-        fold = self.request(rid)
-        fold.apply_record(seq, record)
-        return fold

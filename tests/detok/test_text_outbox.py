@@ -90,6 +90,19 @@ async def test_large_flushes_stay_below_the_limit_of_the_broker() -> None:
     assert "".join(chunk.text for chunk in chunks) == text * 5
 
 
+async def test_a_takeover_of_many_long_texts_leaves_the_loop_to_others() -> None:
+    outbox, _, _ = make_outbox()
+    source = FakeSource(*[(["a"], TextChunk("r", 1000, 0, "x", [1] * 1000))] * 100)
+    outbox.mark(source)
+    task = asyncio.create_task(outbox.flush())
+    num_turns = 0
+    while source.items:
+        await asyncio.sleep(0)
+        num_turns += 1
+    await task
+    assert num_turns > 10
+
+
 @given(st.integers(0, 60), st.integers(0, 30), st.integers(0, 9))
 def test_the_pieces_of_a_chunk_are_the_chunk(num_chars: int, num_ids: int, offset: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

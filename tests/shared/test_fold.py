@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.fold import Fold, RequestFold
+from shared.fold import RequestFold
 from shared.protocol import End, Finish, FinishReason, Release, TokenEntry
 from tests.shared.simulated_log import (
     ACTIONS,
@@ -157,14 +157,3 @@ def test_an_end_is_the_finish_and_the_first_one_stays() -> None:
     fold.apply_record(6, End(5, FinishReason.DEADLINE, "f", "too late"))
     fold.apply_record(7, End(6, FinishReason.CANCEL, "f"))
     assert fold.finish == Finish(FinishReason.DEADLINE, message="too late")
-
-
-def test_a_fold_keeps_requests_apart() -> None:
-    folds = Fold()
-    folds.apply_record(5, "a", make_claim(0, "w1"))
-    folds.apply_record(6, "b", make_claim(0, "w2"))
-    folds.request("a").apply_entry("w1", TokenEntry("a", 5, 0, [1]))
-    assert len(folds) == 2
-    assert [fold.tokens for fold in folds] == [[1], []]
-    folds.forget("a")
-    assert folds.get("a") is None
