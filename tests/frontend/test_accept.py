@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.protocol import FinishReason
+from shared.codec import decode
+from shared.protocol import End, FinishReason, GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.sse import sse_events, text_of
 
@@ -72,15 +73,25 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
     running = await stack.start_frontend()
     async with running.client() as client:
         await client.post(CHAT, json=BODY)
+        stack.backend.hold.clear()
         stack.server.pause()
         try:
             refused = await client.post(CHAT, json=BODY)
         finally:
             stack.server.resume()
         assert refused.status_code == 503
-        await until_queued(stack, 0)
-        late = list(stack.backend.runs.values())[1:]
-        assert len(late) <= 1  # the retry was a duplicate by its message id
+        await until_queued(stack, 1)  # the retry was a duplicate by its message id
+        (message,) = [
+            message
+            async for message in stack.cluster.js.direct_scan(
+                stack.cluster.subjects.requests_stream, stack.cluster.subjects.request("*", "*")
+            )
+        ]
+        rid = decode(GenerateRequest, message.data).rid
+        while (last := await stack.cluster.ownership.last(rid)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert isinstance(last.record, End)
+        assert last.record.reason is FinishReason.CANCEL
 
 
 async def test_a_stream_survives_a_restart_of_nats(stack: Stack) -> None:
