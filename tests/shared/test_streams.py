@@ -6,8 +6,7 @@ import pytest
 
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
-from shared.connection import connect
-from shared.errors import ConfigError, IncarnationMismatch
+from shared.errors import IncarnationMismatch
 from shared.streams import ensure_consumers, ensure_streams
 from shared.subjects import JOB_CLASSES
 from tests.nats_server import NatsServer
@@ -84,11 +83,6 @@ async def test_a_stream_that_breaks_a_promise_is_refused(
     with pytest.raises(IncarnationMismatch, match=field):
         async with open_cluster(config, "test"):
             pass
-
-
-async def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"cannot connect to NATS at nats://127\.0\.0\.1:9"):
-        await connect(ClusterConfig(nats_url="nats://127.0.0.1:9"), "test", connect_attempts=1)
 
 
 async def test_consumers_never_give_up_on_a_request(nats_server: NatsServer) -> None:
