@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -51,4 +52,5 @@ async def open_cluster(
             ) from exc
         yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
     finally:
-        await nc.close()
+        with contextlib.suppress(OSError):  # the server may be gone already
+            await nc.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis  # noqa: F401  # its plugin imports it in the summary: too deep there
 import pytest
 
 from tests.nats_server import NatsServer
