@@ -19,13 +19,15 @@ class EngineConfig:
     model_path: str = ""
     """Folder with config.json and *.safetensors."""
     dtype: DTypeName = "auto"
-    """Of weights, activations and KV cache; auto: see models/dtype_choice.py."""
+    """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
     device: Literal["cpu"] = "cpu"
     """Where the model runs."""
     max_running: int = 32
     """Requests that decode in one step."""
     max_step_tokens: int = 512
     """Token budget of a step: one for each decoding request, the rest for prefill chunks."""
+    max_step_s: float = 0.5
+    """A step gets fewer prefill tokens when it would take longer."""
     page_size: int = 16
     """Tokens of one KV page; also the grain of the prefix cache."""
     num_kv_tokens: int | None = None

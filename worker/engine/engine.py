@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from shared.token_ids import unpack_token_ids
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
+from worker.engine.step_budget import StepBudget
 from worker.engine.step_result import BatchRunner
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
@@ -29,12 +32,14 @@ class Engine:
         channel: EngineChannel,
         scheduler: Scheduler,
         runner: BatchRunner,
+        budget: StepBudget,
         limits: EngineReady,
         stop_check: StopCheck,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
         self._runner = runner
+        self._budget = budget
         self._limits = limits
         self._stop_check = stop_check
         self._num_arrivals = 0
@@ -56,12 +61,14 @@ class Engine:
                 return
 
     def step(self) -> None:
-        batch = self._scheduler.next_batch()
+        begin = time.monotonic()
+        batch = self._scheduler.next_batch(self._budget.num_tokens)
         outputs: list[RunOutput] = []
         if batch is not None:
             result = self._runner.forward(batch)
             outputs = self._scheduler.process(batch, result)
             self._num_steps += 1
+            self._budget.on_step(batch.num_tokens, time.monotonic() - begin)
         self._send(outputs)
         if not self._scheduler.has_work:
             self._scheduler.check_integrity()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.registry import read_model_config
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
+from worker.engine.step_budget import StepBudget
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import EngineLoading, EngineReady
@@ -60,7 +62,15 @@ class EngineLoader:
         )
         stop_check = StopCheck(model_config.eos_token_ids, max_context_len)
         self._tell("warm up", 1.0)
-        self._warm_up(self._scheduled(model, model_config, pool, num_pages, max_context_len))
+        num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
+        budget = StepBudget(
+            self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
+        )
+        self._warm_up(
+            budget,
+            *self._scheduled(model, model_config, pool, num_pages, max_context_len),
+            num_warm_up_tokens,
+        )
         scheduler, runner = self._scheduled(model, model_config, pool, num_pages, max_context_len)
         limits = EngineReady(
             max_context_len=max_context_len,
@@ -69,7 +79,7 @@ class EngineLoader:
             num_kv_tokens=num_pages * self._config.page_size,
             max_step_tokens=self._config.max_step_tokens,
         )
-        return Engine(self._channel, scheduler, runner, limits, stop_check)
+        return Engine(self._channel, scheduler, runner, budget, limits, stop_check)
 
     def _load_model(
         self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
@@ -117,26 +127,21 @@ class EngineLoader:
         ledger = KVLedger(num_pages, config.page_size, config.max_running, max_context_len)
         attention = TorchAttentionBackend(pool, model_config.num_heads)
         return (
-            Scheduler(
-                ledger,
-                config.max_running,
-                config.max_step_tokens,
-                max_context_len,
-                model_config.vocab_size,
-            ),
+            Scheduler(ledger, config.max_running, max_context_len, model_config.vocab_size),
             ModelRunner(model, attention, pool, ledger.req_to_token, model_config.vocab_size),
         )
 
-    def _warm_up(self, scheduled: tuple[Scheduler, ModelRunner]) -> None:
+    def _warm_up(
+        self, budget: StepBudget, scheduler: Scheduler, runner: ModelRunner, num_tokens: int
+    ) -> None:
         """One full step of prefill and one of decoding, with books that are thrown away."""
-        scheduler, runner = scheduled
-        load = scheduler.load()
-        limit = min(load.num_kv_tokens, self._config.max_step_tokens)
-        prompt_ids = [0] * max(1, limit - 2)
+        prompt_ids = [0] * max(1, num_tokens - 2)
         sampling = SamplingParams(max_tokens=2, seed=0)
-        scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), limit + 1)))
-        while (batch := scheduler.next_batch()) is not None:
+        scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
+        while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
+            begin = time.monotonic()
             scheduler.process(batch, runner.forward(batch))
+            budget.on_step(batch.num_tokens, time.monotonic() - begin)
 
     def _tell(self, phase: str, progress: float) -> None:
         self._told_progress = progress

@@ -29,14 +29,12 @@ class Scheduler:
         self,
         ledger: KVLedger,
         max_running: int,
-        max_step_tokens: int,
         max_context_len: int,
         vocab_size: int,
     ) -> None:
         self._ledger = ledger
         self._vocab_size = vocab_size
         self._max_running = max_running
-        self._max_step_tokens = max_step_tokens
         self._max_context_len = max_context_len
         self._reqs: dict[int, Req] = {}  # waiting and running, by run_id
         self._waiting = WaitingQueue()
@@ -68,15 +66,14 @@ class Scheduler:
             self._waiting.remove(req)
         self._end(req)
 
-    def next_batch(self) -> ScheduleBatch | None:
-        """None when nothing can run: then nothing is left to do."""
+    def next_batch(self, token_budget: int) -> ScheduleBatch | None:
+        """None when nothing is left to do. The budget has a token for each running request."""
         num_preemptions = self._num_preemptions
         self._make_room_for_decodes()
         while True:
             entries = self._plan_decodes()
-            adder = PrefillAdder(
-                self._ledger, self._max_step_tokens - len(entries), self._reserve_ratio.value
-            )
+            num_left = token_budget - len(entries)
+            adder = PrefillAdder(self._ledger, num_left, self._reserve_ratio.value)
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
             entries += adder.entries
             if entries:

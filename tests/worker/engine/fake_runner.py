@@ -83,9 +83,8 @@ class Stage:
         eos_token_ids: Sequence[int] = (),
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
-        self.scheduler = Scheduler(
-            self.ledger, max_running, max_step_tokens, max_context_len, VOCAB_SIZE
-        )
+        self.scheduler = Scheduler(self.ledger, max_running, max_context_len, VOCAB_SIZE)
+        self.max_step_tokens = max_step_tokens
         self.runner = FakeRunner(self.ledger)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
         self.tokens: dict[int, list[int]] = {}
@@ -114,7 +113,7 @@ class Stage:
 
     def step(self) -> bool:
         """False when there was nothing to do."""
-        batch = self.scheduler.next_batch()
+        batch = self.scheduler.next_batch(self.max_step_tokens)
         if batch is not None:
             self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
             result = self.runner.forward(batch)

@@ -79,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def budget_is_kept(self) -> None:
-        assert self.stage.runner.max_tokens_seen <= self.stage.scheduler._max_step_tokens
+        assert self.stage.runner.max_tokens_seen <= self.stage.max_step_tokens
 
     def teardown(self) -> None:
         self.stage.run()

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from worker.engine.step_budget import StepBudget
+
+
+def test_a_step_that_takes_too_long_shrinks_the_next() -> None:
+    budget = StepBudget(max_tokens=512, max_running=32, max_step_s=0.5)
+    budget.on_step(512, 2.0)
+    assert budget.num_tokens == 128
+    budget.on_step(128, 0.4)
+    assert budget.num_tokens == 128
+
+
+def test_it_grows_again_when_there_is_time() -> None:
+    budget = StepBudget(max_tokens=512, max_running=32, max_step_s=0.5)
+    budget.on_step(512, 2.0)
+    budget.on_step(40, 0.01)  # says nothing about full steps
+    assert budget.num_tokens == 128
+    for expected in (256, 512, 512):
+        budget.on_step(budget.num_tokens, 0.2)
+        assert budget.num_tokens == expected
+
+
+def test_every_running_request_keeps_its_token() -> None:
+    budget = StepBudget(max_tokens=512, max_running=32, max_step_s=0.5)
+    budget.on_step(32, 100.0)
+    assert budget.num_tokens == 32

@@ -1,0 +1,27 @@
+"""How many tokens the next step may have, so that it does not take too long."""
+
+from __future__ import annotations
+
+MIN_TOKENS = 16
+
+
+class StepBudget:
+    """At most `max_tokens`; fewer while steps of that size take more than `max_step_s`.
+
+    Whoever decodes waits for the prefill chunks of others, and an engine that takes no step for
+    some seconds counts as dead: the budget follows the speed of model and machine.
+    """
+
+    def __init__(self, max_tokens: int, max_running: int, max_step_s: float) -> None:
+        self._max_tokens = max_tokens
+        self._min_tokens = min(max_tokens, max(max_running, MIN_TOKENS))
+        self._max_step_s = max_step_s
+        self.num_tokens = max_tokens
+
+    def on_step(self, num_tokens: int, elapsed_s: float) -> None:
+        """Shrinks to what would have fitted; doubles when a full step took less than half."""
+        if elapsed_s > self._max_step_s:
+            fitting = int(num_tokens * self._max_step_s / elapsed_s)
+            self.num_tokens = max(self._min_tokens, min(self.num_tokens, fitting))
+        elif num_tokens >= self.num_tokens and elapsed_s < self._max_step_s / 2:
+            self.num_tokens = min(self._max_tokens, self.num_tokens * 2)
