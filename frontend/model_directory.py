@@ -87,13 +87,15 @@ class ModelDirectory:
         return tuple(self._cards.values())
 
     async def card(self, name: str) -> ModelCard:
-        """Raises ModelNotFound."""
+        """Raises ModelNotFound, or ServiceUnavailable when the cards cannot be read."""
         if name not in self._cards:
             await self._refresh_after_miss()
-        try:
-            return self._cards[name]
-        except KeyError:
-            raise ModelNotFound(name) from None
+        card = self._cards.get(name)
+        if card is not None:
+            return card
+        if not self.is_fresh:
+            raise ServiceUnavailable("The model cards cannot be read now.")
+        raise ModelNotFound(name)
 
     async def model(self, name: str) -> ServedModel:
         """Raises ModelNotFound, or ServiceUnavailable while the tokenizer cannot be fetched."""

@@ -10,6 +10,7 @@ from frontend.completion_request import CompletionRequests
 from frontend.generate_request import GenerateRequests
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
+from shared.errors import BrokerUnavailable
 from shared.protocol import ModelCard
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.tiny_model import CHATML, make_bundle, make_card
@@ -22,9 +23,12 @@ class FakeCatalog:
         self._bundle = bundle
         self._cards = list(cards)
         self.num_reads = 0
+        self.is_away = False
 
     async def cards(self) -> list[ModelCard]:
         self.num_reads += 1
+        if self.is_away:
+            raise BrokerUnavailable("away")
         return self._cards
 
     async def bundle(self, content_hash: str) -> TokenizerBundle:

@@ -431,6 +431,14 @@ async def test_echo_is_the_prompts_text() -> None:
     assert by_ids[0].reply.echo == "<s>Hé"
 
 
+async def test_a_model_is_not_unknown_while_the_cards_cannot_be_read() -> None:
+    directory = make_directory()
+    directory._catalog.is_away = True  # type: ignore[attr-defined]
+    with pytest.raises(RequestError) as caught:
+        await AllRequests(directory).chat.job(chat_body())
+    assert caught.value.status_code == 503
+
+
 async def test_cards_are_not_read_for_every_unknown_name() -> None:
     directory = make_directory()
     requests = AllRequests(directory)
