@@ -12,6 +12,7 @@ from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
+from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import metrics_server, new_registry
 
@@ -36,6 +37,7 @@ async def _run(config: DetokConfig) -> None:
             loop.add_signal_handler(number, detokenizer.stop)
         registry = new_registry()
         registry.register(detokenizer.collector)
+        settle_garbage()
         with metrics_server(registry, config.metrics_port):
             await detokenizer.run()
 

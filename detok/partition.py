@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +14,11 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter
 from detok.fence_notices import FenceNotices
+from detok.floor_keeper import FloorKeeper
 from detok.full_fold import fold_from_log
 from detok.lease_keeper import Lease
 from detok.replay_desk import ReplayDesk, WaitingSubjects
+from detok.settled_requests import SettledRequest, SettledRequests
 from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
@@ -40,10 +40,8 @@ from shared.protocol import (
 )
 from shared.subjects import is_rid, rid_of
 
-_FLOOR_INTERVAL_S = 1.0
 _RETRY_S = 0.3
 _PARTIAL_CHECK_S = 30.0  # a living writer restates more often
-_MAX_SETTLED = 20_000
 _MAX_READS_AT_ONCE = 16
 
 log = get_logger(__name__)
@@ -62,15 +60,6 @@ class DetokServices:
     stats: DetokStats
 
 
-@dataclass(frozen=True, slots=True)
-class SettledRequest:
-    """What is remembered of a request whose result is stored: late frames still arrive."""
-
-    epoch: int
-    pool: str
-    was_ended: bool
-
-
 class Partition:
     """Owned under a lease; without a valid one, nothing is published.
 
@@ -86,7 +75,7 @@ class Partition:
         self._token_prefix = subjects.tokens(self.number, "")
         self._requests: dict[str, DecodeStatus] = {}
         self._unknown: dict[str, UnknownRequest] = {}
-        self._settled: OrderedDict[str, SettledRequest] = OrderedDict()
+        self._settled = SettledRequests()
         self._dirty: list[DecodeStatus] = []
         self._waiting = WaitingSubjects()
         self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
@@ -120,9 +109,10 @@ class Partition:
     def num_pending(self) -> int:
         return 0 if self._reader is None else self._reader.num_pending
 
-    def floor(self) -> int:
+    def _floor(self) -> int | None:
         """The lowest sequence that a new owner must read from."""
-        assert self._reader is not None
+        if self._reader is None or not self.may_publish:
+            return None
         floor = self._reader.next_seq
         for status in self._requests.values():
             floor = min(floor, status.rebuild_point.seq)
@@ -136,6 +126,7 @@ class Partition:
         """Read, decode and answer until cancelled."""
         cluster = self._services.cluster
         subjects = cluster.subjects
+        floor_keeper = FloorKeeper(cluster, self.number)
         self._reader = LogReader(
             cluster.nc,
             subjects.tokens_stream,
@@ -143,7 +134,7 @@ class Partition:
                 subjects.ownership_of_partition(self.number),
                 subjects.tokens_of_partition(self.number),
             ],
-            await self._load_floor(),
+            await floor_keeper.load(),
             self._on_message,
             self._on_caught_up,
         )
@@ -152,38 +143,11 @@ class Partition:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 tasks.create_task(self._reader.run())
-                tasks.create_task(self._keep_floor())
+                tasks.create_task(floor_keeper.run(self._floor))
+                tasks.create_task(self._check_partial())
         finally:
             self._tasks = None
             await subscription.unsubscribe()
-
-    async def _load_floor(self) -> int:
-        cluster = self._services.cluster
-        floors = cluster.bucket(cluster.subjects.floors_bucket)
-        while True:
-            try:
-                entry = await floors.get(str(self.number))
-            except BrokerError as exc:
-                log.warning("floor_not_read", partition=self.number, error=str(exc))
-                await asyncio.sleep(_RETRY_S)
-                continue
-            if entry is None or not entry.value.isdigit():
-                return 1
-            return int(entry.value)
-
-    async def _keep_floor(self) -> None:
-        cluster = self._services.cluster
-        floors = cluster.bucket(cluster.subjects.floors_bucket)
-        written = 0
-        while True:
-            await asyncio.sleep(_FLOOR_INTERVAL_S)
-            self._check_partial()
-            floor = self.floor()
-            if floor == written or not self.may_publish:
-                continue
-            with contextlib.suppress(BrokerError):
-                await floors.put(str(self.number), b"%d" % floor)
-                written = floor
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks is None:
@@ -227,7 +191,7 @@ class Partition:
         elif rid in self._unknown:
             self._unknown[rid].seen.append(SeenRecord(seq, record))
         elif record.prev == 0 and not isinstance(record, Release):
-            self._settled.pop(rid, None)
+            self._settled.forget(rid)
             status = self._add(DecodeStatus(rid, seq))
             self._apply_record(status, seq, record)
         elif rid not in self._settled:
@@ -237,9 +201,8 @@ class Partition:
         rid = entry.rid
         if rid in self._unknown:
             self._unknown[rid].seen.append(SeenEntry(seq, worker, entry))
-        elif rid in self._settled:
-            settled = self._settled[rid]
-            if entry.epoch != settled.epoch or settled.was_ended:
+        elif (settled := self._settled.get(rid)) is not None:
+            if settled.is_stale(entry.epoch):
                 self._on_stale_entry(settled.pool, worker, entry)
         elif not is_rid(rid) or self._services.cluster.subjects.partition(rid) != self.number:
             self._stats.malformed += 1
@@ -335,7 +298,7 @@ class Partition:
         # No await from here on: what is read next goes to the request itself.
         del self._unknown[unknown.rid]
         if status is None:
-            self._settle(unknown.rid, SettledRequest(0, "", was_ended=False))
+            self._settled.add(unknown.rid, SettledRequest(0, "", was_ended=False))
             return
         self._add(status)
         if status.fold.finish is not None:
@@ -367,21 +330,18 @@ class Partition:
                 status.adopt(fold)
                 self._mark_dirty(status)
 
-    def _check_partial(self) -> None:
+    async def _check_partial(self) -> None:
         """Late frames may wake up a request that finished long ago, and that nobody will restate.
 
         It would be live for ever, and hold the floor.
         """
-        now = time.monotonic()
-        for status in self._requests.values():
-            if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
-                status.checked_at = now
-                self._spawn(self._complete(status, 0))
-
-    def _settle(self, rid: str, settled: SettledRequest) -> None:
-        self._settled[rid] = settled
-        if len(self._settled) > _MAX_SETTLED:
-            self._settled.popitem(last=False)
+        while True:
+            await asyncio.sleep(_PARTIAL_CHECK_S / 4)
+            now = time.monotonic()
+            for status in self.requests:
+                if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
+                    status.checked_at = now
+                    self._spawn(self._complete(status, 0))
 
     # Sending
 
@@ -440,6 +400,6 @@ class Partition:
         await self._services.done_writer.write(status)
         self._requests.pop(status.rid, None)
         pool = "" if status.claim is None else status.claim.pool
-        self._settle(
+        self._settled.add(
             status.rid, SettledRequest(status.fold.epoch, pool, was_ended=status.was_ended)
         )

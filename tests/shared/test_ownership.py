@@ -82,13 +82,10 @@ async def test_an_end_wins_against_claims_that_come_in_between(cluster: Cluster)
 
 
 async def test_an_end_without_a_broker_says_so(cluster: Cluster, nats_server: NatsServer) -> None:
-    nats_server.pause()
+    nats_server.kill()
     cluster.js._timeout_s = 0.1
-    try:
-        with pytest.raises(BrokerUnavailable):
-            await cluster.ownership.end(RID, END, attempts=2)
-    finally:
-        nats_server.resume()
+    with pytest.raises(BrokerUnavailable):
+        await cluster.ownership.end(RID, END, attempts=2)
 
 
 async def test_held_by_means_the_very_last_word(cluster: Cluster) -> None:

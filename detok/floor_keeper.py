@@ -1,0 +1,50 @@
+"""The floor of a partition: where a new owner starts to read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from shared.cluster import Cluster
+from shared.errors import BrokerError
+from shared.log import get_logger
+
+_INTERVAL_S = 1.0
+_RETRY_S = 0.3
+
+log = get_logger(__name__)
+
+
+class FloorKeeper:
+    """Writes are not fenced: a floor that is too low only costs reading, and none is too high.
+
+    Whoever was an owner has read up to its floor, and what was live to it then needs nothing below.
+    """
+
+    def __init__(self, cluster: Cluster, partition: int) -> None:
+        self._bucket = cluster.bucket(cluster.subjects.floors_bucket)
+        self._key = str(partition)
+
+    async def load(self) -> int:
+        """The last floor written; 1 when there is none."""
+        while True:
+            try:
+                entry = await self._bucket.get(self._key)
+            except BrokerError as exc:
+                log.warning("floor_not_read", partition=self._key, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            return int(entry.value) if entry is not None and entry.value.isdigit() else 1
+
+    async def run(self, floor: Callable[[], int | None]) -> None:
+        """Write `floor()` every second when it changed; None says that there is nothing to say."""
+        written: int | None = None
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            wanted = floor()
+            if wanted is None or wanted == written:
+                continue
+            with contextlib.suppress(BrokerError):
+                await self._bucket.put(self._key, b"%d" % wanted)
+                written = wanted
