@@ -12,9 +12,10 @@ from shared.protocol import SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
-from worker.engine.host_limits import available_memory_bytes, num_usable_cores
+from worker.engine.host_limits import num_usable_cores
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.kv.kv_size import num_kv_pages
 from worker.engine.model_runner import Model, ModelRunner
 from worker.engine.models.dtype_choice import choose_dtype
 from worker.engine.models.llama import LlamaModel
@@ -28,8 +29,6 @@ from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import EngineLoading, EngineReady
 
-MAX_DEFAULT_KV_BYTES = 1 << 30
-DEFAULT_KV_SHARE = 0.25  # of the available memory
 MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be shared
 PROGRESS_GRAIN = 0.05
 
@@ -51,35 +50,21 @@ class EngineLoader:
         max_context_len = self._max_context_len(model_config)
         with torch.inference_mode():
             model = self._load_model(model_config, dtype, max_context_len)
-        num_pages = self._num_kv_pages(model_config, dtype)
-        pool = KVCachePool(
-            model_config.num_layers,
-            num_pages,
-            self._config.page_size,
-            model_config.num_kv_heads,
-            model_config.head_dim,
-            dtype,
-        )
-        stop_check = StopCheck(model_config.eos_token_ids, max_context_len)
-        self._tell("warm up", 1.0)
-        num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
+        pool = self._make_pool(model_config, dtype)
         budget = StepBudget(
             self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
         )
-        self._warm_up(
+        self._tell("warm up", 1.0)
+        num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
+        warm_up_books = self._make_books(model, model_config, pool, max_context_len)
+        _warm_up(*warm_up_books, budget, num_warm_up_tokens)
+        return Engine(
+            self._channel,
+            *self._make_books(model, model_config, pool, max_context_len),
             budget,
-            *self._scheduled(model, model_config, pool, num_pages, max_context_len),
-            num_warm_up_tokens,
+            self._limits(model_config, pool, max_context_len),
+            StopCheck(model_config.eos_token_ids, max_context_len),
         )
-        scheduler, runner = self._scheduled(model, model_config, pool, num_pages, max_context_len)
-        limits = EngineReady(
-            max_context_len=max_context_len,
-            vocab_size=model_config.vocab_size,
-            max_running=self._config.max_running,
-            num_kv_tokens=num_pages * self._config.page_size,
-            max_step_tokens=self._config.max_step_tokens,
-        )
-        return Engine(self._channel, scheduler, runner, budget, limits, stop_check)
 
     def _load_model(
         self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
@@ -96,52 +81,39 @@ class EngineLoader:
             )
         return wanted or model_config.max_context_len
 
-    def _num_kv_pages(self, model_config: ModelConfig, dtype: torch.dtype) -> int:
-        page_size = self._config.page_size
-        if self._config.num_kv_tokens is not None:
-            num_pages = self._config.num_kv_tokens // page_size
-        else:
-            page_bytes = page_size * model_config.kv_bytes_per_token(dtype.itemsize)
-            num_pages = self._kv_bytes() // page_bytes
-        if num_pages < 1:
-            raise ConfigError(
-                f"the memory for keys and values does not hold one page of {page_size} tokens"
-            )
-        return num_pages
-
-    def _kv_bytes(self) -> int:
-        if self._config.kv_memory_bytes is not None:
-            return self._config.kv_memory_bytes
-        return min(MAX_DEFAULT_KV_BYTES, int(available_memory_bytes() * DEFAULT_KV_SHARE))
-
-    def _scheduled(
-        self,
-        model: Model,
-        model_config: ModelConfig,
-        pool: KVCachePool,
-        num_pages: int,
-        max_context_len: int,
-    ) -> tuple[Scheduler, ModelRunner]:
-        """A scheduler with empty books, and the runner that reads them."""
-        config = self._config
-        ledger = KVLedger(num_pages, config.page_size, config.max_running, max_context_len)
-        attention = TorchAttentionBackend(pool, model_config.num_heads)
-        return (
-            Scheduler(ledger, config.max_running, max_context_len, model_config.vocab_size),
-            ModelRunner(model, attention, pool, ledger.req_to_token, model_config.vocab_size),
+    def _make_pool(self, model_config: ModelConfig, dtype: torch.dtype) -> KVCachePool:
+        bytes_per_token = model_config.kv_bytes_per_token(dtype.itemsize)
+        return KVCachePool(
+            model_config.num_layers,
+            num_kv_pages(self._config, bytes_per_token),
+            self._config.page_size,
+            model_config.num_kv_heads,
+            model_config.head_dim,
+            dtype,
         )
 
-    def _warm_up(
-        self, budget: StepBudget, scheduler: Scheduler, runner: ModelRunner, num_tokens: int
-    ) -> None:
-        """One full step of prefill and one of decoding, with books that are thrown away."""
-        prompt_ids = [0] * max(1, num_tokens - 2)
-        sampling = SamplingParams(max_tokens=2, seed=0)
-        scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
-        while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
-            begin = time.monotonic()
-            scheduler.process(batch, runner.forward(batch))
-            budget.on_step(batch.num_tokens, time.monotonic() - begin)
+    def _make_books(
+        self, model: Model, model_config: ModelConfig, pool: KVCachePool, max_context_len: int
+    ) -> tuple[Scheduler, ModelRunner]:
+        """A scheduler with empty books, and the runner that reads them."""
+        max_running, vocab_size = self._config.max_running, model_config.vocab_size
+        ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
+        attention = TorchAttentionBackend(pool, model_config.num_heads)
+        return (
+            Scheduler(ledger, max_running, max_context_len, vocab_size),
+            ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size),
+        )
+
+    def _limits(
+        self, model_config: ModelConfig, pool: KVCachePool, max_context_len: int
+    ) -> EngineReady:
+        return EngineReady(
+            max_context_len=max_context_len,
+            vocab_size=model_config.vocab_size,
+            max_running=self._config.max_running,
+            num_kv_tokens=pool.num_tokens,
+            max_step_tokens=self._config.max_step_tokens,
+        )
 
     def _tell(self, phase: str, progress: float) -> None:
         self._told_progress = progress
@@ -150,6 +122,19 @@ class EngineLoader:
     def _on_progress(self, progress: float) -> None:
         if progress - self._told_progress >= PROGRESS_GRAIN or progress == 1.0:
             self._tell("load weights", progress)
+
+
+def _warm_up(
+    scheduler: Scheduler, runner: ModelRunner, budget: StepBudget, num_tokens: int
+) -> None:
+    """A full prefill and one step of decoding, with books that are thrown away."""
+    prompt_ids = [0] * max(1, num_tokens - 2)
+    sampling = SamplingParams(max_tokens=2, seed=0)
+    scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
+    while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
+        begin = time.monotonic()
+        scheduler.process(batch, runner.forward(batch))
+        budget.on_step(batch.num_tokens, time.monotonic() - begin)
 
 
 def _default_num_threads(model_config: ModelConfig) -> int:

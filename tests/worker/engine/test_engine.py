@@ -138,3 +138,26 @@ def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_llama: Path) -> None:
     )
     for run_id in (1, 2, 3):
         assert rig.channel.tokens()[run_id + 10] == expected[run_id]
+
+
+def test_alone_a_run_fills_the_memory(tiny_llama: Path) -> None:
+    rig = Rig(tiny_llama, num_kv_tokens=64)
+    output = rig.run(make_add(1, random_prompt(20, 7), max_tokens=400, ignore_eos=True))[1]
+    assert len(output) == 45  # 64 slots, and a last token that needs none
+    assert rig.channel.finishes()[1] == Finish(FinishReason.LENGTH)
+
+
+def test_an_abort_in_the_middle_leaves_the_others(tiny_llama: Path) -> None:
+    others = [
+        make_add(run_id, random_prompt(30, run_id), max_tokens=20, ignore_eos=True)
+        for run_id in (1, 2)
+    ]
+    expected = Rig(tiny_llama).run(*others)
+    rig = Rig(tiny_llama, max_step_tokens=32)
+    rig.channel.commands = [others[0], make_add(9, random_prompt(200, 9)), others[1]]
+    for _ in range(4):
+        for command in rig.channel.poll(0.0):
+            rig.engine._handle(command)
+        rig.engine.step()
+    tokens = rig.run(AbortRequest(9))
+    assert {run_id: tokens[run_id] for run_id in (1, 2)} == expected

@@ -25,6 +25,7 @@ class KVCachePool:
         dtype: torch.dtype,
     ) -> None:
         self.page_size = page_size
+        self.num_pages = num_pages
         self.num_tokens = num_pages * page_size
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
