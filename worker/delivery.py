@@ -17,6 +17,9 @@ from nats.errors import Error as NatsError
 from shared.errors import BrokerUnavailable
 from shared.event_wait import raise_if_cancelled
 from shared.jetstream import HEADER_MSG_ID
+from shared.log import get_logger
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,10 @@ class Delivery:
 
 
 class Acknowledger:
-    """Tells the server what became of deliveries."""
+    """Tells the server what became of deliveries.
+
+    Only `ack` can fail: without a nak or a sign of progress the ack wait gives the request back.
+    """
 
     def __init__(self, nc: Client, timeout_s: float = 2.0) -> None:
         self._nc = nc
@@ -70,8 +76,14 @@ class Acknowledger:
         payload = b"-NAK"
         if delay_s > 0:
             payload += b" " + msgspec.json.encode({"delay": int(delay_s * 1e9)})
-        await self._nc.publish(ack_subject, payload)
+        await self._tell(ack_subject, payload)
 
     async def in_progress(self, ack_subject: str) -> None:
         """Restart the server's ack wait."""
-        await self._nc.publish(ack_subject, b"+WPI")
+        await self._tell(ack_subject, b"+WPI")
+
+    async def _tell(self, ack_subject: str, payload: bytes) -> None:
+        try:
+            await self._nc.publish(ack_subject, payload)
+        except NatsError as exc:
+            log.warning("not_told", payload=payload.decode(), error=repr(exc))

@@ -109,6 +109,7 @@ class EngineHost:
         """Stop or go on stepping; without effect when it is so already."""
         if paused != self._is_paused:
             self._is_paused = paused
+            self._last_step_at = time.monotonic()  # none was owed in the pause
             self._send(SetPaused(paused))
 
     def mark_busy(self) -> None:

@@ -41,6 +41,8 @@ class HeldRequest:
     num_prefix: int = 0  # tokens that earlier epochs had logged
     num_logged: int = 0
     finish: Finish | None = None
+    is_ended: bool = False  # while claiming: an `end` was seen, maybe behind our claim
+    is_revoked: bool = False  # while claiming: release it as soon as the claim is stored
     num_restated: int = 0
     restated_at: float = field(default_factory=time.monotonic)
     kept_at: float = field(default_factory=time.monotonic)  # last time the ack wait was restarted

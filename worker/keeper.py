@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-
-from nats.errors import Error as NatsError
+from collections.abc import Callable
 
 from shared.log import get_logger
 from worker.delivery import Acknowledger
@@ -33,7 +31,7 @@ class Keeper:
         token_log: TokenLog,
         acks: Acknowledger,
         ack_wait_s: float,
-        on_overdue: Callable[[HeldRequest], Awaitable[None]],
+        on_overdue: Callable[[HeldRequest], None],
     ) -> None:
         self._held_requests = held_requests
         self._engine = engine
@@ -46,6 +44,8 @@ class Keeper:
         """Keep until cancelled."""
         while True:
             await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
+            # A paused engine makes no steps, so that nobody else looks whether it may go on.
+            self._engine.set_paused(self._token_log.is_overfull)
             if not self.is_alive:
                 log.error(
                     "nothing_is_kept",
@@ -53,10 +53,7 @@ class Keeper:
                     log_stalled_s=round(self._token_log.stalled_s, 2),
                 )
                 continue
-            try:
-                await self._keep_all()
-            except NatsError as exc:
-                log.warning("keep_failed", error=repr(exc))
+            await self._keep_all()
 
     @property
     def is_alive(self) -> bool:
@@ -78,5 +75,5 @@ class Keeper:
                 if held.is_restatement_due(now):
                     self._token_log.restate(held.rid, held.epoch, held.restate(now))
                 if held.age_s > held.request.deadline_s + _DEADLINE_SLACK_S:
-                    await self._on_overdue(held)
+                    self._on_overdue(held)
         self._token_log.flush()

@@ -18,7 +18,15 @@ from tokenizers import Tokenizer
 
 from shared.cluster import Cluster
 from shared.codec import decode, decode_control
-from shared.errors import BrokerError, CasConflict, ConfigError, ProtocolError
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CasConflict,
+    ConfigError,
+    JetflockError,
+    MalformedMessage,
+    ProtocolError,
+)
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import (
@@ -31,6 +39,7 @@ from shared.protocol import (
     Release,
     TokenEntry,
 )
+from shared.subjects import is_rid
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
@@ -48,6 +57,8 @@ from worker.request_puller import RequestPuller
 from worker.token_log import TokenLog
 
 _OTHER_MODEL_DELAY_S = 2.0
+_RETRY_DELAY_S = 1.0
+_PROMPT_TIMEOUT_S = 10.0
 _SETTLE_ATTEMPTS = 5
 
 log = get_logger(__name__)
@@ -92,7 +103,7 @@ class RequestRunner:
             self._token_log,
             self._acks,
             config.ack_wait_s,
-            self._end_overdue,
+            lambda held: self._spawn(self._end_overdue(held)),
         )
         self._credits = CreditPolicy()
         self._run_ids = itertools.count(1)
@@ -154,7 +165,7 @@ class RequestRunner:
 
     def _num_credits(self) -> int:
         ready = self._engine.ready
-        if ready is None or self._is_draining or self._token_log.is_overfull:
+        if ready is None or not self._can_run or self._token_log.is_overfull:
             return 0
         return self._credits.num_credits(ready, self._engine.load, self._held_requests)
 
@@ -165,20 +176,31 @@ class RequestRunner:
         if delivery.num_delivered > 1:
             self._metrics.redeliveries.inc()
         try:
-            request = decode(GenerateRequest, delivery.data)
+            request = self._decode(delivery)
         except ProtocolError as exc:
             await self._refuse(delivery, exc)
             return
-        if not self._can_run:
+        if not self._is_our_model(request):
+            await self._leave_to_others(request, delivery)
+        elif not self._can_run:
             await self._acks.nak(delivery.ack_subject)
-        elif not self._is_our_model(request):
-            await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)
         elif not await self._is_known_run(request, delivery):
             await self._take(request, delivery)
 
+    @staticmethod
+    def _decode(delivery: Delivery) -> GenerateRequest:
+        """Raises ProtocolError, also for what would be a trap further on."""
+        request = decode(GenerateRequest, delivery.data)
+        if not is_rid(request.rid):
+            raise MalformedMessage(f"request id {request.rid!r} is not 32 hex digits")
+        if len(request.prompt_ids) % 4:
+            raise MalformedMessage(f"a prompt of {len(request.prompt_ids)} bytes")
+        return request
+
     @property
     def _can_run(self) -> bool:
-        return self._engine.ready is not None and not self._is_draining
+        """A hung engine takes nothing: what comes to it would only wait for the next worker."""
+        return self._engine.ready is not None and not self._is_draining and self._keeper.is_alive
 
     def _is_our_model(self, request: GenerateRequest) -> bool:
         """Another revision or tokenizer could continue with tokens that mean something else."""
@@ -187,10 +209,21 @@ class RequestRunner:
             self._card.tokenizer_hash,
         )
 
+    async def _leave_to_others(self, request: GenerateRequest, delivery: Delivery) -> None:
+        """Nobody may be there to take it: once it has been ended it leaves the queue."""
+        try:
+            last = await self._cluster.ownership.last(request.rid)
+        except BrokerError:
+            last = None
+        if last is not None and isinstance(last.record, End):
+            await self._ack(delivery.ack_subject)
+        else:
+            await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)
+
     async def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """A request that this build cannot read: its client gets an error, not silence."""
         log.error("request_unreadable", rid=delivery.msg_id, error=str(error))
-        if delivery.msg_id:
+        if is_rid(delivery.msg_id):
             end = End(0, FinishReason.ERROR, by=self._worker_id, message=str(error))
             try:
                 await self._cluster.ownership.end(delivery.msg_id, end)
@@ -228,26 +261,27 @@ class RequestRunner:
         self._held_requests.add(held)
         self._credits.note(held)
         try:
-            prompt_ids = await self._prompt_ids(request)
-            is_started = delivery.num_delivered == 1
+            is_started = delivery.num_delivered == 1 and not request.prompt_object
             if is_started:
-                self._start_run(held, prompt_ids)
+                self._start_run(held, request.prompt_ids)
             result = await self._claimer.take(request, delivery)
-            await self._apply(held, result, prompt_ids, is_started)
-        except (BrokerError, ConfigError) as exc:
+            await self._apply(held, result, is_started)
+        except (BrokerError, ProtocolError) as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
             self._drop(held)
-            with contextlib.suppress(NatsError):
-                await self._acks.nak(held.delivery.ack_subject, 1.0)
+            await self._acks.nak(held.delivery.ack_subject, _RETRY_DELAY_S)
         finally:
             self._puller.wake()
 
-    async def _apply(
-        self, held: HeldRequest, result: TakeResult, prompt_ids: bytes, is_started: bool
-    ) -> None:
+    async def _apply(self, held: HeldRequest, result: TakeResult, is_started: bool) -> None:
         match result:
             case Taken():
-                await self._begin(held, result, prompt_ids, is_started)
+                try:
+                    prompt_ids = await self._prompt_ids(held.request)
+                except ConfigError as exc:
+                    await self._end_without_prompt(held, exc)
+                else:
+                    await self._begin(held, result, prompt_ids, is_started)
             case Over():
                 self._drop(held)
                 log.debug("not_taken", rid=held.rid, why=result.why)
@@ -263,11 +297,15 @@ class RequestRunner:
     ) -> None:
         """The claim is stored. What the engine made meanwhile goes to the log now."""
         held.epoch = taken.epoch
-        if held.state is not HoldState.CLAIMING or not self._can_run:
-            # The engine died, or we began to drain, while the claim was on its way.
-            held.num_prefix = held.num_logged = len(taken.prefix)
+        if held.is_ended:
             self._drop(held)
+            await self._ack(held.delivery.ack_subject)
+            return
+        if held.is_revoked or not self._can_run:
+            held.num_prefix = held.num_logged = len(taken.prefix)
+            self._abort_run(held)
             await self._release(held, crashed=False)
+            self._drop(held)  # only now: a drain waits for it
             return
         held.state = HoldState.RUNNING
         self._metrics.requests_taken.inc()
@@ -295,9 +333,22 @@ class RequestRunner:
         self._engine.add(held.run_id, prompt_ids, output_ids, request.sampling, request.priority)
 
     async def _prompt_ids(self, request: GenerateRequest) -> bytes:
+        """Raises ConfigError when the prompt is not in the store, or BrokerUnavailable."""
         if not request.prompt_object:
             return request.prompt_ids
-        return await self._catalog.object(request.prompt_object)
+        try:
+            async with asyncio.timeout(_PROMPT_TIMEOUT_S):
+                return await self._catalog.object(request.prompt_object)
+        except (NatsError, TimeoutError) as exc:
+            raise BrokerUnavailable(f"cannot fetch the prompt: {exc!r}") from exc
+
+    async def _end_without_prompt(self, held: HeldRequest, error: ConfigError) -> None:
+        """It can never run: its client gets an error."""
+        log.error("prompt_missing", rid=held.rid, error=str(error))
+        end = End(0, FinishReason.ERROR, by=self._worker_id, message="the prompt is lost")
+        await self._cluster.ownership.end(held.rid, end)
+        self._drop(held)
+        await self._ack(held.delivery.ack_subject)
 
     def _visible_text(self, request: GenerateRequest) -> VisibleText | None:
         if not request.text.stop:
@@ -402,12 +453,13 @@ class RequestRunner:
     async def _release_all(self, *, crashed: bool) -> None:
         """Stop every run, let the log have what was made, then release.
 
-        Requests that are still being claimed see their state when the claim comes back.
+        What is still being claimed is released when the claim comes back.
         """
         running = [held for held in self._held_requests if held.state is HoldState.RUNNING]
         for held in self._held_requests:
             if held.state is HoldState.CLAIMING:
-                self._drop(held)
+                held.is_revoked = True
+                self._abort_run(held)
         for held in running:
             self._abort_run(held)
         if not await self._token_log.wait_flushed(self._config.drain_timeout_s):
@@ -442,7 +494,8 @@ class RequestRunner:
         if last is None or not isinstance(last.record, End):
             return
         if held.state is HoldState.CLAIMING:
-            return  # the claim behind the `end` finds it
+            held.is_ended = True  # a claim behind the `end` finds it, one before it does not
+            return
         self._drop(held)
         self._puller.wake()
         await self._ack(held.delivery.ack_subject)
@@ -456,4 +509,12 @@ class RequestRunner:
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         assert self._tasks is not None, "run() comes first"
-        self._tasks.create_task(coroutine)
+        self._tasks.create_task(self._guarded(coroutine))
+
+    @staticmethod
+    async def _guarded(coroutine: Coroutine[None, None, None]) -> None:
+        """What fails for one request must not end those of the others: it will come again."""
+        try:
+            await coroutine
+        except (JetflockError, NatsError):
+            log.exception("request_task_failed")

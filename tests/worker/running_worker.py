@@ -1,0 +1,205 @@
+"""A whole worker inside the test, with an engine that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.cluster import Cluster, open_cluster
+from shared.metrics import new_registry
+from shared.protocol import Finish
+from shared.subjects import new_incarnation
+from shared.token_ids import unpack_token_ids
+from tests.worker.io_stage import Stage, eventually, make_card, make_tokenizer
+from worker.config import WorkerConfig
+from worker.engine_messages import (
+    AbortRequest,
+    AddRequest,
+    EngineCommand,
+    EngineEvent,
+    EngineLoad,
+    EngineReady,
+    RunOutput,
+    SetPaused,
+    StepOutput,
+)
+from worker.held_request import HeldRequest
+from worker.metrics import WorkerMetrics
+from worker.request_runner import RequestRunner
+from worker.worker import Worker
+
+
+class FakeEngine:
+    """Behind the seam of EngineHost: keeps its commands, and gives what the test tells it to."""
+
+    def __init__(
+        self,
+        on_event: Callable[[EngineEvent], None],
+        on_exit: Callable[[int], None],
+        max_running: int,
+    ) -> None:
+        self._on_event = on_event
+        self._on_exit = on_exit
+        self._max_running = max_running
+        self._num_steps = 0
+        self.runs: dict[int, AddRequest] = {}  # every one that was ever added
+        self.active: set[int] = set()
+        self.aborted: list[int] = []
+        self.is_paused = False
+        self.is_killed = False
+        self._added: asyncio.Queue[AddRequest] = asyncio.Queue()
+
+    async def start(self) -> None: ...
+
+    def send(self, command: EngineCommand) -> None:
+        match command:
+            case AddRequest():
+                assert command.run_id not in self.runs, "a run id is never reused"
+                self.runs[command.run_id] = command
+                self.active.add(command.run_id)
+                self._added.put_nowait(command)
+            case AbortRequest(run_id=run_id):
+                self.aborted.append(run_id)
+                self.active.discard(run_id)
+            case SetPaused(paused=paused):
+                self.is_paused = paused
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def become_ready(self) -> None:
+        self._on_event(EngineReady(1000, 29, self._max_running, 100_000, 512))
+
+    def die(self) -> None:
+        self._on_exit(-9)
+
+    async def next_run(self, timeout_s: float = 5.0) -> AddRequest:
+        async with asyncio.timeout(timeout_s):
+            return await self._added.get()
+
+    def emit(self, run_id: int, token_ids: list[int], finish: Finish | None = None) -> None:
+        """One step in which this run made tokens; also for a run that was aborted meanwhile."""
+        if finish is not None:
+            self.active.discard(run_id)
+        self.step([RunOutput(run_id, token_ids, finish)])
+
+    def step(self, outputs: list[RunOutput]) -> None:
+        assert not self.is_paused or not outputs, "a paused engine makes nothing"
+        self._num_steps += 1
+        num_free = self._max_running - len(self.active)
+        load = EngineLoad(len(self.active), 0, 0, num_free, 100_000, 100_000, 0, 0, 0)
+        self._on_event(StepOutput(self._num_steps, outputs, load))
+
+    async def keep_stepping(self, interval_s: float = 0.05) -> None:
+        """Alive, without results, until cancelled."""
+        while True:
+            self.step([])
+            await asyncio.sleep(interval_s)
+
+
+def output_of(run: AddRequest) -> list[int]:
+    """The tokens that a run goes on from."""
+    return unpack_token_ids(run.output_ids)
+
+
+@dataclass
+class RunningWorker:
+    """The worker, its engines in the order in which they were started, and what it holds."""
+
+    id: str
+    worker: Worker
+    cluster: Cluster
+    task: asyncio.Task[None]
+    engines: list[FakeEngine] = field(default_factory=list)
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.engines[-1]
+
+    @property
+    def runner(self) -> RequestRunner:
+        return self.worker._runner
+
+    @property
+    def held(self) -> list[HeldRequest]:
+        return list(self.runner._held_requests)
+
+    async def next_engine(self) -> FakeEngine:
+        """After a death: the next engine, ready."""
+        num_engines = len(self.engines)
+        await eventually(lambda: len(self.engines) > num_engines)
+        self.engine.become_ready()
+        return self.engine
+
+    async def until_idle(self) -> None:
+        """Everything is settled; asserts that nothing of it is left."""
+        await eventually(lambda: not self.held)
+        self.assert_nothing_held()
+
+    def assert_nothing_held(self) -> None:
+        held_requests = self.runner._held_requests
+        assert len(held_requests) == 0
+        assert held_requests.num_runs == 0
+        assert held_requests._empty.is_set()
+        assert self.engine.active == set(), "the engine runs what nobody holds"
+
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """As on SIGTERM."""
+        self.worker.stop()
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wait([self.task])
+        await self.task
+
+    async def kill(self) -> None:
+        """As by kill -9, but its heartbeat is gone at once."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+@asynccontextmanager
+async def running_worker(
+    stage: Stage, *, max_running: int = 4, is_ready: bool = True, **config: Any
+) -> AsyncIterator[RunningWorker]:
+    worker_config = WorkerConfig(
+        nats_url=stage.config.nats_url,
+        num_partitions=stage.config.num_partitions,
+        ack_wait_s=stage.config.ack_wait_s,
+        **config,
+    )
+    worker_id = new_incarnation("worker")
+    engines: list[FakeEngine] = []
+
+    def make_engine(
+        on_event: Callable[[EngineEvent], None], on_exit: Callable[[int], None]
+    ) -> FakeEngine:
+        engines.append(FakeEngine(on_event, on_exit, max_running))
+        return engines[-1]
+
+    async def on_reconnect() -> None:
+        await worker.on_reconnect()
+
+    async with open_cluster(worker_config, worker_id, on_reconnect) as cluster:
+        worker = Worker(
+            worker_config,
+            cluster,
+            make_card(),
+            worker_id,
+            make_tokenizer(),
+            make_engine,
+            WorkerMetrics(new_registry(), "m"),
+        )
+        task = asyncio.create_task(worker.run())
+        running = RunningWorker(worker_id, worker, cluster, task, engines)
+        try:
+            await eventually(lambda: bool(engines) and worker._runner._tasks is not None)
+            if is_ready:
+                running.engine.become_ready()
+            yield running
+        finally:
+            if not task.done():
+                await running.stop(10.0)
+        if not task.cancelled():
+            task.result()

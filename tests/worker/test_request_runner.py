@@ -1,0 +1,622 @@
+"""One request after the other through a worker with a scripted engine, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import msgspec
+import pytest
+
+from shared.codec import encode
+from shared.protocol import (
+    Cancel,
+    Claim,
+    End,
+    Fenced,
+    Finish,
+    FinishReason,
+    SamplingParams,
+    TextParams,
+)
+from tests.worker.io_stage import (
+    POOL,
+    Stage,
+    eventually,
+    ids,
+    make_claim,
+    make_request,
+)
+from tests.worker.running_worker import output_of, running_worker
+
+pytestmark = pytest.mark.integration
+
+STOP = Finish(FinishReason.STOP)
+LENGTH = Finish(FinishReason.LENGTH)
+
+
+async def notify(stage: Stage, notice: Cancel | Fenced) -> None:
+    await stage.cluster.nc.publish(stage.cluster.subjects.control(POOL), encode(notice))
+
+
+def make_end() -> End:
+    return End(0, FinishReason.CANCEL, by="frontend")
+
+
+# The usual way
+
+
+async def test_the_log_holds_what_the_engine_gave(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert (run.prompt_ids, output_of(run)) == (request.prompt_ids, [])
+        assert (run.sampling, run.priority) == (request.sampling, 0)
+        for char in "hello":
+            worker.engine.emit(run.run_id, ids(char))
+        worker.engine.emit(run.run_id, ids("!"), LENGTH)
+        fold = await stage.until_finished(request.rid)
+        assert (fold.tokens, fold.finish) == (ids("hello!"), LENGTH)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.engine.aborted == []
+    [claim] = await stage.records(request.rid)
+    assert isinstance(claim.record, Claim)
+
+
+async def test_many_requests_at_once_keep_their_tokens_apart(stage: Stage) -> None:
+    requests = [make_request() for _ in range(40)]
+    async with running_worker(stage, max_running=40) as worker:
+        for request in requests:
+            await stage.submit(request)
+        runs = [await worker.engine.next_run() for _ in requests]
+        for position in range(10):
+            for idx, run in enumerate(runs):
+                finish = STOP if position == 9 else None
+                worker.engine.emit(run.run_id, [(idx + position) % 29], finish)
+            await asyncio.sleep(0)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+    for request in requests:
+        fold = await stage.fold(request.rid)
+        assert fold.finish == STOP
+        assert len(fold.tokens) == 10
+        assert fold.tokens == [(fold.tokens[0] + position) % 29 for position in range(10)]
+
+
+async def test_a_finish_without_tokens_is_logged(stage: Stage) -> None:
+    refused = Finish(FinishReason.ERROR, message="the prompt is empty")
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, [], refused)
+        assert (await stage.until_finished(request.rid)).finish == refused
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        may_claim = asyncio.Event()
+        take = worker.runner._claimer.take
+
+        async def take_late(*args: object) -> object:
+            await may_claim.wait()
+            return await take(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(worker.runner._claimer, "take", take_late)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"))
+        worker.engine.emit(run.run_id, ids("c"), STOP)
+        assert await stage.entries(request.rid) == []
+        may_claim.set()
+        fold = await stage.until_finished(request.rid)
+        assert (fold.tokens, fold.finish) == (ids("abc"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+# Taking
+
+
+async def test_a_run_that_started_too_early_is_aborted_when_the_claim_is_refused(
+    stage: Stage,
+) -> None:
+    request = make_request()
+    await stage.cluster.ownership.end(request.rid, make_end())
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.engine.aborted == [run.run_id]
+        worker.engine.emit(run.run_id, ids("ab"), STOP)  # it had not heard of the abort
+        await worker.runner._token_log.wait_flushed(1)
+    assert await stage.entries(request.rid) == []
+
+
+async def test_a_run_that_started_too_early_starts_again_behind_the_prefix(stage: Stage) -> None:
+    """The delivery says that it is the first, but there is a past: after kill -9 of the server."""
+    request = make_request(text=TextParams(stop=("cd",)))
+    seq = 1
+    epoch = await stage.append(request.rid, make_claim(request, "dead", request_seq=seq))
+    await stage.write("dead", request.rid, epoch, 0, ids("abc"))
+    async with running_worker(stage) as worker:
+        assert await stage.submit(request) == seq
+        early = await worker.engine.next_run()
+        worker.engine.emit(early.run_id, ids("xyc"), STOP)  # another choice than the log's
+        run = await worker.engine.next_run()
+        assert output_of(run) == ids("abc")
+        worker.engine.emit(run.run_id, ids("d"))
+        fold = await stage.until_finished(request.rid)
+        assert fold.tokens == ids("abcd")
+        assert fold.finish == Finish(FinishReason.STOP, matched="cd")
+        await worker.until_idle()
+
+
+async def test_a_redelivered_request_goes_on_from_its_tokens_and_restates_them(
+    stage: Stage,
+) -> None:
+    request = make_request()
+    delivery = await stage.submit_and_pull(request)
+    claim = make_claim(request, "dead", request_seq=delivery.request_seq)
+    epoch = await stage.append(request.rid, claim)
+    await stage.write("dead", request.rid, epoch, 0, ids("hel"))
+    async with running_worker(stage) as worker:
+        await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
+        run = await worker.engine.next_run()
+        assert output_of(run) == ids("hel")
+        worker.engine.emit(run.run_id, ids("lo"), STOP)
+        fold = await stage.until_finished(request.rid)
+        assert (fold.tokens, fold.finish) == (ids("hello"), STOP)
+        await worker.until_idle()
+    mine = [entry for _, entry in await stage.entries(request.rid) if entry.epoch != epoch]
+    assert (mine[0].position, mine[0].token_ids[:3]) == (0, ids("hel"))
+
+
+async def test_a_malformed_request_ends_with_an_error(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        subject = stage.cluster.subjects.request(POOL, "interactive")
+        await stage.cluster.js.publish(subject, b"\xc1 not MessagePack", msg_id=request.rid)
+        await stage.until_queue_is_empty()
+        fold = await stage.fold(request.rid)
+        assert fold.finish is not None
+        assert fold.finish.reason is FinishReason.ERROR
+        worker.assert_nothing_held()
+
+
+@pytest.mark.parametrize("bad_rid", ["", "zz", "a.b.>", "A" * 32])
+async def test_a_request_without_a_proper_id_harms_nobody(stage: Stage, bad_rid: str) -> None:
+    request = make_request()
+    nameless = msgspec.structs.replace(make_request(), rid=bad_rid)
+    async with running_worker(stage) as worker:
+        subject = stage.cluster.subjects.request(POOL, "interactive")
+        await stage.cluster.js.publish(subject, b"\xc1", msg_id=bad_rid or None)
+        await stage.cluster.js.publish(subject, encode(nameless))
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert run.prompt_ids == request.prompt_ids
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+async def test_a_prompt_that_is_no_whole_number_of_tokens_ends_with_an_error(stage: Stage) -> None:
+    request = make_request(prompt_ids=b"\x01\x00\x00")
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        fold = await stage.until_finished(request.rid)
+        assert fold.finish is not None
+        assert fold.finish.reason is FinishReason.ERROR
+        await stage.until_queue_is_empty()
+        assert worker.engine.runs == {}
+
+
+async def test_records_of_a_later_version_do_not_stop_the_worker(stage: Stage) -> None:
+    unreadable, request = make_request(), make_request()
+    subject = stage.cluster.subjects.ownership(unreadable.rid)
+    await stage.cluster.js.publish(subject, encode(make_end()).replace(b"\xa1v\x01", b"\xa1v\x02"))
+    async with running_worker(stage) as worker:
+        await stage.submit(unreadable)
+        early = await worker.engine.next_run()
+        await eventually(lambda: worker.engine.aborted == [early.run_id])
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_finished(request.rid)
+        assert await stage.num_queued() >= 1  # somebody who can read it may take it
+        await worker.until_idle()
+
+
+async def test_a_request_for_other_weights_is_left_to_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.request_runner._OTHER_MODEL_DELAY_S", 0.3)
+    request = make_request(revision="other")
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        await asyncio.sleep(0.1)
+        assert worker.engine.runs == {}
+    delivery = await stage.pull()
+    waited = datetime.datetime.now(datetime.UTC) - delivery.queued_at
+    assert waited.total_seconds() > 0.25
+    assert await stage.records(request.rid) == []
+
+
+async def test_a_request_for_other_weights_that_was_ended_leaves_the_queue(stage: Stage) -> None:
+    request = make_request(revision="other")
+    await stage.cluster.ownership.end(request.rid, make_end())
+    async with running_worker(stage):
+        await stage.submit(request)
+        await stage.until_queue_is_empty()
+
+
+async def test_a_long_prompt_comes_from_the_object_store(stage: Stage) -> None:
+    request = make_request(prompt_ids=b"", prompt_object="prompt-1")
+    prompt_ids = make_request().prompt_ids
+    async with running_worker(stage) as worker:
+        await worker.runner._catalog.put_object("prompt-1", prompt_ids)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert run.prompt_ids == prompt_ids
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+async def test_a_prompt_that_is_gone_ends_with_an_error(stage: Stage) -> None:
+    request = make_request(prompt_ids=b"", prompt_object="gone")
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        fold = await stage.until_finished(request.rid)
+        assert fold.finish is not None
+        assert fold.finish.reason is FinishReason.ERROR
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+async def test_a_request_that_was_ended_needs_no_prompt(stage: Stage) -> None:
+    """The frontend deletes the prompt of what it has ended."""
+    request = make_request(prompt_ids=b"", prompt_object="deleted")
+    await stage.cluster.ownership.end(request.rid, make_end())
+    async with running_worker(stage):
+        await stage.submit(request)
+        await stage.until_queue_is_empty()
+    [record] = await stage.records(request.rid)
+    assert record.record.reason is FinishReason.CANCEL  # type: ignore[union-attr]
+
+
+# Stop strings
+
+
+async def test_a_stop_string_ends_the_run_and_later_tokens_never_reach_the_log(
+    stage: Stage,
+) -> None:
+    request = make_request(text=TextParams(stop=("end",)))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("the en"))
+        worker.engine.emit(run.run_id, ids("d of it"))  # several tokens in one step
+        worker.engine.emit(run.run_id, ids("more"), LENGTH)  # the abort was not heard yet
+        fold = await stage.until_finished(request.rid)
+        assert fold.tokens == ids("the end")
+        assert fold.finish == Finish(FinishReason.STOP, matched="end")
+        assert worker.engine.aborted == [run.run_id]
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+    logged = [token for _, entry in await stage.entries(request.rid) for token in entry.token_ids]
+    assert logged == ids("the end")
+
+
+async def test_a_stop_string_wins_over_a_finish_of_the_same_step(stage: Stage) -> None:
+    request = make_request(text=TextParams(stop=("b",)))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("abc"), Finish(FinishReason.LENGTH, num_cached_tokens=2))
+        fold = await stage.until_finished(request.rid)
+        assert fold.tokens == ids("ab")
+        assert fold.finish == Finish(FinishReason.STOP, matched="b", num_cached_tokens=2)
+        assert worker.engine.aborted == []  # it has ended by itself
+        await worker.until_idle()
+
+
+async def test_a_resumed_run_knows_what_its_stop_string_began_with(stage: Stage) -> None:
+    request = make_request(text=TextParams(stop=("end",)))
+    delivery = await stage.submit_and_pull(request)
+    claim = make_claim(request, "dead", request_seq=delivery.request_seq)
+    epoch = await stage.append(request.rid, claim)
+    await stage.write("dead", request.rid, epoch, 0, ids("the en"))
+    async with running_worker(stage) as worker:
+        await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("dx"))
+        assert (await stage.until_finished(request.rid)).tokens == ids("the end")
+        await worker.until_idle()
+
+
+async def test_a_prefix_that_ends_in_the_stop_string_runs_no_more(stage: Stage) -> None:
+    """Its finish was in a frame of its own that was lost with the worker."""
+    request = make_request(text=TextParams(stop=("end",)))
+    delivery = await stage.submit_and_pull(request)
+    claim = make_claim(request, "dead", request_seq=delivery.request_seq)
+    epoch = await stage.append(request.rid, claim)
+    await stage.write("dead", request.rid, epoch, 0, ids("the end"))
+    async with running_worker(stage) as worker:
+        await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
+        fold = await stage.until_finished(request.rid)
+        assert fold.tokens == ids("the end")
+        assert fold.finish == Finish(FinishReason.STOP, matched="end")
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.engine.runs == {}
+
+
+# Notices
+
+
+async def test_a_cancelled_run_is_aborted_and_acknowledged(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"))
+        await stage.until_logged(request.rid, 2)
+        await stage.cluster.ownership.end(request.rid, make_end())
+        await notify(stage, Cancel(request.rid))
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.engine.aborted == [run.run_id]
+
+
+async def test_a_cancel_notice_without_an_end_changes_nothing(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await notify(stage, Cancel(request.rid))
+        await stage.cluster.nc.flush()
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        assert (await stage.until_finished(request.rid)).finish == STOP
+        await worker.until_idle()
+
+
+async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is stored, its past is still being read: the end stands behind our claim."""
+    request = make_request()
+    async with running_worker(stage) as worker:
+        may_return = asyncio.Event()
+        is_claimed = asyncio.Event()
+        take = worker.runner._claimer.take
+
+        async def take_slowly(*args: object) -> object:
+            result = await take(*args)  # type: ignore[arg-type]
+            is_claimed.set()
+            await may_return.wait()
+            return result
+
+        monkeypatch.setattr(worker.runner._claimer, "take", take_slowly)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await is_claimed.wait()
+        await stage.cluster.ownership.end(request.rid, make_end())
+        await notify(stage, Cancel(request.rid))
+        await stage.cluster.nc.flush()
+        await worker.cluster.nc.flush()
+        await asyncio.sleep(0.05)  # the worker looks into the log
+        may_return.set()
+        await stage.until_queue_is_empty(2.0)
+        await worker.until_idle()
+        assert worker.engine.aborted == [run.run_id]
+    assert await stage.entries(request.rid) == []
+
+
+async def test_a_fenced_run_is_dropped_in_silence(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"))
+        await stage.until_logged(request.rid, 2)
+        epoch = worker.held[0].epoch
+        await notify(stage, Fenced(request.rid, epoch - 1, worker.id))  # of an older epoch
+        await notify(stage, Fenced(request.rid, epoch, "other"))
+        await notify(stage, Fenced(request.rid, epoch, worker.id))
+        await worker.until_idle()
+        assert worker.engine.aborted == [run.run_id]
+        worker.engine.emit(run.run_id, ids("c"), STOP)
+        await worker.runner._token_log.wait_flushed(1)
+        assert (await stage.fold(request.rid)).tokens == ids("ab")
+        assert await stage.num_queued() == 1
+    assert len(await stage.records(request.rid)) == 1  # nothing was released either
+
+
+async def test_unreadable_notices_are_passed_over(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        control = stage.cluster.subjects.control(POOL)
+        await stage.cluster.nc.publish(control, b"\xc1")
+        await notify(stage, Cancel(request.rid))  # of a request that nobody holds
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+# Settling
+
+
+async def test_what_was_claimed_by_another_before_the_finish_is_not_acknowledged(
+    stage: Stage,
+) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        epoch = worker.held[0].epoch
+        await stage.append(request.rid, make_claim(request, "other", prev=epoch))
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        await worker.until_idle()
+        assert await stage.num_queued() == 1
+        assert (await stage.fold(request.rid)).tokens == []
+
+
+async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        confirmed = worker.runner._settle
+
+        async def settle_late(held: object, finish_seq: int) -> None:
+            epoch = worker.held[0].epoch
+            await stage.append(request.rid, make_claim(request, "other", prev=epoch))
+            await confirmed(held, finish_seq)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(worker.runner, "_settle", settle_late)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+    assert (await stage.fold(request.rid)).finish == STOP
+
+
+async def test_an_end_before_the_finish_lets_it_leave_the_queue(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        await stage.cluster.ownership.end(request.rid, make_end())
+        worker.engine.emit(run.run_id, ids("ab"), STOP)  # the notice is still on its way
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+    assert (await stage.fold(request.rid)).finish == Finish(FinishReason.CANCEL)
+
+
+# Redelivered to its holder
+
+
+async def test_a_redelivery_of_what_we_run_is_adopted(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        before = worker.held[0].delivery
+        await stage.cluster.nc.publish(before.ack_subject, b"-NAK")
+        await eventually(lambda: worker.held[0].delivery.num_delivered == 2)
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert list(worker.engine.runs) == [run.run_id]
+    assert len(await stage.records(request.rid)) == 1
+
+
+async def test_a_redelivery_of_what_we_lost_without_knowing_is_taken_anew(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        held = worker.held[0]
+        worker.engine.emit(run.run_id, ids("ab"))
+        await stage.until_logged(request.rid, 2)
+        claim = make_claim(request, "other", prev=held.epoch, request_seq=held.delivery.request_seq)
+        epoch = await stage.append(request.rid, claim)
+        await stage.write("other", request.rid, epoch, 0, ids("abx"))
+        await stage.cluster.nc.publish(held.delivery.ack_subject, b"-NAK")
+        again = await worker.engine.next_run()
+        assert output_of(again) == ids("abx")
+        assert worker.engine.aborted == [run.run_id]
+        worker.engine.emit(run.run_id, ids("zzz"))  # of the old run: nobody hears it
+        worker.engine.emit(again.run_id, ids("y"), STOP)
+        assert (await stage.until_finished(request.rid)).tokens == ids("abxy")
+        await worker.until_idle()
+
+
+async def test_a_duplicate_message_of_what_we_run_waits(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        subject = stage.cluster.subjects.request(POOL, "interactive")
+        await stage.cluster.js.publish(subject, encode(request))
+        await stage.cluster.nc.flush()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_finished(request.rid)
+        await worker.until_idle()
+        assert list(worker.engine.runs) == [run.run_id]
+
+
+# Restating
+
+
+async def test_long_outputs_are_restated_so_that_a_reader_may_start_late(stage: Stage) -> None:
+    request = make_request(sampling=SamplingParams(max_tokens=2000, seed=1))
+    tokens = [idx % 29 for idx in range(1500)]
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        for start in range(0, 1500, 100):
+            finish = LENGTH if start == 1400 else None
+            worker.engine.emit(run.run_id, tokens[start : start + 100], finish)
+            await asyncio.sleep(0.002)
+        assert (await stage.until_finished(request.rid)).tokens == tokens
+        await worker.until_idle()
+    starts = [seq for seq, entry in await stage.entries(request.rid) if entry.position == 0]
+    assert len(starts) >= 3  # its beginning, and two restatements
+    for start in starts:
+        late = await stage.fold(request.rid, from_seq=start)
+        assert (late.tokens, late.finish) == (tokens, LENGTH)
+
+
+# The log is full
+
+
+async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage) -> None:
+    request = make_request(sampling=SamplingParams(max_tokens=10_000, seed=1))
+    async with running_worker(stage) as worker:
+        worker.runner._token_log._max_pending_tokens = 100
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        worker.engine.emit(run.run_id, ids("a") * 101)
+        assert worker.engine.is_paused
+        assert worker.runner._num_credits() == 0
+        # A paused engine tells nothing: the log itself must say when there is room.
+        await eventually(lambda: not worker.engine.is_paused)
+        worker.engine.emit(run.run_id, ids("b"), STOP)
+        assert (await stage.until_finished(request.rid)).tokens == ids("a") * 101 + ids("b")
+        await worker.until_idle()
+
+
+# Deadlines
+
+
+async def test_what_nobody_ends_at_its_deadline_the_worker_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.keeper._DEADLINE_SLACK_S", 0.1)
+    request = make_request(deadline_s=0.5)
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"))
+        fold = await stage.until_finished(request.rid)
+        assert fold.finish == Finish(FinishReason.DEADLINE)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
