@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -18,6 +17,7 @@ from frontend.listener import bind
 from frontend.metrics import FrontendMetrics
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
+from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import new_registry
 from shared.subjects import new_incarnation
@@ -41,15 +41,8 @@ async def serve(config: FrontendConfig, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, frontend.stop)
-        _tune_garbage_collection()
+        settle_garbage()
         await frontend.run()
-
-
-def _tune_garbage_collection() -> None:
-    """Tokens make short-lived objects without cycles: look for cycles rarely, and only in them."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import uvloop
 
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
+from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import metrics_server, new_registry
 from shared.model_catalog import ModelCatalog
@@ -62,6 +63,7 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, worker.stop)
+        settle_garbage()
         with metrics_server(registry, config.metrics_port):
             await worker.run()
 
