@@ -49,16 +49,25 @@ def _top_p_threshold(
     """The largest threshold, not below the given one, that keeps at least `top_p` of the rest."""
     vocab_size = logits.shape[-1]
     rest = logits.masked_fill(logits < threshold[:, None], -torch.inf)
-    total = rest.logsumexp(dim=-1, keepdim=True)
-    num_sorted = min(NUM_CANDIDATES, vocab_size)
-    while True:
-        top = rest.topk(num_sorted, dim=-1).values
-        mass = (top - total).exp().cumsum(dim=-1)
-        is_enough = mass >= top_p[:, None]
-        if num_sorted == vocab_size or bool(is_enough[:, -1].all()):
-            break
-        num_sorted = vocab_size
-    # Rounding may keep the whole mass just below top_p: then the last one sorted is the least.
-    is_enough[:, -1] = True
-    least = top.gather(-1, is_enough.int().argmax(dim=-1, keepdim=True))[:, 0]
+    least, is_enough = _least_kept(rest, top_p, min(NUM_CANDIDATES, vocab_size))
+    flat_rows = torch.nonzero(~is_enough)[:, 0]
+    if len(flat_rows):
+        least[flat_rows], _ = _least_kept(rest[flat_rows], top_p[flat_rows], vocab_size)
     return torch.maximum(least, threshold)
+
+
+def _least_kept(
+    logits: torch.Tensor, top_p: torch.Tensor, num_sorted: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The last of the largest logits that together have the mass `top_p`, and whether they do.
+
+    [num_rows] each. Rounding may leave the whole vocabulary just below `top_p`: then it is the
+    least that was sorted.
+    """
+    top = logits.topk(num_sorted, dim=-1).values
+    mass = (top - logits.logsumexp(dim=-1, keepdim=True)).exp().cumsum(dim=-1)
+    has_mass = mass >= top_p[:, None]
+    is_enough = has_mass[:, -1].clone()
+    has_mass[:, -1] = True
+    least = top.gather(-1, has_mass.int().argmax(dim=-1, keepdim=True))[:, 0]
+    return least, is_enough
