@@ -82,21 +82,20 @@ class TorchAttentionBackend:
     def _attend(
         self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: _Group
     ) -> torch.Tensor:
-        num_matrices = group.num_reqs * self._num_kv_heads
-        num_queries = len(q) // group.num_reqs
-        num_rows = num_queries * self._num_shared
-        split = (group.num_reqs, num_queries, self._num_kv_heads, self._num_shared, self._head_dim)
-        rows = q.view(split).transpose(1, 2).reshape(num_matrices, num_rows, self._head_dim)
+        num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
+        num_kv_heads, num_shared = self._num_kv_heads, self._num_shared
+        num_rows = num_queries * num_shared
+        by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, self._head_dim)
+        rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
         if num_rows < MIN_MATRIX_ROWS:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, MIN_MATRIX_ROWS - num_rows))
-        scores = rows @ self._gather(keys, group).transpose(1, 2)
-        kv_len = scores.shape[-1]
-        real = scores[:, :num_rows]
-        real.view(*split[:1], split[2], split[1], split[3], kv_len).add_(group.bias)
+        scores = rows @ self._gather(keys, group).transpose(1, 2)  # [num_matrices, rows, kv_len]
+        real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
+        real_scores += group.bias
         weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
         rows = _weighted_sum(weights, self._gather(values, group))[:, :num_rows]
-        heads = rows.reshape(split[0], split[2], split[1], split[3], split[4]).transpose(1, 2)
-        return heads.reshape(q.shape)
+        by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, self._head_dim)
+        return by_head.transpose(1, 2).reshape(q.shape)
 
     def _gather(self, pages: torch.Tensor, group: _Group) -> torch.Tensor:
         """[num_matrices, kv_len, head_dim]."""
