@@ -10,6 +10,9 @@ from torch.nn import functional
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, in_features] -> [num_rows, out]
 
 
+NUM_PROBES = 32
+
+
 class PlainLinear:
     """`F.linear` on the weight as it is."""
 
@@ -25,15 +28,16 @@ class PackedLinear:
     """oneDNN's inner product on a weight that was reordered once: 1.1 to 4 times F.linear's speed.
 
     A row's result is the same, bit for bit, whatever other rows come with it. The one exception
-    measured (a lone row, with many input features) is probed for here, and such a row is given a
-    companion. `F.linear` in float32 does not have this property for fewer than eight rows.
+    measured, a lone row with many input features, is given a companion. `F.linear` in float32 does
+    not have this property for fewer than eight rows.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, needs_companion: bool
+    ) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self._bias = bias
-        self._needs_companion = False
-        self._needs_companion = self._lone_row_differs(weight)
+        self._needs_companion = needs_companion
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._needs_companion and len(x) == 1:
@@ -46,24 +50,52 @@ class PackedLinear:
         )
         return output
 
-    def _lone_row_differs(self, weight: torch.Tensor) -> bool:
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randn(4, weight.shape[1], generator=generator).to(weight.dtype)
-        return not torch.equal(self._multiply(rows[:1]), self._multiply(rows)[:1])
+
+class PlainLinears:
+    """Makes layers of `F.linear`."""
+
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        return PlainLinear(weight, bias)
 
 
-def choose_linear(dtype: torch.dtype) -> type[PackedLinear] | type[PlainLinear]:
-    """PackedLinear where this build of torch has its operators, and they agree with F.linear.
+class PackedLinears:
+    """Makes packed layers; tries out, once for each shape, whether a lone row needs a companion."""
+
+    def __init__(self) -> None:
+        self._needs_companion: dict[torch.Size, bool] = {}
+
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        shape = weight.shape
+        if shape not in self._needs_companion:
+            self._needs_companion[shape] = _lone_row_differs(weight)
+        return PackedLinear(weight, bias, needs_companion=self._needs_companion[shape])
+
+
+def _lone_row_differs(weight: torch.Tensor) -> bool:
+    """Several rows are tried: after rounding to bfloat16 most differences do not show."""
+    linear = PackedLinear(weight, None, needs_companion=False)
+    rows = torch.randn(NUM_PROBES, weight.shape[1], generator=_generator()).to(weight.dtype)
+    together = linear(rows)
+    alone = torch.cat([linear(row[None]) for row in rows])
+    return not torch.equal(together, alone)
+
+
+def choose_linears(dtype: torch.dtype) -> PackedLinears | PlainLinears:
+    """PackedLinears where this build of torch has the operators, and they agree with F.linear.
 
     The operators are private to torch: another version may change or drop them.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = _generator()
     weight = torch.randn(32, 64, generator=generator).to(dtype)
     bias = torch.randn(32, generator=generator).to(dtype)
     x = torch.randn(3, 64, generator=generator).to(dtype)
     try:
-        packed = PackedLinear(weight, bias)(x)
+        packed = PackedLinears().make(weight, bias)(x)
     except (AttributeError, RuntimeError, TypeError):
-        return PlainLinear
+        return PlainLinears()
     is_close = torch.allclose(packed, functional.linear(x, weight, bias), rtol=1e-2, atol=1e-2)
-    return PackedLinear if is_close else PlainLinear
+    return PackedLinears() if is_close else PlainLinears()
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

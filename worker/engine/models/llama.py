@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.forward_batch import ForwardBatch
-from worker.engine.models.linear import Linear, choose_linear
+from worker.engine.models.linear import Linear, choose_linears
 from worker.engine.models.loader import CheckpointReader
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.rotary import RotaryEmbedding, rotate
@@ -102,7 +102,7 @@ class _Weights:
     ) -> None:
         self._config = config
         self._checkpoint = checkpoint
-        self._make_linear = choose_linear(dtype)
+        self._linears = choose_linears(dtype)
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         return self._checkpoint.read(name, *shape)
@@ -113,8 +113,8 @@ class _Weights:
 
     def lm_head(self, embeddings: torch.Tensor) -> Linear:
         if self._config.has_tied_embeddings:
-            return self._make_linear(embeddings, None)
-        return self._make_linear(self.read("lm_head.weight", *embeddings.shape), None)
+            return self._linears.make(embeddings, None)
+        return self._linears.make(self.read("lm_head.weight", *embeddings.shape), None)
 
     def qkv(self, prefix: str) -> Linear:
         config = self._config
@@ -151,6 +151,6 @@ class _Weights:
             [self.read(f"{prefix}{name}.weight", size, in_features) for name, size in sizes.items()]
         )
         if not has_bias:
-            return self._make_linear(weight, None)
+            return self._linears.make(weight, None)
         bias = torch.cat([self.read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
-        return self._make_linear(weight, bias)
+        return self._linears.make(weight, bias)
