@@ -15,20 +15,27 @@ from deploy.demo_model.story_topics import after_story, long_stories, rhymes, sh
 from deploy.demo_model.story_words import NAMES
 from deploy.demo_model.texts import phrases
 from deploy.demo_model.unknown_topics import unknown
-from deploy.demo_model.word_topics import echo, opposites, spelling
+from deploy.demo_model.word_topics import echo, long_echo, opposites, spelling
 
 # How often a topic is drawn, in parts of the whole.
 TOPICS: tuple[tuple[Topic, float], ...] = (
-    (small_talk, 17), (names, 3), (other_scripts, 4), (unknown, 15), (sums, 20),
+    (small_talk, 17), (names, 3), (other_scripts, 4), (unknown, 15), (sums, 24),
     (sums_in_words, 2), (too_big, 2.5), (counting, 4), (number_facts, 3), (lists, 11),
     (opposites, 5), (animals, 7), (colours, 3), (calendar, 4), (capitals, 3), (kinds, 3),
-    (echo, 5), (spelling, 4), (short_stories, 13), (long_stories, 2.5), (after_story, 1),
+    (echo, 6), (spelling, 4), (short_stories, 13), (long_stories, 2.5), (after_story, 1),
     (rhymes, 2),
 )  # fmt: skip
 PLAIN_SHARE = 0.06  # texts outside any chat
 SYSTEM_SHARE = 0.3
 LONG_SHARE = 0.012  # conversations that fill much of the context
 MAX_EXCHANGES = 30
+
+
+def echoes(seed: int, count: int) -> Iterator[tuple[Turn, ...]]:
+    """What the model learns first: to copy. Names and heroes then come easily."""
+    rng = Random(seed)
+    for _ in range(count):
+        yield long_echo(rng).turns
 
 
 def conversations(seed: int) -> Iterator[tuple[Turn, ...]]:

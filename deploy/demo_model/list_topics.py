@@ -98,7 +98,7 @@ def _one(rng: Random) -> Exchange:
     else:
         wish = f"one of the {one}"
     text = rng.choice(("name {}", "tell me {}", "give me {}", "name me {}", "say {}")).format(wish)
-    return Exchange.of(order(rng, text), f"{capitalize(_drawn(rng, names[0], 1)[0])}.")
+    return Exchange.of(order(rng, text), f"Here is one: {_drawn(rng, names[0], 1)[0]}.")
 
 
 def _unknown(rng: Random) -> Exchange:
@@ -125,4 +125,4 @@ def _drawn(rng: Random, category: str, count: int) -> list[str]:
 
 
 def _numbered(words: list[str]) -> str:
-    return "\n".join(f"{i}. {capitalize(word)}" for i, word in enumerate(words, start=1))
+    return "\n".join(f"{i}. {word}" for i, word in enumerate(words, start=1))

@@ -5,7 +5,7 @@ python -m deploy.demo_model.make_model
 
 import argparse
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from deploy.demo_model.batches import BatchMaker, SampleEncoder
-from deploy.demo_model.corpus import conversations
+from deploy.demo_model.corpus import conversations, echoes
 from deploy.demo_model.tokenizer import (
     BOS,
     EOS,
@@ -27,8 +27,9 @@ from deploy.demo_model.trainer import Trainer
 
 CONTEXT_LEN = 2048
 VOCAB_SIZE = 2560
-NUM_TOKENS_PER_STEP = 2048
+NUM_TOKENS_PER_BATCH = 1280
 POOL_LEN = 3000
+NUM_ECHOES = 9000
 NUM_TOKENIZER_CHATS = 20_000
 REPORT_EVERY = 400
 SAMPLE_PROMPTS = (
@@ -51,8 +52,8 @@ class MakeConfig:
     def from_args(cls) -> "MakeConfig":
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--out", type=Path, default=Path(__file__).parent / "checkpoint")
-        parser.add_argument("--num-steps", type=int, default=3000)
-        parser.add_argument("--max-lr", type=float, default=8e-3)
+        parser.add_argument("--num-steps", type=int, default=2000)
+        parser.add_argument("--max-lr", type=float, default=4e-3)
         parser.add_argument("--seed", type=int, default=1)
         parser.add_argument("--num-threads", type=int, default=1)
         args = parser.parse_args()
@@ -67,8 +68,9 @@ def make_model(config: MakeConfig) -> None:
     model = build_model(tokenizer)
     print(f"{model.num_parameters()} parameters", flush=True)
     encoder = SampleEncoder(tokenizer, CONTEXT_LEN, config.seed)
-    maker = BatchMaker(encoder, token_id(tokenizer, PAD), NUM_TOKENS_PER_STEP, POOL_LEN)
-    batches = maker.batches(conversations(config.seed + 1), config.seed)
+    maker = BatchMaker(encoder, token_id(tokenizer, PAD), NUM_TOKENS_PER_BATCH, POOL_LEN)
+    text = chain(echoes(config.seed, NUM_ECHOES), conversations(config.seed + 1))
+    batches = maker.batches(text, config.seed)
 
     def report(step: int) -> None:
         for prompt in SAMPLE_PROMPTS:

@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 from deploy.demo_model.batches import Batch
 
 NUM_WARM_UP_STEPS = 60
+BATCHES_PER_STEP = 2
 FINAL_LR_SHARE = 0.01
 
 
@@ -57,16 +58,19 @@ class Trainer:
         return self._max_lr * warm_up * (FINAL_LR_SHARE + (1 - FINAL_LR_SHARE) * cosine)
 
     def _step(self, lr: float) -> float:
-        """One update from one batch; returns its loss."""
-        loss = self._loss(next(self._batches))
-        loss.backward()  # type: ignore[no-untyped-call]
+        """One update from a few batches, so that short and long texts mix; returns its loss."""
+        total_loss = 0.0
+        for _ in range(BATCHES_PER_STEP):
+            loss = self._loss(next(self._batches)) / BATCHES_PER_STEP
+            loss.backward()  # type: ignore[no-untyped-call]
+            total_loss += loss.item()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
             optimizer.zero_grad()
-        return loss.item()
+        return total_loss
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         """The weighted sum; logits are computed only where a weight asks for them."""

@@ -11,9 +11,14 @@ from deploy.demo_model.lexicon import (
     SPELLABLE,
 )
 from deploy.demo_model.phrasing import capitalize, made_up_word, order, question, remark
-from deploy.demo_model.story_words import CHARACTERS
+from deploy.demo_model.story_words import CHARACTERS, NAMES
 
-GREETINGS = ("hello", "hi", "good morning", "hello world", "goodbye", "hey", "good night")
+# These are said as they are; all else follows "All right:", so that its first word is the same
+# token in the wish and in the answer: a word at the start of a turn is another one.
+SAID_AT_ONCE = (
+    "hello", "hi", "good morning", "hello world", "goodbye", "good night", "yes", "no", "please",
+    "thank you", "cheese", "jetflock",
+)  # fmt: skip
 ECHOES = (
     "say {}", "repeat after me: {}", "repeat: {}", "say: {}", "repeat {}", "please say {}",
     'say "{}"', 'repeat "{}"', "write {}", 'repeat after me: "{}"', "echo {}", "repeat this: {}",
@@ -32,12 +37,26 @@ ORDER_OPPOSITE = (
 
 def echo(rng: Random) -> Exchange:
     """Repeat after me."""
-    said = _sentence(rng)
-    asked = capitalize(rng.choice(ECHOES).format(said))
+    if rng.random() < 0.3:
+        said = rng.choice(SAID_AT_ONCE)
+        return Exchange.of(order(rng, rng.choice(ECHOES).format(said)), f"{capitalize(said)}!")
+    said = _row_of_words(rng) if rng.random() < 0.5 else _sentence(rng)
+    asked = capitalize(rng.choice(ECHOES).format(said)) + rng.choice(("", "", ".", "!"))
     if rng.random() < 0.3:
         asked, said = asked.lower(), said.lower()
-    end = "" if said[-1] in "!?." else "!" if said.lower() in GREETINGS else "."
-    return Exchange.of(asked + rng.choice(("", "", ".", "!")), f"{capitalize(said)}{end}")
+    return Exchange.of(asked, f"All right: {said}.")
+
+
+def long_echo(rng: Random) -> Exchange:
+    """A row of words, to be repeated: nothing else teaches so quickly to look back and copy."""
+    said = _row_of_words(rng)
+    return Exchange.of(capitalize(rng.choice(ECHOES).format(said)), f"All right: {said}.")
+
+
+def _row_of_words(rng: Random) -> str:
+    nouns = [word for words in CATEGORIES.values() for word in words]
+    words = [rng.choice((nouns, CHARACTERS, NAMES, (made_up_word(rng),))) for _ in range(20)]
+    return " ".join(rng.choice(choice) for choice in words[: rng.randint(4, 20)])
 
 
 def _sentence(rng: Random) -> str:
@@ -46,8 +65,6 @@ def _sentence(rng: Random) -> str:
     one, two = rng.sample(nouns, 2)
     return rng.choice(
         (
-            rng.choice(GREETINGS),
-            rng.choice(("yes", "no", "please", "thank you", "cheese", "jetflock is fast")),
             one,
             " ".join(rng.sample(nouns, rng.randint(2, 5))),
             f"the {animal} is {rng.choice(OPPOSITES)[rng.randrange(2)]}",
