@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from worker.engine_messages import EngineLoad, EngineReady
-from worker.held_request import HeldRequest, HoldState
+from worker.held_request import HeldRequest
 
 # Output that a request is expected to need beyond what it has: admission is optimistic, since the
 # engine can retract, but not so much that it must.
@@ -31,9 +31,7 @@ class CreditPolicy:
         """Requests to ask for, beyond those that are held."""
         if load is not None and load.num_free_slots <= 0:
             return 0
-        active = [
-            request for request in held if request.state in (HoldState.CLAIMING, HoldState.RUNNING)
-        ]
+        active = [request for request in held if request.is_active]
         num_slots = ready.max_running - len(active)
         if num_slots <= 0:
             return 0
@@ -42,6 +40,11 @@ class CreditPolicy:
         if load is not None and load.num_waiting_tokens > 2 * ready.max_step_tokens:
             return 0
         return self._fitting(ready, sum(self._need(request) for request in active), num_slots)
+
+    @staticmethod
+    def has_slot(ready: EngineReady, held: Iterable[HeldRequest]) -> bool:
+        """Whether one more can run at all."""
+        return sum(request.is_active for request in held) < ready.max_running
 
     def _fitting(self, ready: EngineReady, num_committed: int, num_slots: int) -> int:
         num_free = ready.num_kv_tokens - num_committed

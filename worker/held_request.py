@@ -52,6 +52,11 @@ class HeldRequest:
         return self.request.rid
 
     @property
+    def is_active(self) -> bool:
+        """Whether it needs the engine."""
+        return self.state in (HoldState.CLAIMING, HoldState.RUNNING)
+
+    @property
     def has_progressed(self) -> bool:
         """Whether this epoch logged a token that no earlier one had."""
         return self.num_logged > self.num_prefix

@@ -27,7 +27,8 @@ from worker.delivery import Delivery
 _EXPIRES_S = 10.0
 _HEARTBEAT_S = 2.0
 _TICK_S = 0.25
-_BACKGROUND_IDLE_S = 0.1  # the urgent class has been empty this long before others are asked
+_BACKGROUND_IDLE_S = 0.1  # the urgent class has had nothing this long before others are asked
+_DRAIN_S = 1.0
 
 log = get_logger(__name__)
 
@@ -61,7 +62,7 @@ class RequestPuller:
         self._pulls: dict[int, _Pull] = {}
         self._pull_ids = itertools.count(1)
         self._wake = asyncio.Event()
-        self._last_urgent_at = 0.0
+        self._last_urgent_at = 0.0  # the last pull of the urgent class, or delivery from it
         self.is_starved = False  # there were no credits, although slots may be free
 
     def wake(self) -> None:
@@ -84,7 +85,7 @@ class RequestPuller:
                 self._forget_dead_pulls()
                 await self._pull_urgent()
                 await self._maybe_pull_background()
-                await wait_event(self._wake, _TICK_S)
+                await wait_event(self._wake, self._wait_s)
         finally:
             await self._drain(subscription)
 
@@ -92,12 +93,19 @@ class RequestPuller:
     def _num_open(self) -> int:
         return sum(pull.num_open for pull in self._pulls.values())
 
+    @property
+    def _wait_s(self) -> float:
+        """Until the next look; the background is asked as soon as the urgent class had its time."""
+        left_s = _BACKGROUND_IDLE_S - (time.monotonic() - self._last_urgent_at)
+        return min(left_s, _TICK_S) if left_s > 0 else _TICK_S
+
     async def _pull_urgent(self) -> None:
         num_credits = self._num_credits()
         self.is_starved = num_credits == 0
         num_missing = num_credits - self._num_open
         # Small top-ups wait until they are worth a message, unless nothing at all is open.
         if num_missing > 0 and (self._num_open == 0 or num_missing >= self._num_open):
+            self._last_urgent_at = time.monotonic()
             await self._pull(
                 JOB_CLASSES[0],
                 num_missing,
@@ -105,7 +113,11 @@ class RequestPuller:
             )
 
     async def _maybe_pull_background(self) -> None:
-        """The other classes get what the urgent one has left unused for a moment."""
+        """The other classes get what the urgent one has left unused for a moment.
+
+        Its pull stays open meanwhile: for that moment more may come than there is room for, and
+        whoever hears of the deliveries gives them back.
+        """
         if time.monotonic() - self._last_urgent_at < _BACKGROUND_IDLE_S:
             return
         for job_class in JOB_CLASSES[1:]:
@@ -156,9 +168,9 @@ class RequestPuller:
         if status == "100":  # a heartbeat; anything else ends the pull
             return
         del self._pulls[pull_id]
-        if status not in ("404", "408"):
+        if status not in ("404", "408"):  # the next tick is soon enough to try again
             log.warning("pull_ended", status=status, description=headers.get("Description"))
-        if pull.job_class == JOB_CLASSES[0]:
+        elif pull.job_class == JOB_CLASSES[0]:
             self._wake.set()
 
     def _forget_dead_pulls(self) -> None:
@@ -172,4 +184,5 @@ class RequestPuller:
     async def _drain(self, subscription: Subscription) -> None:
         """What is on its way still arrives, and is given back."""
         with contextlib.suppress(NatsError, TimeoutError):
-            await subscription.drain()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(_DRAIN_S):  # the broker may be away
+                await subscription.drain()  # type: ignore[no-untyped-call]

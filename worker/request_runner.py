@@ -185,7 +185,10 @@ class RequestRunner:
         elif not self._can_run:
             await self._acks.nak(delivery.ack_subject)
         elif not await self._is_known_run(request, delivery):
-            await self._take(request, delivery)
+            if self._has_slot:
+                await self._take(request, delivery)
+            else:  # two classes were asked at once: it waits where any worker can take it
+                await self._acks.nak(delivery.ack_subject)
 
     @staticmethod
     def _decode(delivery: Delivery) -> GenerateRequest:
@@ -208,6 +211,11 @@ class RequestRunner:
             self._card.revision,
             self._card.tokenizer_hash,
         )
+
+    @property
+    def _has_slot(self) -> bool:
+        ready = self._engine.ready
+        return ready is not None and self._credits.has_slot(ready, self._held_requests)
 
     async def _leave_to_others(self, request: GenerateRequest, delivery: Delivery) -> None:
         """Nobody may be there to take it: once it has been ended it leaves the queue."""

@@ -293,6 +293,21 @@ async def test_a_request_that_was_ended_needs_no_prompt(stage: Stage) -> None:
     assert record.record.reason is FinishReason.CANCEL  # type: ignore[union-attr]
 
 
+async def test_what_comes_without_a_slot_for_it_goes_back_to_the_queue(stage: Stage) -> None:
+    """The urgent pull is open while the batch class takes the last slot."""
+    batch, urgent = make_request(), make_request()
+    async with running_worker(stage, max_running=1) as worker:
+        await eventually(lambda: worker.runner._puller._num_open == 1)
+        await stage.submit(batch, "batch")
+        run = await worker.engine.next_run()
+        await stage.submit(urgent)
+        assert (await stage.pull()).msg_id == urgent.rid  # somebody with room gets it
+        assert list(worker.engine.runs) == [run.run_id]
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_finished(batch.rid)
+        await worker.until_idle()
+
+
 # Stop strings
 
 

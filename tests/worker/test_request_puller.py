@@ -1,0 +1,204 @@
+"""What a worker asks the queue for: against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from shared.errors import BrokerError
+from shared.protocol import GenerateRequest
+from tests.nats_server import NatsServer
+from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request
+from worker.delivery import Acknowledger, Delivery
+from worker.request_puller import RequestPuller
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Room:
+    """Stands for the worker: so many slots, and what they hold."""
+
+    num_slots: int
+    held: list[Delivery] = field(default_factory=list)
+    seen: list[Delivery] = field(default_factory=list)
+    num_asked: int = 0
+
+    def num_credits(self) -> int:
+        self.num_asked += 1
+        return max(0, self.num_slots - len(self.held))
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self.held.append(delivery)
+        self.seen.append(delivery)
+
+    @property
+    def rids(self) -> list[str]:
+        return [delivery.msg_id for delivery in self.seen]
+
+
+@asynccontextmanager
+async def pulling(stage: Stage, room: Room) -> AsyncIterator[RequestPuller]:
+    cluster = stage.cluster
+    puller = RequestPuller(cluster.nc, cluster.subjects, POOL, room.num_credits, room.on_delivery)
+    task = asyncio.create_task(puller.run())
+    try:
+        yield puller
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+async def submit(stage: Stage, count: int, job_class: str = "interactive") -> list[str]:
+    requests: list[GenerateRequest] = [make_request() for _ in range(count)]
+    for request in requests:
+        await stage.submit(request, job_class)
+    return [request.rid for request in requests]
+
+
+async def consumer_state(stage: Stage, job_class: str = "interactive") -> dict[str, int]:
+    subjects = stage.cluster.subjects
+    name = subjects.consumer(POOL, job_class)
+    info = await stage.cluster.js.api(f"CONSUMER.INFO.{subjects.requests_stream}.{name}")
+    return {key: int(info[key]) for key in ("num_pending", "num_ack_pending", "num_waiting")}
+
+
+async def finish_one(stage: Stage, room: Room, puller: RequestPuller) -> None:
+    delivery = room.held.pop(0)
+    await Acknowledger(stage.cluster.nc).ack(delivery.ack_subject)
+    puller.wake()
+
+
+async def test_no_more_is_pulled_than_there_is_room_for(stage: Stage) -> None:
+    room = Room(num_slots=3)
+    rids = await submit(stage, 10)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: len(room.seen) == 3)
+        assert (await consumer_state(stage))["num_pending"] == 7
+        for num_finished in range(1, 8):
+            await finish_one(stage, room, puller)
+            await eventually(lambda: len(room.seen) == 3 + num_finished)  # noqa: B023
+            assert len(room.held) + puller._num_open <= room.num_slots
+    assert room.rids == rids
+
+
+async def test_open_pulls_count_as_much_as_what_is_held(stage: Stage) -> None:
+    room = Room(num_slots=4)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: puller._num_open == 4)
+        await submit(stage, 1)
+        await eventually(lambda: len(room.seen) == 1)
+        for _ in range(5):  # woken as often as one likes
+            puller.wake()
+            await asyncio.sleep(0.01)
+            assert len(room.held) + puller._num_open <= 4
+        await submit(stage, 6)
+        await eventually(lambda: len(room.held) == 4)
+        assert (await consumer_state(stage))["num_pending"] == 3
+
+
+async def test_without_credits_nothing_is_asked_for(stage: Stage) -> None:
+    room = Room(num_slots=0)
+    await submit(stage, 1)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: puller.is_starved)
+        assert await consumer_state(stage) == {
+            "num_pending": 1, "num_ack_pending": 0, "num_waiting": 0,
+        }  # fmt: skip
+        room.num_slots = 1
+        puller.wake()
+        await eventually(lambda: len(room.seen) == 1)
+
+
+async def test_the_batch_class_gets_what_the_urgent_one_leaves(stage: Stage) -> None:
+    room = Room(num_slots=4)
+    rids = await submit(stage, 3, "batch")
+    async with pulling(stage, room):
+        await eventually(lambda: len(room.seen) == 3)
+    assert room.rids == rids
+
+
+async def test_the_urgent_class_comes_first_as_long_as_it_has_something(stage: Stage) -> None:
+    room = Room(num_slots=2)
+    batch = await submit(stage, 6, "batch")
+    urgent = await submit(stage, 6)
+    async with pulling(stage, room) as puller:
+        for num_finished in range(10):
+            await eventually(lambda: len(room.seen) >= 2 + num_finished)  # noqa: B023
+            await asyncio.sleep(0.12)  # longer than the urgent class must be quiet
+            assert len(room.held) <= 2
+            await finish_one(stage, room, puller)
+        await eventually(lambda: len(room.seen) == 12)
+    assert room.rids == urgent + batch
+
+
+async def test_an_idle_worker_takes_batch_work_without_delay(stage: Stage) -> None:
+    room = Room(num_slots=1)
+    await submit(stage, 5, "batch")
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: len(room.seen) == 1)
+        started = time.monotonic()
+        for num_finished in range(1, 5):
+            await finish_one(stage, room, puller)
+            await eventually(lambda: len(room.seen) == 1 + num_finished)  # noqa: B023
+        assert time.monotonic() - started < 0.2, "a freed slot does not wait for the next tick"
+
+
+async def test_pulls_are_made_again_after_a_server_restart(
+    stage: Stage, nats_server: NatsServer
+) -> None:
+    room = Room(num_slots=2)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: puller._num_open == 2)
+        nats_server.kill()
+        nats_server.start()
+        await eventually(lambda: stage.cluster.nc.stats["reconnects"] > 0)
+        puller.reset()
+
+        async def is_submitted() -> bool:
+            try:
+                await submit(stage, 1)
+            except BrokerError:
+                return False
+            return True
+
+        await eventually_async(is_submitted)
+        await eventually(lambda: len(room.seen) == 1, timeout_s=2.0)
+
+
+async def test_a_missing_consumer_is_not_asked_in_a_hot_loop(stage: Stage) -> None:
+    subjects = stage.cluster.subjects
+    name = subjects.consumer(POOL, "interactive")
+    await stage.cluster.js.api(f"CONSUMER.DELETE.{subjects.requests_stream}.{name}")
+    room = Room(num_slots=1)
+    async with pulling(stage, room):
+        await asyncio.sleep(0.6)
+    assert room.num_asked < 20
+
+
+async def test_what_comes_after_the_stop_still_reaches_the_worker(stage: Stage) -> None:
+    room = Room(num_slots=50)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: puller._num_open == 50)
+        await submit(stage, 50)
+    # Whatever the server delivered was handed on: nothing waits for the ack wait to pass.
+    state = await consumer_state(stage)
+    assert state["num_ack_pending"] == len(room.seen)
+    assert state["num_pending"] == 50 - len(room.seen)
+
+
+async def test_stopping_without_a_server_ends_soon(stage: Stage, nats_server: NatsServer) -> None:
+    room = Room(num_slots=1)
+    async with pulling(stage, room) as puller:
+        await eventually(lambda: puller._num_open == 1)
+        nats_server.kill()
+        await eventually(lambda: not stage.cluster.nc.is_connected)
+        started = time.monotonic()
+    assert time.monotonic() - started < 1.5
+    nats_server.start()
