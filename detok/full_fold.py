@@ -7,6 +7,7 @@ import asyncio
 from shared.cluster import Cluster
 from shared.codec import decode_ownership, decode_token_frame
 from shared.errors import BrokerUnavailable, ProtocolError
+from shared.event_wait import wait_event
 from shared.fold import RequestFold
 from shared.log_reader import LogReader
 from shared.ownership import StoredRecord
@@ -64,9 +65,8 @@ async def _read(
     )
     task = asyncio.create_task(reader.run())
     try:
-        await asyncio.wait_for(reached.wait(), _TIMEOUT_S)
-    except TimeoutError as exc:
-        raise BrokerUnavailable(f"could not read the log of {rid} up to {up_to_seq}") from exc
+        if not await wait_event(reached, _TIMEOUT_S):
+            raise BrokerUnavailable(f"could not read the log of {rid} up to {up_to_seq}")
     finally:
         task.cancel()
         await asyncio.wait([task])

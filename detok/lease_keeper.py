@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from detok.live_detoks import LiveDetoks
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict
+from shared.event_wait import wait_event
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket, KvEntry
 from shared.log import get_logger
@@ -95,11 +96,8 @@ class LeaseKeeper:
             self._wake.set()
 
     async def _wait(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), _POLL_S)
-        except TimeoutError:
-            return
-        self._wake.clear()
+        if await wait_event(self._wake, _POLL_S):
+            self._wake.clear()
 
     async def _step(self) -> None:
         try:

@@ -62,7 +62,8 @@ class TokenizerCache:
         num_refusals = 0
         while num_refusals < _MAX_ATTEMPTS:
             try:
-                tokenizer = await asyncio.wait_for(self._fetch(tokenizer_hash), _FETCH_TIMEOUT_S)
+                async with asyncio.timeout(_FETCH_TIMEOUT_S):
+                    tokenizer = await self._fetch(tokenizer_hash)
             except (BrokerError, TimeoutError) as exc:
                 log.warning("tokenizer_store_away", tokenizer=tokenizer_hash, error=str(exc))
             except Exception as exc:  # missing or unreadable; tokenizers raises plain Exception

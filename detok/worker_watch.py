@@ -15,6 +15,7 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
+from shared.event_wait import wait_event
 from shared.log import get_logger
 from shared.streams import HEARTBEAT_TTL_S
 
@@ -72,11 +73,8 @@ class WorkerWatch:
             await subscription.unsubscribe()
 
     async def _wait(self, timeout_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(0.0, timeout_s))
-        except TimeoutError:
-            return
-        self._wake.clear()
+        if await wait_event(self._wake, max(0.0, timeout_s)):
+            self._wake.clear()
 
     async def _on_worker_died(self, message: Msg) -> None:
         worker = message.data.decode(errors="replace")

@@ -153,7 +153,8 @@ class Frontend:
         self._service.stop()
         log.info("frontend_drains", running=self.inference.num_open)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.inference.wait_closed(), self._config.shutdown_timeout_s)
+            async with asyncio.timeout(self._config.shutdown_timeout_s):
+                await self.inference.wait_closed()
         log.info("frontend_stops", cut=self.inference.num_open)
         self.inference.cut_all(Interrupt.SHUTDOWN)
         self._server.should_exit = True

@@ -115,7 +115,8 @@ class ModelDirectory:
     async def _text(self, tokenizer_hash: str) -> ModelText:
         task = self._load(tokenizer_hash)
         try:
-            return await asyncio.wait_for(asyncio.shield(task), _LOAD_TIMEOUT_S)
+            async with asyncio.timeout(_LOAD_TIMEOUT_S):
+                return await asyncio.shield(task)
         except (BrokerError, TimeoutError) as exc:
             raise ServiceUnavailable("The model's tokenizer cannot be fetched now.") from exc
         except ConfigError as exc:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 
 from frontend.detok_client import DetokClient
@@ -11,6 +10,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from frontend.text_stream import TextStream
 from shared.errors import BrokerError, ProtocolError
+from shared.event_wait import wait_event
 from shared.log import get_logger
 from shared.protocol import ReplayStatus, Surface
 
@@ -34,8 +34,7 @@ class Replayer:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._router.on_gap.wait(), _TICK_S)
+                await wait_event(self._router.on_gap, _TICK_S)
                 self._router.on_gap.clear()
                 now = asyncio.get_running_loop().time()
                 for generation in self._router.generations:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess, LineSink
 from shared.errors import ConfigError
+from shared.event_wait import wait_event
 
 _MAX_EARLY_DEATHS = 4
 _EXIT_CONFIG_ERROR = 2
@@ -79,8 +79,7 @@ class KeptProcess:
                 delay_s = backoff.next_delay_s(clock() - started_at)
                 self._check_worth_another(status, backoff.num_deaths_in_a_row)
                 self._say(f"{self.name} {_death(status)}; starting it again in {delay_s:g} s")
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                await wait_event(self._stopping, delay_s)
                 self.launch = self._make_launch()
         finally:
             self._ended.set()
@@ -92,8 +91,7 @@ class KeptProcess:
             return
         if self._child is not None:
             self._child.terminate()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), timeout_s)
+        await wait_event(self._ended, timeout_s)
         self.kill()
 
     def kill(self) -> None:
