@@ -49,7 +49,7 @@ class FakeEngine:
         self.active: set[int] = set()
         self.aborted: list[int] = []
         self.is_paused = False
-        self.is_killed = False
+        self.is_dead = False
         self._added: asyncio.Queue[AddRequest] = asyncio.Queue()
 
     async def start(self) -> None: ...
@@ -68,12 +68,13 @@ class FakeEngine:
                 self.is_paused = paused
 
     def kill(self) -> None:
-        self.is_killed = True
+        self.is_dead = True
 
     def become_ready(self) -> None:
         self._on_event(EngineReady(1000, 29, self._max_running, 100_000, 512))
 
     def die(self) -> None:
+        self.is_dead = True
         self._on_exit(-9)
 
     async def next_run(self, timeout_s: float = 5.0) -> AddRequest:
