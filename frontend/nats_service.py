@@ -24,6 +24,7 @@ from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.request_body import parse_object
+from shared.connection import round_trip
 from shared.errors import InternalError, InvalidRequest, RequestError
 from shared.log import get_logger
 from shared.protocol import Surface
@@ -118,8 +119,7 @@ class NatsService:
                 subject=subject,
                 handler=self._endpoint(subject, handler, tasks),
             )
-        with contextlib.suppress(nats.errors.Error):
-            await self._nc.flush()  # from here on the server knows of them
+        await round_trip(self._nc)  # from here on the server knows of them
         return service
 
     def _endpoint(

@@ -10,9 +10,11 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
+from shared.event_wait import wait_event
 from shared.log import get_logger
 
 _RETRY_S = 0.2
@@ -111,3 +113,24 @@ def _tls_context(config: ClusterConfig) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"cannot load the TLS files: {exc}") from exc
     return context
+
+
+async def round_trip(nc: Client, timeout_s: float = 2.0) -> bool:
+    """Whether all that was sent so far has reached the server.
+
+    nats-py's own `flush` does not tell: its PING overtakes what waits to be written.
+    """
+    arrived = asyncio.Event()
+
+    async def on_message(_: Msg) -> None:
+        arrived.set()
+
+    try:
+        subscription = await nc.subscribe(inbox := nc.new_inbox(), cb=on_message)
+        try:
+            await nc.publish(inbox)
+            return await wait_event(arrived, timeout_s)
+        finally:
+            await subscription.unsubscribe()
+    except nats.errors.Error:
+        return False

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from shared.cluster import Cluster
 from shared.codec import decode, decode_control
+from shared.connection import round_trip
 from shared.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -60,6 +61,7 @@ _OTHER_MODEL_DELAY_S = 2.0
 _RETRY_DELAY_S = 1.0
 _PROMPT_TIMEOUT_S = 10.0
 _SETTLE_ATTEMPTS = 5
+_SETTLE_PAUSE_S = 0.2  # a broker that has just restarted refuses at once
 
 log = get_logger(__name__)
 
@@ -132,8 +134,7 @@ class RequestRunner:
         await self._stop_pulling()
         await self._release_all(crashed=False)
         await self._held_requests.wait_empty(self._config.drain_timeout_s)
-        with contextlib.suppress(NatsError, TimeoutError):
-            await self._cluster.nc.flush(timeout=1)
+        await round_trip(self._cluster.nc, timeout_s=1)  # the last naks are out
 
     def on_reconnect(self) -> None:
         """The broker is back: pulls are forgotten, frames may be lost."""
@@ -423,6 +424,7 @@ class RequestRunner:
                     return
                 except BrokerError as exc:
                     log.info("settle_retries", rid=held.rid, error=str(exc))
+                    await asyncio.sleep(_SETTLE_PAUSE_S)
             # It will be delivered again, and found finished.
         finally:
             self._drop(held)
