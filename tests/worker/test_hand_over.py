@@ -374,3 +374,24 @@ async def test_an_outbound_buffer_that_is_full_does_not_end_the_worker(
         nats_server.start()
         await stage.until_queue_is_empty()
         assert (await stage.fold(request.rid)).tokens == ids("abc")
+
+
+async def test_a_finish_is_settled_by_a_broker_that_is_not_ready_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        ack = worker.runner._acks.ack
+        ready_at = time.monotonic() + 0.5
+
+        async def ack_when_ready(ack_subject: str) -> None:
+            if time.monotonic() < ready_at:
+                raise BrokerUnavailable("no responders")
+            await ack(ack_subject)
+
+        monkeypatch.setattr(worker.runner._acks, "ack", ack_when_ready)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await worker.until_idle()
+        assert await stage.num_queued() == 0

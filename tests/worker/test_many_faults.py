@@ -27,10 +27,13 @@ LENGTH = Finish(FinishReason.LENGTH)
 class Fleet:
     """Workers whose engines choose tokens at random, and remember what they chose behind what."""
 
-    def __init__(self, stage: Stage, stack: AsyncExitStack, rng: random.Random) -> None:
+    def __init__(
+        self, stage: Stage, server: NatsServer, stack: AsyncExitStack, rng: random.Random
+    ) -> None:
         self.stage = stage
         self.workers: list[RunningWorker] = []
         self.chosen: set[tuple[int, int, int]] = set()  # prompt, hash of the output so far, token
+        self._server = server
         self._stack = stack
         self._rng = rng
 
@@ -70,10 +73,10 @@ class Fleet:
         engine.step(step)
 
     async def fault(self) -> None:
-        """Something goes wrong with one worker, or with a delivery of it."""
+        """Something goes wrong with one worker, with a delivery of it, or with the broker."""
         alive = [worker for worker in self.workers if not worker.task.done()]
         worker = self._rng.choice(alive)
-        match self._rng.choice(["kill", "drain", "engine", "nak", "nak", "nak", "notices"]):
+        match self._rng.choice(["kill", "drain", "engine", "nak", "nak", "broker", "resend"]):
             case "kill":
                 await worker.kill()
                 await self.start_worker()
@@ -87,7 +90,11 @@ class Fleet:
             case "nak":  # as by a zombie, or by somebody who took us for dead
                 for held in worker.held[:2]:
                     await self.stage.cluster.nc.publish(held.delivery.ack_subject, b"-NAK")
-            case "notices":
+            case "broker":
+                self._server.kill()
+                await asyncio.sleep(self._rng.uniform(0, 0.2))
+                self._server.start()
+            case "resend":  # as after a reconnect: every unconfirmed frame is stored twice
                 await worker.worker.on_reconnect()
 
 
@@ -111,7 +118,7 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
         for idx in range(1, 31)
     ]
     async with open_stage(nats_server.url, ACK_WAIT_S) as stage, AsyncExitStack() as stack:
-        fleet = Fleet(stage, stack, rng)
+        fleet = Fleet(stage, nats_server, stack, rng)
         for _ in range(3):
             await fleet.start_worker()
         stepping = asyncio.create_task(fleet.run_engines())
