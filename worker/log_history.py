@@ -19,7 +19,7 @@ from shared.subjects import Subjects, rid_of
 log = get_logger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Inquiry:
     """One request whose past is wanted: the fold up to our own claim."""
 
@@ -27,12 +27,7 @@ class _Inquiry:
     first_seq: int  # of the first ownership record
     claim_seq: int  # of our claim: nothing at or beyond it is read
     writers: set[str]
-    answer: asyncio.Future[RequestFold]
-
-    def settle(self) -> None:
-        """Our own claim came out of the log."""
-        if not self.answer.done():  # else whoever asked has given up
-            self.answer.set_result(self.fold)
+    is_answered: bool = False  # our own claim came out of the log: the fold is whole
 
 
 class LogHistory:
@@ -46,8 +41,8 @@ class LogHistory:
         self._nc = nc
         self._subjects = subjects
         self._timeout_s = timeout_s
-        self._waiting: dict[int, list[_Inquiry]] = {}  # by partition
-        self._reading: set[int] = set()
+        self._waiting: list[list[_Inquiry]] = [[] for _ in range(subjects.num_partitions)]
+        self._reading = [asyncio.Lock() for _ in range(subjects.num_partitions)]
 
     async def read(self, rid: str, records: list[StoredRecord], claim_seq: int) -> RequestFold:
         """What the log says of a request up to our claim, given the records before the claim.
@@ -55,31 +50,30 @@ class LogHistory:
         Raises BrokerUnavailable when the log cannot be read in time.
         """
         writers = {stored.record.worker for stored in records if isinstance(stored.record, Claim)}
-        answer: asyncio.Future[RequestFold] = asyncio.get_running_loop().create_future()
+        inquiry = _Inquiry(RequestFold(rid), records[0].seq, claim_seq, writers)
         partition = self._subjects.partition(rid)
-        self._waiting.setdefault(partition, []).append(
-            _Inquiry(RequestFold(rid), records[0].seq, claim_seq, writers, answer)
-        )
-        if partition not in self._reading:
-            await self._serve(partition)
-        return await answer
-
-    async def _serve(self, partition: int) -> None:
-        """Answer everybody who waits for this partition, in rounds, until nobody does."""
-        self._reading.add(partition)
+        self._waiting[partition].append(inquiry)
         try:
-            while inquiries := self._waiting.pop(partition, []):
-                try:
-                    async with asyncio.timeout(self._timeout_s):
-                        await self._read_round(partition, inquiries)
-                except TimeoutError:
-                    self._fail(inquiries, BrokerUnavailable("reading the token log took too long"))
-                except BaseException:
-                    self._fail(inquiries, BrokerUnavailable("reading the token log was cancelled"))
-                    raise
+            async with self._reading[partition]:
+                if not inquiry.is_answered:  # the reads before ours began too early for us
+                    await self._read_for_all(partition)
         finally:
-            self._reading.discard(partition)
-            self._fail(self._waiting.pop(partition, []), BrokerUnavailable("reading was cancelled"))
+            if inquiry in self._waiting[partition]:
+                self._waiting[partition].remove(inquiry)
+        return inquiry.fold
+
+    async def _read_for_all(self, partition: int) -> None:
+        """Answer everybody who waits for this partition by now."""
+        inquiries, self._waiting[partition] = self._waiting[partition], []
+        for inquiry in inquiries:  # a read that was cut may have begun to fill it
+            inquiry.fold = RequestFold(inquiry.fold.rid)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._read_round(partition, inquiries)
+        except TimeoutError as exc:
+            raise BrokerUnavailable("reading the token log took too long") from exc
+        finally:  # who got no answer from us asks again, as soon as we let go of the lock
+            self._waiting[partition] += [one for one in inquiries if not one.is_answered]
 
     async def _read_round(self, partition: int, inquiries: list[_Inquiry]) -> None:
         by_rid: dict[str, list[_Inquiry]] = {}
@@ -106,7 +100,7 @@ class LogHistory:
                 if seq < inquiry.claim_seq:
                     inquiry.fold.apply_record(seq, record)
                 elif seq == inquiry.claim_seq:
-                    inquiry.settle()
+                    inquiry.is_answered = True
                     num_open -= 1
             if num_open == 0:
                 ended.set()
@@ -130,9 +124,3 @@ class LogHistory:
             for inquiry in by_rid.get(entry.rid, ()):
                 if seq < inquiry.claim_seq:
                     inquiry.fold.apply_entry(frame.worker, entry)
-
-    @staticmethod
-    def _fail(inquiries: list[_Inquiry], error: BrokerUnavailable) -> None:
-        for inquiry in inquiries:
-            if not inquiry.answer.done():
-                inquiry.answer.set_exception(error)

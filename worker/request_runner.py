@@ -451,14 +451,22 @@ class RequestRunner:
         """Hand a dropped request back, if it is still ours: it goes on elsewhere at once."""
         release = Release(held.epoch, self._worker_id, held.has_progressed, crashed)
         try:
-            await self._cluster.ownership.append(held.rid, release)
-        except CasConflict:
-            return
+            if not await self._is_released(held, release):
+                return
         except BrokerError as exc:
             log.warning("release_failed", rid=held.rid, error=str(exc))
             return
         self._metrics.requests_released.inc()
         await self._acks.nak(held.delivery.ack_subject)
+
+    async def _is_released(self, held: HeldRequest, release: Release) -> bool:
+        """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""
+        try:
+            await self._cluster.ownership.append(held.rid, release)
+        except (CasConflict, BrokerUnavailable):
+            last = await self._cluster.ownership.last(held.rid)
+            return last is not None and (last.record == release or isinstance(last.record, End))
+        return True
 
     async def _release_all(self, *, crashed: bool) -> None:
         """Stop every run, let the log have what was made, then release.

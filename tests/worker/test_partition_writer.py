@@ -69,9 +69,7 @@ def fold_of(stored: list[bytes]) -> RequestFold:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    seed=st.integers(0, 2**32), num_tokens=st.integers(1, 60), loss=st.floats(0, 0.6)
-)
+@given(seed=st.integers(0, 2**32), num_tokens=st.integers(1, 60), loss=st.floats(0, 0.6))
 def test_the_fold_is_a_prefix_and_a_confirmed_finish_counts(
     seed: int, num_tokens: int, loss: float
 ) -> None:
@@ -94,8 +92,8 @@ def test_the_fold_is_a_prefix_and_a_confirmed_finish_counts(
             if rng.random() < 0.2 and finish is None:
                 writer.append(TokenEntry(RID, EPOCH, 0, truth[:num_made]))  # a restatement
         acks = broker.deliver_late()
-        for frame in writer.frames_to_resend(now, all_of_them=rng.random() < 0.1):
-            acks += broker.publish(frame.number, frame.payload)
+        for overdue in writer.frames_to_resend(now, all_of_them=rng.random() < 0.1):
+            acks += broker.publish(overdue.number, overdue.payload)
         while (frame := writer.next_frame(now)) is not None:
             acks += broker.publish(frame.number, frame.payload)
         rng.shuffle(acks)
