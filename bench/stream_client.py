@@ -39,7 +39,11 @@ class StreamResult:
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-class _StreamProtocol(asyncio.Protocol):
+class StreamProtocol(asyncio.Protocol):
+    """One connection: a request at a time."""
+
+    tail_len = 160  # an id line may be cut in two
+
     def __init__(self) -> None:
         self._result: StreamResult | None = None
         self._done: asyncio.Future[StreamResult] | None = None
@@ -60,29 +64,48 @@ class _StreamProtocol(asyncio.Protocol):
         data = self._tail + data
         if result.status == 0:
             result.status = int(data[9:12])
-        start = data.rfind(b"\nid: ")
-        end = data.find(b"\n", start + 1)
-        if start >= 0 and end > start:
-            num_tokens = int(data[start + 5 : end].split(b".")[1])
-            if num_tokens > result.num_tokens:
-                result.num_tokens = num_tokens
-                result.arrivals.append((now, num_tokens))
-        self._tail = data[-160:]
+        num_tokens = self._count_tokens(data, result.num_tokens)
+        if num_tokens > result.num_tokens:
+            result.num_tokens = num_tokens
+            result.arrivals.append((now, num_tokens))
+        self._tail = data[-self.tail_len :] if self.tail_len else b""
         is_whole = data.endswith(b"0\r\n\r\n") if result.status == 200 else data.endswith(b"}")
         if is_whole and not self._done.done():
             result.ended_at = now
             self._done.set_result(result)
+
+    def _count_tokens(self, data: bytes, num_so_far: int) -> int:
+        """By the position in the last event's id."""
+        start = data.rfind(b"\nid: ")
+        end = data.find(b"\n", start + 1)
+        return int(data[start + 5 : end].split(b".")[1]) if end > start >= 0 else num_so_far
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._done is not None and not self._done.done():
             self._done.set_exception(ConnectionError("the server closed the stream"))
 
 
+class PeerProtocol(StreamProtocol):
+    """For servers without positions in their events: one event with content is one token."""
+
+    tail_len = 0
+
+    def _count_tokens(self, data: bytes, num_so_far: int) -> int:
+        return num_so_far + data.count(b'"content":"')
+
+
 class StreamClient:
     """Streams chat answers of `num_tokens` tokens, `concurrency` at a time."""
 
-    def __init__(self, port: int, model: str, num_tokens: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        model: str,
+        num_tokens: int,
+        protocol: type[StreamProtocol] = StreamProtocol,
+    ) -> None:
         self._port = port
+        self._protocol = protocol
         body = json.dumps(
             {
                 "model": model,
@@ -107,7 +130,7 @@ class StreamClient:
             nonlocal left
             loop = asyncio.get_running_loop()
             transport, protocol = await loop.create_connection(
-                _StreamProtocol, "127.0.0.1", self._port
+                self._protocol, "127.0.0.1", self._port
             )
             try:
                 while left > 0:
