@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -88,13 +88,16 @@ class RoleStack:
         self._flags = ["--nats-url", "", "--log-format", "json", *cluster_flags]
         self.nats = NatsServer(folder / "nats")
         self.roles: list[RoleProcess] = []
+        self.cluster: Cluster  # the test's own connection, while the stack is open
+        self._exits = AsyncExitStack()
         self.ports: dict[str, int] = {}  # frontend name -> port
 
     async def __aenter__(self) -> RoleStack:
         self.nats.start()
         self._flags[1] = self.nats.url
-        async with self.cluster() as cluster:
-            await ModelCatalog(cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
+        config = ClusterConfig(nats_url=self.nats.url)
+        self.cluster = await self._exits.enter_async_context(open_cluster(config, "test"))
+        await ModelCatalog(self.cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
         self.start_frontend()
         self.start_detok()
         return self
@@ -105,6 +108,7 @@ class RoleStack:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._exits.aclose()
         for role in self.roles:
             if role.is_alive:
                 role.thaw()
@@ -114,9 +118,6 @@ class RoleStack:
             if exc is not None:
                 print(f"---- {role.name}\n{role.log}")
         self.nats.kill()
-
-    def cluster(self) -> AbstractAsyncContextManager[Cluster]:
-        return open_cluster(ClusterConfig(nats_url=self.nats.url), "test")
 
     def start_frontend(self) -> RoleProcess:
         port = free_port()
@@ -144,11 +145,10 @@ class RoleStack:
     async def wait_ready(self, num_workers: int, timeout_s: float = 60.0) -> None:
         """All frontends answer, and so many workers are ready."""
         await self.wait_until(self._frontends_answer, timeout_s)
-        async with self.cluster() as cluster:
-            deadline = time.monotonic() + timeout_s
-            while await self._num_ready(cluster) < num_workers:
-                assert time.monotonic() < deadline, "the workers did not become ready"
-                await asyncio.sleep(0.1)
+        deadline = time.monotonic() + timeout_s
+        while await self._num_ready() < num_workers:
+            assert time.monotonic() < deadline, "the workers did not become ready"
+            await asyncio.sleep(0.1)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -159,9 +159,9 @@ class RoleStack:
 
     async def num_queued(self) -> int:
         """Requests that the queue still holds, waiting or running."""
-        async with self.cluster() as cluster:
-            info = await cluster.js.api(f"STREAM.INFO.{cluster.subjects.requests_stream}")
-            return int(info["state"]["messages"])
+        stream = self.cluster.subjects.requests_stream
+        info = await self.cluster.js.api(f"STREAM.INFO.{stream}")
+        return int(info["state"]["messages"])
 
     def _frontends_answer(self) -> bool:
         try:
@@ -173,8 +173,7 @@ class RoleStack:
             return False
         return True
 
-    @staticmethod
-    async def _num_ready(cluster: Cluster) -> int:
-        entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
+    async def _num_ready(self) -> int:
+        entries = await self.cluster.bucket(self.cluster.subjects.workers_bucket).entries()
         cards = [decode(WorkerCard, entry.value) for entry in entries]
         return sum(card.state is WorkerState.READY for card in cards)
