@@ -15,7 +15,7 @@ from shared.errors import BrokerError, ConfigError
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.ownership import OwnershipLog
-from shared.streams import ensure_streams
+from shared.streams import DEFAULT_PARTITIONS, ensure_streams
 from shared.subjects import Subjects
 
 
@@ -35,7 +35,10 @@ class Cluster:
 
 @asynccontextmanager
 async def open_cluster(
-    config: ClusterConfig, name: str, on_reconnect: ReconnectCallback | None = None
+    config: ClusterConfig,
+    name: str,
+    on_reconnect: ReconnectCallback | None = None,
+    default_partitions: int = DEFAULT_PARTITIONS,
 ) -> AsyncIterator[Cluster]:
     """Connect as `name`, make or check the streams; closes the connection at the end.
 
@@ -45,7 +48,7 @@ async def open_cluster(
     try:
         js = JetStream(nc)
         try:
-            subjects = await ensure_streams(js, config)
+            subjects = await ensure_streams(js, config, default_partitions)
         except BrokerError as exc:
             raise ConfigError(
                 f"JetStream at {config.nats_url} refused: {exc}; is it enabled (nats-server -js)?"

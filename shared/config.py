@@ -51,7 +51,7 @@ class ClusterConfig:
     prefix: str = "jf"
     """First token of every subject, stream and bucket name."""
     num_partitions: int | None = None
-    """Partitions of the token log; fixed when the streams are made (then 4)."""
+    """Partitions of the token log; fixed when the streams are made (then 4, by serve 1)."""
     replicas: int = 1
     """Copies of each stream in a NATS cluster."""
     queue_max_msgs: int = 10_000

@@ -38,13 +38,16 @@ _MUST_NOT_SHRINK = ("max_age",)
 log = get_logger(__name__)
 
 
-async def ensure_streams(js: JetStream, config: ClusterConfig) -> Subjects:
+async def ensure_streams(
+    js: JetStream, config: ClusterConfig, default_partitions: int = DEFAULT_PARTITIONS
+) -> Subjects:
     """Make what is missing, check what is there, compare the incarnation.
 
+    `default_partitions` counts when streams are made and the configuration leaves it open.
     Returns the subjects to use. Raises IncarnationMismatch, or BrokerError when JetStream is off.
     """
     wanted = config.num_partitions
-    subjects = Subjects(config.prefix, wanted or DEFAULT_PARTITIONS)
+    subjects = Subjects(config.prefix, wanted or default_partitions)
     for stream in stream_configs(config, subjects):
         await _ensure_stream(js, stream)
     incarnation = await _ensure_incarnation(js, subjects)

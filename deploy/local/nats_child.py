@@ -84,7 +84,10 @@ class NatsChild:
         return f"nats://127.0.0.1:{self.port}"
 
     def launch(self) -> Launch:
-        return Launch([self.binary, "-c", str(self.config_file)], os.environ)
+        # Its idle threads look for work where the engine should run: few are enough here.
+        num_threads = max(1, (os.cpu_count() or 1) // 4)
+        env = {"GOMAXPROCS": str(num_threads)} | os.environ
+        return Launch([self.binary, "-c", str(self.config_file)], env)
 
     async def wait_until_up(self) -> None:
         """Returns when the server greets; the caller sets the time limit."""

@@ -23,6 +23,7 @@ from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.streams import DEFAULT_PARTITIONS
 
 _POLL_S = 0.1
 _ANNOUNCE_TIMEOUT_S = 2.0
@@ -134,7 +135,12 @@ class Supervisor:
 
     async def _serve(self, tasks: asyncio.TaskGroup, limit: asyncio.Timeout) -> None:
         self._progress.update("streams", "checking")
-        async with open_cluster(self._config, "supervisor") as self._cluster:
+        async with open_cluster(
+            self._config,
+            "supervisor",
+            # One detokenizer reads them all here, and each partition costs a message per step.
+            default_partitions=DEFAULT_PARTITIONS if self._nats is None else 1,
+        ) as self._cluster:
             try:
                 self._progress.finish("streams")
                 dead_workers = await self._forget_workers_of_last_time(self._cluster)
