@@ -106,6 +106,46 @@ class Stream:
             self.finish_reason = choice["finish_reason"] or self.finish_reason
 
 
+@dataclass
+class IdStream:
+    """A stream of /generate: the ids themselves."""
+
+    ids: list[int] = field(default_factory=list)
+    finish_type: str | None = None
+
+    async def post(self, url: str, seed: int, num_tokens: int) -> None:
+        body = {
+            "text": "Once upon a time",
+            "stream": True,
+            "sampling_params": {
+                "max_new_tokens": num_tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "seed": seed,
+            },
+        }
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            client.stream("POST", f"{url}/generate", json=body) as response,
+        ):
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    self._take(json.loads(line[6:]))
+
+    async def wait_for_ids(self, num_ids: int, timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while len(self.ids) < num_ids:
+            assert time.monotonic() < deadline, f"only {len(self.ids)} ids came"
+            await asyncio.sleep(0.005)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        assert "error" not in event, event
+        self.ids += event["output_ids"]
+        finish = event["meta_info"]["finish_reason"]
+        self.finish_type = finish["type"] if finish else None
+
+
 async def run_stream(url: str, **fields: Any) -> Stream:
     """One undisturbed stream, whole."""
     stream = Stream()

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
-from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.e2e.streams import IdStream, Stream, completion_body, run_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -29,6 +29,10 @@ NUM_TOKENS = 200
 async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
     async with RoleStack(tmp_path, "--ack-wait-s", "3") as running:
         yield running
+
+
+def token_range(low: int, high: int) -> list[str]:
+    return ["--scripted-token-low", str(low), "--scripted-token-high", str(high)]
 
 
 async def expected_texts(stack: RoleStack, num_tokens: int = NUM_TOKENS) -> list[str]:
@@ -136,8 +140,10 @@ async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> 
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
     await disturbed.start()
+    stack.nats.pause()  # what is written to it now is lost
+    await asyncio.sleep(0.3)
     stack.nats.kill()
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     stack.nats.start()
     await disturbed.finish()
     disturbed.assert_texts(expected)
@@ -172,13 +178,42 @@ async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     first.engine().suspend()
     held = [stream for stream in disturbed.streams if not await stream.moves()]
     assert held, "the frozen worker held nothing"
-    for stream in held:
-        await stream.wait_for_tokens(stream.position + 30)
+    for stream, num_tokens_before in [(stream, stream.position) for stream in held]:
+        await stream.wait_for_tokens(num_tokens_before + 30)
     first.engine().resume()
     first.thaw()
     await disturbed.finish()
     disturbed.assert_texts(expected)
     await assert_queue_empty(stack)
+
+
+async def test_tokens_of_a_woken_worker_never_mix_with_its_successors(stack: RoleStack) -> None:
+    """The two workers make different tokens: each stream may go over once, and never back."""
+    first = stack.start_worker(*SCRIPTED[:-4], *token_range(300, 700))
+    stack.start_worker(*SCRIPTED[:-4], *token_range(700, 1100))
+    await stack.wait_ready(2)
+    streams = [IdStream() for _ in range(NUM_STREAMS)]
+    running = [
+        asyncio.create_task(stream.post(stack.url(), seed, num_tokens=700))
+        for seed, stream in enumerate(streams)
+    ]
+    for stream in streams:
+        await stream.wait_for_ids(40)
+    first.freeze()
+    first.engine().suspend()
+    held = [stream for stream in streams if stream.ids[-1] < 700]
+    assert held, "the frozen worker held nothing"
+    for stream, num_ids in [(stream, len(stream.ids)) for stream in held]:
+        await stream.wait_for_ids(num_ids + 60)
+    first.engine().resume()
+    first.thaw()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*running)
+    for stream in streams:
+        assert len(stream.ids) == 700
+        makers = [token_id < 700 for token_id in stream.ids]
+        assert makers == sorted(makers, reverse=True), "tokens of the first worker came again"
+        assert stream.finish_type == "length"
 
 
 async def test_a_draining_worker_hands_over_within_a_second(stack: RoleStack) -> None:
