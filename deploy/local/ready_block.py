@@ -35,7 +35,7 @@ def curl(config: ServeConfig) -> str:
     """A command line that a person can paste."""
     body = {
         "model": config.model_name,
-        "messages": [{"role": "user", "content": "Hello! Who are you?"}],
+        "messages": [{"role": "user", "content": "Who are you?"}],
     }
     has_key = bool(config.api_key or config.api_key_file)
     key = '-H "Authorization: Bearer $JETFLOCK_API_KEY" ' if has_key else ""
