@@ -85,6 +85,7 @@ class Job:
                     deadline_s=caller.deadline_s,
                     prompt_ids=pack_token_ids(prompt.token_ids),
                     priority=self.sampling.priority,
+                    cache_salt=self.sampling.cache_salt,
                     traceparent=caller.traceparent,
                 )
             )

@@ -126,7 +126,6 @@ UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
     "return_tokens_as_token_ids": non_empty,
     "return_hidden_states": non_empty,
     "spaces_between_special_tokens": lambda value: value is not True,
-    "cache_salt": non_empty,
     "lora_path": non_empty,
     "prompt_embeds": non_empty,
     "input_embeds": non_empty,

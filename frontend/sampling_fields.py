@@ -13,6 +13,7 @@ from shared.protocol import ModelCard, SamplingParams, TextParams
 MAX_CHOICES = 16
 MAX_STOP = 16
 MAX_STOP_CHARS = 1024
+MAX_SALT_CHARS = 256
 _SEED_MASK = (1 << 64) - 1
 PROMPT_TAIL_LEN = 6  # the detokenizer's left context
 
@@ -38,6 +39,7 @@ class SamplingFields(msgspec.Struct, omit_defaults=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = None
+    cache_salt: str | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class Sampling(msgspec.Struct, frozen=True):
     prompt_param: str
     n: int
     priority: int
+    cache_salt: str  # "" is none
 
     def for_prompt(
         self, prompt_ids: list[int], card: ModelCard, choice_idx: int
@@ -156,6 +159,7 @@ def resolve_sampling(
         prompt_param=prompt_param,
         n=n,
         priority=fields.priority or 0,
+        cache_salt=_cache_salt(fields.cache_salt),
     )
 
 
@@ -198,6 +202,15 @@ def check_token_ids(name: str, token_ids: Any, vocab_size: int) -> None:
             f"'{name}' holds {wrong}, token ids of this model are 0 to {vocab_size - 1}",
             param=name,
         )
+
+
+def _cache_salt(salt: str | None) -> str:
+    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARS:
+        raise InvalidRequest(
+            f"'cache_salt' has {len(salt)} characters, must have 1 to {MAX_SALT_CHARS}",
+            param="cache_salt",
+        )
+    return salt or ""
 
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -103,6 +103,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_object: str = ""  # object store name of a prompt above the inline limit
     priority: int = 0  # lower is earlier, as in vLLM
     traceparent: str = ""
+    cache_salt: str = ""  # only requests with the same one share cached prefixes
+    adapter: str = ""  # reserved: what is put on top of the weights
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):

@@ -98,9 +98,10 @@ class EngineHost:
         output_ids: bytes,
         sampling: SamplingParams,
         priority: int,
+        namespace: bytes,
     ) -> None:
         """Start a run; its output comes with `on_step`."""
-        self._send(AddRequest(run_id, prompt_ids, output_ids, sampling, priority))
+        self._send(AddRequest(run_id, prompt_ids, output_ids, sampling, priority, namespace))
 
     def abort(self, run_id: int) -> None:
         self._send(AbortRequest(run_id))

@@ -22,6 +22,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     output_ids: bytes  # tokens that earlier epochs logged, little-endian uint32
     sampling: SamplingParams
     priority: int = 0  # lower is earlier
+    namespace: bytes = b""  # only runs with an equal one share cached prefixes
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

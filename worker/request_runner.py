@@ -30,6 +30,7 @@ from shared.errors import (
 )
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
+from shared.prefix_namespace import prefix_namespace
 from shared.protocol import (
     Cancel,
     End,
@@ -338,8 +339,14 @@ class RequestRunner:
             self._engine.mark_busy()
         self._held_requests.begin_run(held)
         request = held.request
-        output_ids = pack_token_ids(held.tokens)
-        self._engine.add(held.run_id, prompt_ids, output_ids, request.sampling, request.priority)
+        self._engine.add(
+            held.run_id,
+            prompt_ids,
+            pack_token_ids(held.tokens),
+            request.sampling,
+            request.priority,
+            prefix_namespace(request.revision, request.adapter, request.cache_salt),
+        )
 
     async def _prompt_ids(self, request: GenerateRequest) -> bytes:
         """Raises ConfigError when the prompt is not in the store, or BrokerUnavailable."""

@@ -95,6 +95,9 @@ BAD_SAMPLING: list[tuple[str, Any, str]] = [
     ("stop_token_ids", ["a"], "invalid_type"),
     ("ignore_eos", "yes", "invalid_type"),
     ("stream", "yes", "invalid_type"),
+    ("cache_salt", "", "invalid_value"),
+    ("cache_salt", "x" * 257, "invalid_value"),
+    ("cache_salt", 5, "invalid_type"),
     ("best_of", 2, "unsupported_parameter"),
     ("logit_bias", {"5": 1}, "unsupported_parameter"),
     ("prompt_logprobs", 1, "unsupported_parameter"),
@@ -311,8 +314,9 @@ async def test_values_arrive() -> None:
         include_stop_str_in_output=True,
         skip_special_tokens=False,
         priority=-3,
+        cache_salt="team-a",
     )
-    assert request.priority == -3
+    assert (request.priority, request.cache_salt) == (-3, "team-a")
     assert msgspec.to_builtins(request.sampling) == {
         "max_tokens": 7,
         "seed": (1 << 64) - 1,

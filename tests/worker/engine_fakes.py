@@ -21,11 +21,12 @@ def make_add(
     output_ids: Sequence[int] = (),
     *,
     priority: int = 0,
+    namespace: bytes = b"",
     **sampling: Any,
 ) -> AddRequest:
     params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
     prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
-    return AddRequest(run_id, prompt, output, params, priority)
+    return AddRequest(run_id, prompt, output, params, priority, namespace)
 
 
 class FakeChannel:

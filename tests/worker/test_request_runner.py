@@ -65,6 +65,17 @@ async def test_the_log_holds_what_the_engine_gave(stage: Stage) -> None:
     assert isinstance(claim.record, Claim)
 
 
+async def test_requests_with_different_salts_are_told_apart(stage: Stage) -> None:
+    salts = ["", "a", "a", "b"]
+    async with running_worker(stage) as worker:
+        for salt in salts:
+            await stage.submit(make_request(cache_salt=salt))
+        runs = [await worker.engine.next_run() for _ in salts]
+        namespaces = [run.namespace for run in runs]
+    assert namespaces[1] == namespaces[2]
+    assert len(set(namespaces)) == 3
+
+
 async def test_many_requests_at_once_keep_their_tokens_apart(stage: Stage) -> None:
     requests = [make_request() for _ in range(40)]
     async with running_worker(stage, max_running=40) as worker:

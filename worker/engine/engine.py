@@ -101,6 +101,7 @@ class Engine:
             command.priority,
             self._num_arrivals,
             self._stop_check,
+            command.namespace,
         )
         self._num_arrivals += 1
         self._scheduler.add(req)

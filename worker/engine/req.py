@@ -38,10 +38,12 @@ class Req:
         priority: int,
         arrival: int,
         stop_check: StopCheck,
+        namespace: bytes = b"",
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
         self.priority = priority
+        self.namespace = namespace  # opaque: prefixes are shared only within one
         self.arrival = arrival  # order in which requests came to this engine
         self.stop_token_ids = stop_check.stop_token_ids(sampling)
         self.num_prompt_tokens = len(prompt_ids)

@@ -66,7 +66,7 @@ class FakeRunner:
 
 
 def _prefix_hash(req: Req, position: int) -> int:
-    return hash(bytes(req.token_ids[: position + 1].tolist()))
+    return hash(req.namespace + bytes(req.token_ids[: position + 1].tolist()))
 
 
 class Stage:
@@ -100,10 +100,18 @@ class Stage:
         *,
         max_tokens: int = 4,
         priority: int = 0,
+        namespace: bytes = b"",
     ) -> Req:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0)
         req = Req(
-            run_id, prompt_ids, output_ids, sampling, priority, self._num_arrivals, self.stop_check
+            run_id,
+            prompt_ids,
+            output_ids,
+            sampling,
+            priority,
+            self._num_arrivals,
+            self.stop_check,
+            namespace,
         )
         self._num_arrivals += 1
         self.tokens[run_id] = list(output_ids)

@@ -56,6 +56,16 @@ def test_a_prefix_is_computed_once() -> None:
     assert (load.num_prefix_queries, load.num_prefix_hits) == (22, 8)
 
 
+def test_prefixes_of_different_namespaces_never_meet() -> None:
+    stage = Stage(num_pages=32, max_step_tokens=12)
+    prompt = list(range(12))
+    for run_id, namespace in enumerate([b"a", b"b", b"a", b"b", b""]):
+        stage.add(run_id, prompt, max_tokens=1, namespace=namespace)
+        stage.run()
+    cached = [finish_of(stage, run_id).num_cached_tokens for run_id in range(5)]
+    assert cached == [0, 0, 8, 8, 0]
+
+
 def test_a_prefix_is_shared_while_it_is_still_being_computed() -> None:
     stage = Stage(max_step_tokens=8, num_pages=32)
     stage.add(1, list(range(12)), max_tokens=1)

@@ -160,4 +160,7 @@ class KVLedger:
         size = self.page_size
         data = req.token_ids[start_page * size : end_page * size].tobytes()
         step = size * TOKEN_BYTES
-        return [data[at : at + step] for at in range(0, len(data), step)]
+        keys = [data[at : at + step] for at in range(0, len(data), step)]
+        if start_page == 0 and keys:  # so no path of one namespace begins like one of another
+            keys[0] = req.namespace + keys[0]
+        return keys

@@ -14,7 +14,7 @@ class RadixNode:
 
     def __init__(self, parent: RadixNode | None, key: bytes, page: int, last_access: int) -> None:
         self.parent = parent  # None for the root, which holds no page
-        self.key = key  # the page's token ids, little-endian uint32
+        self.key = key  # its token ids; of a first page, behind the namespace
         self.page = page
         self.last_access = last_access
         self.children: dict[bytes, RadixNode] = {}
