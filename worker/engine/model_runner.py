@@ -20,7 +20,11 @@ class Model(Protocol):
     """A decoder with its weights."""
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        """[num_samples, vocab_size] float32."""
+        """Hidden states behind the last layer, [num_tokens, hidden_size]."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of some rows of the hidden states, [num_rows, vocab_size] float32."""
         ...
 
 
@@ -45,17 +49,14 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, batch: ScheduleBatch) -> StepResult:
         self._kv_cache_pool.wipe(batch.fresh_pages)
-        logits = self._logits(
-            ForwardBatch.from_schedule_batch(
-                batch, self._req_to_token, self._kv_cache_pool.page_size
-            )
+        forward_batch = ForwardBatch.from_schedule_batch(
+            batch, self._req_to_token, self._kv_cache_pool.page_size
         )
+        self._attention.plan(forward_batch)
+        hidden = self._model.forward(forward_batch, self._attention)
         reqs = [entry.req for entry in batch.entries if entry.has_sample]
         if not reqs:
             return StepResult([])
+        logits = self._model.logits(hidden[forward_batch.sample_idx])
         sampling = SamplingBatch.from_reqs(reqs, self._vocab_size)
         return StepResult(self._sampler.forward(logits, sampling))
-
-    def _logits(self, batch: ForwardBatch) -> torch.Tensor:
-        self._attention.plan(batch)
-        return self._model.forward(batch, self._attention)

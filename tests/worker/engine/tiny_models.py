@@ -75,11 +75,16 @@ class RecordingModel:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.logits = torch.empty(0)
+        self.sample_logits = torch.empty(0)
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        logits = self._model.forward(batch, attention)
-        self.logits = logits.clone()
+        self.sample_logits = torch.empty(0)
+        return self._model.forward(batch, attention)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last call of a step is for the tokens to be chosen."""
+        logits = self._model.logits(hidden)
+        self.sample_logits = logits.clone()
         return logits
 
 
@@ -99,7 +104,7 @@ class RecordingRunner:
         self.batches.append([(each.req.run_id, each.start, each.end) for each in entries])
         result = self._runner.forward(batch)
         if keys:
-            self.logits.update(zip(keys, self._model.logits, strict=True))
+            self.logits.update(zip(keys, self._model.sample_logits, strict=True))
         return result
 
 

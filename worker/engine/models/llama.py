@@ -32,17 +32,17 @@ class LlamaModel:
         self._lm_head = weights.lm_head(self._embeddings)
 
     def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        """Logits of the rows that need a token, [num_samples, vocab_size] float32."""
-        hidden = functional.embedding(
-            batch.input_ids, self._embeddings
-        )  # [num_tokens, hidden_size]
+        """Hidden states behind the last layer, [num_tokens, hidden_size]."""
+        hidden = functional.embedding(batch.input_ids, self._embeddings)
         angles = self._rotary.angles(batch.positions)
         for layer in self._layers:
             hidden = layer.forward(hidden, angles, batch, attention)
-        last = hidden[batch.sample_idx]
-        return self._lm_head(
-            functional.rms_norm(last, last.shape[-1:], self._norm, self._eps)
-        ).float()
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of some rows of the hidden states, [num_rows, vocab_size] float32."""
+        normed = functional.rms_norm(hidden, hidden.shape[-1:], self._norm, self._eps)
+        return self._lm_head(normed).float()
 
 
 class LlamaLayer:
