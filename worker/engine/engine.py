@@ -65,7 +65,7 @@ class Engine:
         batch = self._scheduler.next_batch(self._budget.num_tokens)
         outputs: list[RunOutput] = []
         if batch is not None:
-            result = self._runner.forward(batch)
+            result = self._runner.launch(batch).collect()
             outputs = self._scheduler.process(batch, result)
             self._num_steps += 1
             self._budget.on_step(batch.num_tokens, time.monotonic() - begin)

@@ -133,7 +133,7 @@ def _warm_up(
     scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
     while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
         begin = time.monotonic()
-        scheduler.process(batch, runner.forward(batch))
+        scheduler.process(batch, runner.launch(batch).collect())
         budget.on_step(batch.num_tokens, time.monotonic() - begin)
 
 

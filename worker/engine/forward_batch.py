@@ -40,9 +40,7 @@ class ForwardBatch:
         entries = batch.entries
         query_lens = [entry.num_tokens for entry in entries]
         seq_lens = [entry.end for entry in entries]
-        input_ids = np.concatenate(
-            [np.asarray(entry.req.token_ids[entry.start : entry.end]) for entry in entries]
-        )
+        input_ids = np.concatenate([np.asarray(entry.input_ids) for entry in entries])
         positions = np.concatenate([np.arange(entry.start, entry.end) for entry in entries])
         rows = np.array([entry.req.row for entry in entries])
         max_pages = -(-max(seq_lens) // page_size)
@@ -60,7 +58,11 @@ class ForwardBatch:
             page_table=torch.from_numpy(page_table),
             sample_idx=torch.from_numpy(
                 np.array(
-                    [end - 1 for end, entry in zip(ends, entries, strict=True) if entry.has_sample],
+                    [
+                        idx
+                        for end, entry in zip(ends, entries, strict=True)
+                        for idx in range(end - entry.num_samples, end)
+                    ],
                     np.int64,
                 )
             ),

@@ -13,7 +13,7 @@ from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.schedule_batch import ScheduleBatch
-from worker.engine.step_result import StepResult
+from worker.engine.step_result import DoneStep, StepResult
 
 
 class Model(Protocol):
@@ -29,7 +29,7 @@ class Model(Protocol):
 
 
 class ModelRunner:
-    """Turns a `ScheduleBatch` into one token for each entry that needs one."""
+    """Turns a `ScheduleBatch` into a token for each of its sample points."""
 
     def __init__(
         self,
@@ -47,16 +47,17 @@ class ModelRunner:
         self._sampler = Sampler(vocab_size)
 
     @torch.inference_mode()
-    def forward(self, batch: ScheduleBatch) -> StepResult:
+    def launch(self, batch: ScheduleBatch) -> DoneStep:
+        """Computes it at once: a CPU has nothing to do meanwhile."""
         self._kv_cache_pool.wipe(batch.fresh_pages)
         forward_batch = ForwardBatch.from_schedule_batch(
             batch, self._req_to_token, self._kv_cache_pool.page_size
         )
         self._attention.plan(forward_batch)
         hidden = self._model.forward(forward_batch, self._attention)
-        reqs = [entry.req for entry in batch.entries if entry.has_sample]
-        if not reqs:
-            return StepResult([])
+        points = batch.sample_points
+        if not points:
+            return DoneStep(StepResult([]))
         logits = self._model.logits(hidden[forward_batch.sample_idx])
-        sampling = SamplingBatch.from_reqs(reqs, self._vocab_size)
-        return StepResult(self._sampler.forward(logits, sampling))
+        sampling = SamplingBatch.from_points(points, self._vocab_size)
+        return DoneStep(StepResult(self._sampler.forward(logits, sampling)))

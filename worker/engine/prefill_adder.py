@@ -32,7 +32,7 @@ class PrefillAdder:
         if end <= req.num_computed:
             return
         self._ledger.extend(req, end)
-        self.entries.append(ScheduledReq(req, req.num_computed, end))
+        self.entries.append(ScheduledReq.up_to(req, end))
         self.token_budget -= end - req.num_computed
 
     def try_admit(self, req: Req, running: list[Req]) -> bool:

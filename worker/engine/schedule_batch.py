@@ -2,27 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from worker.engine.req import Req
+from worker.engine.sampling.sample_point import SamplePoint
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledReq:
-    """Tokens [start, end) of one request go through the model."""
+    """Tokens [start, end) of one request go through the model.
+
+    The last `num_samples` of them are each asked for the token that follows: none within a
+    prompt, one at the end of what is known, one more for each draft.
+    """
 
     req: Req
     start: int
     end: int
+    num_samples: int
+    draft_ids: Sequence[int] = ()  # the last of the tokens: guesses that this step confirms or not
+
+    @classmethod
+    def up_to(cls, req: Req, end: int) -> Self:
+        """From the first token that is not computed."""
+        return cls(req, req.num_computed, end, num_samples=int(end == req.num_tokens))
 
     @property
     def num_tokens(self) -> int:
         return self.end - self.start
 
     @property
-    def has_sample(self) -> bool:
-        """Its last known token is among them: the model's answer is a new one."""
-        return self.end == self.req.num_tokens
+    def is_prefill(self) -> bool:
+        return self.end - len(self.draft_ids) - self.start > 1
+
+    @property
+    def input_ids(self) -> Sequence[int]:
+        """[num_tokens]."""
+        known_ids = self.req.token_ids[self.start : self.end]
+        known_ids.extend(self.draft_ids)
+        return known_ids
+
+    @property
+    def sample_points(self) -> list[SamplePoint]:
+        """[num_samples], by position."""
+        if self.num_samples == 1:
+            return [SamplePoint(self.req, self.end)]
+        first = self.end - self.num_samples + 1
+        return [
+            SamplePoint(self.req, first + idx, self.draft_ids[:idx])
+            for idx in range(self.num_samples)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +66,8 @@ class ScheduleBatch:
     @property
     def num_tokens(self) -> int:
         return sum(entry.num_tokens for entry in self.entries)
+
+    @property
+    def sample_points(self) -> list[SamplePoint]:
+        """Of all entries, in their order."""
+        return [point for entry in self.entries for point in entry.sample_points]

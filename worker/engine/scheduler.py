@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from shared.protocol import Finish, FinishReason
@@ -89,12 +90,11 @@ class Scheduler:
         token_ids = iter(result.token_ids)
         for entry in batch.entries:
             req = entry.req
-            was_prefill = entry.num_tokens > 1
-            has_sample = entry.has_sample
-            req.num_computed = entry.end
-            if has_sample:
-                outputs.append(self._take_token(req, next(token_ids)))
-            if was_prefill and req.status is ReqStatus.RUNNING:
+            req.num_computed = entry.end - len(entry.draft_ids)
+            if entry.num_samples:
+                sampled_ids = list(itertools.islice(token_ids, entry.num_samples))
+                outputs.append(self._take_tokens(entry, sampled_ids))
+            if entry.is_prefill and req.status is ReqStatus.RUNNING:
                 self._ledger.commit(req)
         self._reserve_ratio.on_step()
         return outputs
@@ -167,7 +167,7 @@ class Scheduler:
         for req in self._running:
             if req.is_decoding:
                 self._ledger.extend(req, req.num_tokens)
-                entries.append(ScheduledReq(req, req.num_computed, req.num_tokens))
+                entries.append(ScheduledReq.up_to(req, req.num_tokens))
         return entries
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
@@ -192,17 +192,29 @@ class Scheduler:
         self._num_preemptions += 1
         self._reserve_ratio.on_retraction()
 
-    def _take_token(self, req: Req, token_id: int | None) -> RunOutput:
-        if token_id is None:
-            finish = Finish(FinishReason.ERROR, message=NOT_A_NUMBER)
-            self._end(req, keep=False)
-            return RunOutput(req.run_id, [], finish)
-        req.append(token_id)
-        ending = req.finish_by_tokens()
-        if ending is None:
-            return RunOutput(req.run_id, [token_id])
-        self._end(req)
-        return RunOutput(req.run_id, [token_id], _with_cached_tokens(ending, req))
+    def _take_tokens(self, entry: ScheduledReq, sampled_ids: list[int | None]) -> RunOutput:
+        """A sampled token counts when all drafts before it are what was sampled there.
+
+        By then the keys and values of these drafts are in the pool; of the others they are not
+        counted, and will be overwritten.
+        """
+        req = entry.req
+        taken_ids: list[int] = []
+        for token_id, draft_id in itertools.zip_longest(sampled_ids, entry.draft_ids):
+            if token_id is None:
+                self._end(req, keep=False)
+                finish = Finish(FinishReason.ERROR, message=NOT_A_NUMBER)
+                return RunOutput(req.run_id, taken_ids, finish)
+            req.append(token_id)
+            taken_ids.append(token_id)
+            ending = req.finish_by_tokens()
+            if ending is not None:
+                self._end(req)
+                return RunOutput(req.run_id, taken_ids, _with_cached_tokens(ending, req))
+            if token_id != draft_id:
+                break
+            req.num_computed += 1
+        return RunOutput(req.run_id, taken_ids)
 
     def _finish_early(self, req: Req, finish: Finish) -> None:
         self._end(req)

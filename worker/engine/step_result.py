@@ -10,15 +10,32 @@ from worker.engine.schedule_batch import ScheduleBatch
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One token for each entry of the batch that has a sample, in order.
+    """One value for each of the batch's sample points, in order."""
 
-    None where the logits were no numbers.
-    """
+    token_ids: list[int | None]  # None where the logits were no numbers
 
-    token_ids: list[int | None]
+
+class StepHandle(Protocol):
+    """A step that was launched."""
+
+    def collect(self) -> StepResult:
+        """Waits for its end. Called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """The handle of a runner that computes at launch."""
+
+    result: StepResult
+
+    def collect(self) -> StepResult:
+        return self.result
 
 
 class BatchRunner(Protocol):
-    """Computes a planned step. Tests put a hash in its place."""
+    """Computes planned steps, one after the other. Tests put a hash in its place."""
 
-    def forward(self, batch: ScheduleBatch) -> StepResult: ...
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
+        """Reads all it needs of the batch's requests now: they change before `collect`."""
+        ...

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from shared.protocol import SamplingParams
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
-from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.sampling.sample_point import SamplePoint
+from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.scheduler import Scheduler
-from worker.engine.step_result import StepResult
+from worker.engine.step_result import DoneStep, StepResult
 from worker.engine.stop_check import StopCheck
 
 VOCAB_SIZE = 50
@@ -31,26 +32,18 @@ class FakeRunner:
         self.num_steps = 0
         self.max_tokens_seen = 0
 
-    def forward(self, batch: ScheduleBatch) -> StepResult:
+    def launch(self, batch: ScheduleBatch) -> DoneStep:
         self.num_steps += 1
         self.max_tokens_seen = max(self.max_tokens_seen, batch.num_tokens)
         self._wipe(batch.fresh_pages)
         for entry in batch.entries:
             for position in range(entry.start, entry.end):
-                self._slots[self._slot(entry.req, position)] = _prefix_hash(entry.req, position)
+                self._slots[self._slot(entry.req, position)] = _prefix_hash(entry, position)
         for entry in batch.entries:
             for position in range(entry.end):
                 slot = self._slot(entry.req, position)
-                assert self._slots.get(slot) == _prefix_hash(entry.req, position)
-        return StepResult(
-            [
-                None
-                if entry.req.token_ids[-1] == NAN_TOKEN
-                else next_token(entry.req.token_ids.tolist())
-                for entry in batch.entries
-                if entry.has_sample
-            ]
-        )
+                assert self._slots.get(slot) == _prefix_hash(entry, position)
+        return DoneStep(StepResult([_sample(point) for point in batch.sample_points]))
 
     def _wipe(self, pages: Sequence[int]) -> None:
         size = self._ledger.page_size
@@ -65,8 +58,15 @@ class FakeRunner:
         return page * size + position % size
 
 
-def _prefix_hash(req: Req, position: int) -> int:
-    return hash(req.namespace + bytes(req.token_ids[: position + 1].tolist()))
+def _prefix_hash(entry: ScheduledReq, position: int) -> int:
+    token_ids = [*entry.req.token_ids, *entry.draft_ids]
+    return hash(entry.req.namespace + bytes(token_ids[: position + 1]))
+
+
+def _sample(point: SamplePoint) -> int | None:
+    token_ids = [*point.req.token_ids, *point.draft_ids]
+    assert len(token_ids) == point.position
+    return None if token_ids[-1] == NAN_TOKEN else next_token(token_ids)
 
 
 class Stage:
@@ -124,7 +124,7 @@ class Stage:
         batch = self.scheduler.next_batch(self.max_step_tokens)
         if batch is not None:
             self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
-            result = self.runner.forward(batch)
+            result = self.runner.launch(batch).collect()
             for output in self.scheduler.process(batch, result):
                 self._take(output.run_id, output.token_ids, output.finish)
         self._take_ended()

@@ -9,6 +9,7 @@ import torch
 
 from shared.protocol import SamplingParams
 from worker.engine.req import Req
+from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.stop_check import StopCheck
@@ -25,7 +26,7 @@ def make_req(
 
 
 def sample(logits: torch.Tensor, *reqs: Req) -> list[int | None]:
-    batch = SamplingBatch.from_reqs(reqs, logits.shape[-1])
+    batch = SamplingBatch.from_points([*map(SamplePoint.after, reqs)], logits.shape[-1])
     return Sampler(logits.shape[-1]).forward(logits.clone(), batch)
 
 
@@ -176,7 +177,7 @@ def test_penalties_agree_with_a_naive_reference(
         make_req([1, 2], [6]),
         make_req([7, 7], [], **sampling),
     ]
-    batch = SamplingBatch.from_reqs(reqs, VOCAB_SIZE)
+    batch = SamplingBatch.from_points([*map(SamplePoint.after, reqs)], VOCAB_SIZE)
     assert batch.penalties is not None
     ours = logits.clone()
     sampler._apply_penalties(ours, batch.penalties)

@@ -17,7 +17,7 @@ from worker.engine.engine_loader import EngineLoader
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.model_runner import Model, ModelRunner
 from worker.engine.schedule_batch import ScheduleBatch
-from worker.engine.step_result import StepResult
+from worker.engine.step_result import StepHandle
 from worker.engine_messages import EngineCommand
 
 VOCAB_SIZE = 300
@@ -98,14 +98,13 @@ class RecordingRunner:
         self.logits: Logits = {}
         self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
 
-    def forward(self, batch: ScheduleBatch) -> StepResult:
-        entries = batch.entries
-        keys = [(each.req.run_id, each.end) for each in entries if each.has_sample]
-        self.batches.append([(each.req.run_id, each.start, each.end) for each in entries])
-        result = self._runner.forward(batch)
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
+        keys = [(point.req.run_id, point.position) for point in batch.sample_points]
+        self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
+        handle = self._runner.launch(batch)
         if keys:
             self.logits.update(zip(keys, self._model.sample_logits, strict=True))
-        return result
+        return handle
 
 
 class Rig:

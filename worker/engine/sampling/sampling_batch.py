@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.req import Req
+from worker.engine.sampling.sample_point import SamplePoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +38,26 @@ class SamplingBatch:
     banned: tuple[torch.Tensor, torch.Tensor] | None  # rows and token ids, [num_pairs] int64 each
 
     @classmethod
-    def from_reqs(cls, reqs: Sequence[Req], vocab_size: int) -> SamplingBatch:
-        params = [req.sampling for req in reqs]
+    def from_points(cls, points: Sequence[SamplePoint], vocab_size: int) -> SamplingBatch:
+        params = [point.req.sampling for point in points]
         return cls(
             temperature=np.array([each.temperature for each in params], np.float32),
             top_k=np.array([each.top_k for each in params], np.int64),
             top_p=np.array([each.top_p for each in params], np.float32),
             min_p=np.array([each.min_p for each in params], np.float32),
             seeds=[each.seed for each in params],
-            positions=[req.num_tokens for req in reqs],
-            penalties=_penalties(reqs, vocab_size),
-            banned=_banned(reqs, vocab_size),
+            positions=[point.position for point in points],
+            penalties=_penalties(points, vocab_size),
+            banned=_banned(points, vocab_size),
         )
 
 
-def _penalties(reqs: Sequence[Req], vocab_size: int) -> Penalties | None:
-    parts = [_penalised(row, req, vocab_size) for row, req in enumerate(reqs) if _has_penalty(req)]
+def _penalties(points: Sequence[SamplePoint], vocab_size: int) -> Penalties | None:
+    parts = [
+        _penalised(row, point, vocab_size)
+        for row, point in enumerate(points)
+        if _has_penalty(point.req)
+    ]
     if not parts:
         return None
     rows, token_ids, repetition, subtracted = (
@@ -70,7 +76,7 @@ def _has_penalty(req: Req) -> bool:
 
 
 def _penalised(
-    row: int, req: Req, vocab_size: int
+    row: int, point: SamplePoint, vocab_size: int
 ) -> tuple[
     npt.NDArray[np.int64],
     npt.NDArray[np.int64],
@@ -78,8 +84,8 @@ def _penalised(
     npt.NDArray[np.float32],
 ]:
     """Repetition counts prompt and output, the other two the output alone."""
-    params = req.sampling
-    output_counts = req.count_outputs()
+    req, params = point.req, point.req.sampling
+    output_counts = _output_counts(point)
     output_ids = np.fromiter(output_counts, np.int64, len(output_counts))
     counts = np.fromiter(output_counts.values(), np.float32, len(output_counts))
     subtracted = params.frequency_penalty * counts + np.float32(params.presence_penalty)
@@ -94,17 +100,28 @@ def _penalised(
     return np.full(num_ids, row, np.int64), output_ids, repetition, subtracted
 
 
+def _output_counts(point: SamplePoint) -> dict[int, int]:
+    counts = point.req.count_outputs()
+    if not point.draft_ids:
+        return counts
+    with_drafts = Counter(counts)
+    with_drafts.update(point.draft_ids)
+    return with_drafts
+
+
 def _prompt_ids(req: Req) -> npt.NDArray[np.int64]:
     return np.array(req.token_ids[: req.num_prompt_tokens], np.int64)
 
 
-def _banned(reqs: Sequence[Req], vocab_size: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _banned(
+    points: Sequence[SamplePoint], vocab_size: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Until it has min_tokens, a request may not choose a token that would end it."""
     pairs = [
         (row, token_id)
-        for row, req in enumerate(reqs)
-        if req.num_output_tokens < req.sampling.min_tokens
-        for token_id in req.stop_token_ids
+        for row, point in enumerate(points)
+        if point.num_output_tokens < point.req.sampling.min_tokens
+        for token_id in point.req.stop_token_ids
         if token_id < vocab_size
     ]
     if not pairs:

@@ -1,0 +1,30 @@
+"""A place in one step where a token is to be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from worker.engine.req import Req
+
+
+class SamplePoint(NamedTuple):
+    """One row of logits: what comes at `position` of a request.
+
+    Behind the tokens that the request has come `draft_ids`: guesses that count, for penalties and
+    min_tokens, as if they were its output already.
+    """
+
+    req: Req
+    position: int  # of the token to be chosen, prompt included
+    draft_ids: Sequence[int] = ()
+
+    @classmethod
+    def after(cls, req: Req) -> Self:
+        """Where a request goes on without guesses."""
+        return cls(req, req.num_tokens)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Before this one."""
+        return self.position - self.req.num_prompt_tokens
