@@ -14,10 +14,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from shared.errors import BrokerUnavailable
+from shared.codec import decode
+from shared.errors import BrokerUnavailable, MalformedMessage
 from shared.event_wait import raise_if_cancelled
 from shared.jetstream import HEADER_MSG_ID
 from shared.log import get_logger
+from shared.protocol import GenerateRequest
+from shared.subjects import is_rid
 
 log = get_logger(__name__)
 
@@ -48,6 +51,15 @@ class Delivery:
             queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
             msg_id=(message.headers or {}).get(HEADER_MSG_ID, ""),
         )
+
+    def read_request(self) -> GenerateRequest:
+        """Raises ProtocolError, also for what would be a trap further on."""
+        request = decode(GenerateRequest, self.data)
+        if not is_rid(request.rid):
+            raise MalformedMessage(f"request id {request.rid!r} is not 32 hex digits")
+        if len(request.prompt_ids) % 4:
+            raise MalformedMessage(f"a prompt of {len(request.prompt_ids)} bytes")
+        return request
 
 
 class Acknowledger:

@@ -33,9 +33,9 @@ class HeldRequest:
 
     request: GenerateRequest
     delivery: Delivery
-    run_id: int
     visible: VisibleText | None  # decides on stop strings; None when there are none
     state: HoldState = HoldState.CLAIMING
+    run_id: int = 0  # of its run in the engine; 0: none was started
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)
     num_prefix: int = 0  # tokens that earlier epochs had logged
@@ -61,8 +61,13 @@ class HeldRequest:
         """Whether this epoch logged a token that no earlier one had."""
         return self.num_logged > self.num_prefix
 
-    def resume_from(self, prefix: list[int]) -> None:
-        """Start with the tokens of earlier epochs: rebuilds the stop state by replay."""
+    def resume_from(self, prefix: list[int], visible: VisibleText | None) -> None:
+        """Start with the tokens of earlier epochs: rebuilds the stop state, a fresh `visible`, by
+        replay. What a run made without them is forgotten.
+        """
+        self.run_id = 0
+        self.finish = None
+        self.visible = visible
         self.tokens = list(prefix)
         self.num_prefix = len(prefix)
         if self.visible is not None:

@@ -33,7 +33,7 @@ def make_held(
         sampling=SamplingParams(max_tokens=max_tokens, seed=1),
     )
     delivery = Delivery(b"", "ack", 1, 1, datetime.datetime.now(datetime.UTC), "")
-    held = HeldRequest(request, delivery, 1, None, state)
+    held = HeldRequest(request, delivery, None, state)
     held.tokens = [0] * num_tokens
     return held
 

@@ -44,7 +44,7 @@ def hold_up_claims(
 ) -> tuple[asyncio.Event, asyncio.Event]:
     """Claims are stored, but nobody hears of it before the second event."""
     is_claimed, may_return = asyncio.Event(), asyncio.Event()
-    take = worker.runner._claimer.take
+    take = worker.runner._taker._claimer.take
 
     async def take_slowly(*args: object) -> object:
         result = await take(*args)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def hold_up_claims(
         await may_return.wait()
         return result
 
-    monkeypatch.setattr(worker.runner._claimer, "take", take_slowly)
+    monkeypatch.setattr(worker.runner._taker._claimer, "take", take_slowly)
     return is_claimed, may_return
 
 
@@ -115,7 +115,7 @@ async def test_a_drain_releases_what_is_being_claimed(
         await worker.engine.next_run()
         await is_claimed.wait()
         stopping = asyncio.create_task(worker.stop())
-        await eventually(lambda: worker.runner._is_draining)
+        await eventually(lambda: worker.runner._room.is_closed)
         await asyncio.sleep(0.05)
         may_return.set()
         await stopping
@@ -129,13 +129,13 @@ async def test_what_is_delivered_during_a_drain_is_given_back(
 ) -> None:
     delivery = await stage.submit_and_pull(make_request())
     async with running_worker(stage) as worker:
-        release_all = worker.runner._release_all
+        release_all = worker.runner._hand_over.release_all
 
-        async def release_late(**options: bool) -> None:
+        async def release_late(*args: float, **options: bool) -> None:
             worker.runner.on_delivery(delivery)  # it was on its way
-            await release_all(**options)
+            await release_all(*args, **options)
 
-        monkeypatch.setattr(worker.runner, "_release_all", release_late)
+        monkeypatch.setattr(worker.runner._hand_over, "release_all", release_late)
         await worker.stop()
         assert worker.engine.runs == {}
     again = await stage.pull(timeout_s=1.0)
@@ -259,7 +259,7 @@ async def test_a_hung_engine_takes_nothing(nats_server: NatsServer) -> None:
         await stage.submit(first)
         run = await hung.engine.next_run()
         await eventually(lambda: not hung.runner._keeper.is_alive)
-        assert hung.runner._num_credits() == 0
+        assert hung.runner._room.num_credits() == 0
         await stage.submit(second)  # an open pull may still bring it
         delivery = await stage.pull()
         while delivery.msg_id != second.rid:

@@ -114,13 +114,13 @@ async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_
     request = make_request()
     async with running_worker(stage) as worker:
         may_claim = asyncio.Event()
-        take = worker.runner._claimer.take
+        take = worker.runner._taker._claimer.take
 
         async def take_late(*args: object) -> object:
             await may_claim.wait()
             return await take(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(worker.runner._claimer, "take", take_late)
+        monkeypatch.setattr(worker.runner._taker._claimer, "take", take_late)
         await stage.submit(request)
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("ab"))
@@ -249,7 +249,7 @@ async def test_records_of_a_later_version_do_not_stop_the_worker(stage: Stage) -
 async def test_a_request_for_other_weights_is_left_to_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.request_runner._OTHER_MODEL_DELAY_S", 0.3)
+    monkeypatch.setattr("worker.intake._OTHER_MODEL_DELAY_S", 0.3)
     request = make_request(revision="other")
     async with running_worker(stage) as worker:
         await stage.submit(request)
@@ -273,7 +273,7 @@ async def test_a_long_prompt_comes_from_the_object_store(stage: Stage) -> None:
     request = make_request(prompt_ids=b"", prompt_object="prompt-1")
     prompt_ids = make_request().prompt_ids
     async with running_worker(stage) as worker:
-        await worker.runner._catalog.put_object("prompt-1", prompt_ids)
+        await worker.runner._taker._catalog.put_object("prompt-1", prompt_ids)
         await stage.submit(request)
         run = await worker.engine.next_run()
         assert run.prompt_ids == prompt_ids
@@ -423,7 +423,7 @@ async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
     async with running_worker(stage) as worker:
         may_return = asyncio.Event()
         is_claimed = asyncio.Event()
-        take = worker.runner._claimer.take
+        take = worker.runner._taker._claimer.take
 
         async def take_slowly(*args: object) -> object:
             result = await take(*args)  # type: ignore[arg-type]
@@ -431,7 +431,7 @@ async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
             await may_return.wait()
             return result
 
-        monkeypatch.setattr(worker.runner._claimer, "take", take_slowly)
+        monkeypatch.setattr(worker.runner._taker._claimer, "take", take_slowly)
         await stage.submit(request)
         run = await worker.engine.next_run()
         await is_claimed.wait()
@@ -504,14 +504,14 @@ async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
 ) -> None:
     request = make_request()
     async with running_worker(stage) as worker:
-        confirmed = worker.runner._settle
+        confirmed = worker.runner._settler.settle
 
         async def settle_late(held: object, finish_seq: int) -> None:
             epoch = worker.held[0].epoch
             await stage.append(request.rid, make_claim(request, "other", prev=epoch))
             await confirmed(held, finish_seq)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(worker.runner, "_settle", settle_late)
+        monkeypatch.setattr(worker.runner._settler, "settle", settle_late)
         await stage.submit(request)
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("ab"), STOP)
@@ -622,7 +622,7 @@ async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage)
         await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
         worker.engine.emit(run.run_id, ids("a") * 101)
         assert worker.engine.is_paused
-        assert worker.runner._num_credits() == 0
+        assert worker.runner._room.num_credits() == 0
         # A paused engine tells nothing: the log itself must say when there is room.
         await eventually(lambda: not worker.engine.is_paused)
         worker.engine.emit(run.run_id, ids("b"), STOP)

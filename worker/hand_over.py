@@ -1,0 +1,79 @@
+"""Hands requests back to the queue, to go on elsewhere at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.errors import BrokerError, BrokerUnavailable, CasConflict
+from shared.log import get_logger
+from shared.ownership import OwnershipLog
+from shared.protocol import End, Release
+from worker.delivery import Acknowledger
+from worker.held_request import HeldRequest, HoldState
+from worker.held_requests import HeldRequests
+from worker.metrics import WorkerMetrics
+from worker.runs import Runs
+from worker.token_log import TokenLog
+
+log = get_logger(__name__)
+
+
+class HandOver:
+    """Releases requests of one worker incarnation (docs/protocol.md, "W, hand over")."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        held_requests: HeldRequests,
+        runs: Runs,
+        token_log: TokenLog,
+        ownership: OwnershipLog,
+        acks: Acknowledger,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._worker_id = worker_id
+        self._held_requests = held_requests
+        self._runs = runs
+        self._token_log = token_log
+        self._ownership = ownership
+        self._acks = acks
+        self._metrics = metrics
+
+    async def release_all(self, timeout_s: float, *, crashed: bool) -> None:
+        """Stop every run, let the log have what was made, for `timeout_s` at most, then release.
+
+        What is still being claimed is released when the claim comes back.
+        """
+        running = [held for held in self._held_requests if held.state is HoldState.RUNNING]
+        for held in self._held_requests:
+            if held.state is HoldState.CLAIMING:
+                held.is_revoked = True
+                self._runs.abort(held)
+        for held in running:
+            self._runs.abort(held)
+        if not await self._token_log.wait_flushed(timeout_s):
+            log.warning("released_before_flushed", num_requests=len(running))
+        for held in running:
+            self._runs.drop(held)
+        await asyncio.gather(*(self.release(held, crashed=crashed) for held in running))
+
+    async def release(self, held: HeldRequest, *, crashed: bool) -> None:
+        """Hand a stopped request back, if it is still ours: nothing is written of it any more."""
+        release = Release(held.epoch, self._worker_id, held.has_progressed, crashed)
+        try:
+            if not await self._is_released(held, release):
+                return
+        except BrokerError as exc:
+            log.warning("release_failed", rid=held.rid, error=str(exc))
+            return
+        self._metrics.requests_released.inc()
+        await self._acks.nak(held.delivery.ack_subject)
+
+    async def _is_released(self, held: HeldRequest, release: Release) -> bool:
+        """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""
+        try:
+            await self._ownership.append(held.rid, release)
+        except (CasConflict, BrokerUnavailable):
+            last = await self._ownership.last(held.rid)
+            return last is not None and (last.record == release or isinstance(last.record, End))
+        return True

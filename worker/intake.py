@@ -1,0 +1,121 @@
+"""What becomes of a delivery: taken, known already, given back, or out of the queue."""
+
+from __future__ import annotations
+
+from shared.errors import BrokerError, ProtocolError
+from shared.log import get_logger
+from shared.ownership import OwnershipLog
+from shared.protocol import End, FinishReason, GenerateRequest, ModelCard
+from shared.subjects import is_rid
+from worker.delivery import Acknowledger, Delivery
+from worker.held_request import HoldState
+from worker.held_requests import HeldRequests
+from worker.metrics import WorkerMetrics
+from worker.room import Room
+from worker.runs import Runs
+from worker.settler import Settler
+from worker.taker import Taker
+
+_OTHER_MODEL_DELAY_S = 2.0
+
+log = get_logger(__name__)
+
+
+class Intake:
+    """A request's way in (docs/protocol.md, "W, take")."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        card: ModelCard,
+        ownership: OwnershipLog,
+        acks: Acknowledger,
+        held_requests: HeldRequests,
+        room: Room,
+        runs: Runs,
+        settler: Settler,
+        taker: Taker,
+        metrics: WorkerMetrics,
+        duplicate_delay_s: float,
+    ) -> None:
+        self._worker_id = worker_id
+        self._card = card
+        self._ownership = ownership
+        self._acks = acks
+        self._held_requests = held_requests
+        self._room = room
+        self._runs = runs
+        self._settler = settler
+        self._taker = taker
+        self._metrics = metrics
+        self._duplicate_delay_s = duplicate_delay_s
+
+    async def take_in(self, delivery: Delivery) -> None:
+        """See a delivery through until it runs here, or is somebody else's business."""
+        if delivery.num_delivered > 1:
+            self._metrics.redeliveries.inc()
+        try:
+            request = delivery.read_request()
+        except ProtocolError as exc:
+            await self._refuse(delivery, exc)
+            return
+        if not self._is_our_model(request):
+            await self._leave_to_others(request, delivery)
+        elif not self._room.can_run:
+            await self._acks.nak(delivery.ack_subject)
+        elif not await self._is_known_run(request, delivery):
+            if self._room.has_slot:
+                await self._taker.take(request, delivery)
+            else:  # two classes were asked at once: it waits where any worker can take it
+                await self._acks.nak(delivery.ack_subject)
+
+    async def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
+        """A request that this build cannot read: its client gets an error, not silence."""
+        log.error("request_unreadable", rid=delivery.msg_id, error=str(error))
+        if is_rid(delivery.msg_id):
+            end = End(0, FinishReason.ERROR, by=self._worker_id, message=str(error))
+            try:
+                await self._ownership.end(delivery.msg_id, end)
+            except BrokerError:
+                return  # it comes again
+        await self._settler.ack(delivery.ack_subject)
+
+    def _is_our_model(self, request: GenerateRequest) -> bool:
+        """Another revision or tokenizer could continue with tokens that mean something else."""
+        return (request.revision, request.tokenizer_hash) == (
+            self._card.revision,
+            self._card.tokenizer_hash,
+        )
+
+    async def _leave_to_others(self, request: GenerateRequest, delivery: Delivery) -> None:
+        """Nobody may be there to take it: once it has been ended it leaves the queue."""
+        try:
+            last = await self._ownership.last(request.rid)
+        except BrokerError:
+            last = None
+        if last is not None and isinstance(last.record, End):
+            await self._settler.ack(delivery.ack_subject)
+        else:
+            await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)
+
+    async def _is_known_run(self, request: GenerateRequest, delivery: Delivery) -> bool:
+        """A delivery of a request that we hold already: keep it, unless it is ours no more."""
+        held = self._held_requests.get(request.rid)
+        if held is None:
+            return False
+        if held.delivery.request_seq != delivery.request_seq:  # a duplicate of what we run
+            await self._acks.nak(delivery.ack_subject, self._duplicate_delay_s)
+            return True
+        if held.state is HoldState.CLAIMING:
+            held.delivery = delivery
+            return True
+        try:
+            is_ours = await self._ownership.is_held_by(held.rid, self._worker_id, held.epoch)
+        except BrokerError:
+            return True
+        if not is_ours:
+            self._runs.drop(held)
+            return False
+        held.delivery = delivery
+        await self._acks.in_progress(delivery.ack_subject)
+        return True

@@ -1,0 +1,122 @@
+"""The runs of held requests: what goes to the engine, and what it makes on its way to the log."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from tokenizers import Tokenizer
+
+from shared.prefix_namespace import prefix_namespace
+from shared.protocol import GenerateRequest
+from shared.token_ids import pack_token_ids
+from shared.visible_text import TokenizerDecoder, VisibleText
+from worker.engine_host import EngineHost
+from worker.engine_messages import RunOutput, StepOutput
+from worker.held_request import HeldRequest, HoldState
+from worker.held_requests import HeldRequests
+from worker.metrics import WorkerMetrics
+from worker.token_log import TokenLog
+
+
+class Runs:
+    """Invariant: a request is written to the log only in state RUNNING or FINISHING, and only under
+    its own epoch.
+    """
+
+    def __init__(
+        self,
+        held_requests: HeldRequests,
+        engine: EngineHost,
+        token_log: TokenLog,
+        tokenizer: Tokenizer,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._held_requests = held_requests
+        self._engine = engine
+        self._token_log = token_log
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._run_ids = itertools.count(1)
+
+    def visible_text(self, request: GenerateRequest) -> VisibleText | None:
+        """What decides on its stop strings; None when it has none."""
+        if not request.text.stop:
+            return None
+        return VisibleText(TokenizerDecoder(self._tokenizer, request.text), request.text)
+
+    def start(self, held: HeldRequest, prompt_ids: bytes) -> None:
+        """Give it to the engine, to go on after the tokens that it has."""
+        if not self._held_requests.num_runs:
+            self._engine.mark_busy()
+        held.run_id = next(self._run_ids)
+        self._held_requests.begin_run(held)
+        request = held.request
+        self._engine.add(
+            held.run_id,
+            prompt_ids,
+            pack_token_ids(held.tokens),
+            request.sampling,
+            request.priority,
+            prefix_namespace(request.revision, request.adapter, request.cache_salt),
+        )
+
+    def confirm(self, held: HeldRequest, epoch: int, prefix: list[int], prompt_ids: bytes) -> None:
+        """Its claim is stored: what an early run made meanwhile goes to the log now.
+
+        Behind a prefix an early run counts for nothing: it is started again.
+        """
+        held.epoch = epoch
+        held.state = HoldState.RUNNING
+        if prefix:
+            self.abort(held)
+            held.resume_from(prefix, self.visible_text(held.request))
+        if not held.run_id and held.finish is None:
+            self.start(held, prompt_ids)
+        self._log_new_tokens(held, time.monotonic())
+        self._token_log.flush()
+
+    def abort(self, held: HeldRequest) -> None:
+        """Stop its run, if there is one."""
+        if self._held_requests.end_run(held):
+            self._engine.abort(held.run_id)
+
+    def drop(self, held: HeldRequest) -> None:
+        """Forget it: nothing more is written of it, its pages are free."""
+        self.abort(held)
+        self._held_requests.remove(held)
+
+    def on_step(self, step: StepOutput) -> bool:
+        """Whether a run has ended: there is room for another."""
+        now = time.monotonic()
+        num_tokens = 0
+        has_ended = False
+        for output in step.outputs:
+            held = self._held_requests.of_run(output.run_id)
+            if held is None:
+                continue
+            self._accept(held, output, now)
+            num_tokens += len(output.token_ids)
+            has_ended = has_ended or held.finish is not None
+        self._metrics.generation_tokens.inc(num_tokens)
+        self._token_log.flush()
+        self._engine.set_paused(self._token_log.is_overfull)
+        return has_ended
+
+    def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
+        if held.accept(output.token_ids, output.finish):
+            self._engine.abort(held.run_id)
+        if held.finish is not None:
+            self._held_requests.end_run(held)
+        if held.state is HoldState.RUNNING:
+            self._log_new_tokens(held, now)
+
+    def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
+        entry = held.next_entry()
+        if entry is None:
+            return
+        self._token_log.append(entry)
+        if entry.finish is not None:
+            held.state = HoldState.FINISHING
+        elif held.is_restatement_due(now):
+            self._token_log.restate(held.rid, held.epoch, held.restate(now))

@@ -1,0 +1,89 @@
+"""Takes requests that are over out of the queue: finished, cancelled, or past their deadline."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.errors import BrokerError
+from shared.log import get_logger
+from shared.ownership import OwnershipLog
+from shared.protocol import End, FinishReason
+from worker.delivery import Acknowledger
+from worker.held_request import HeldRequest, HoldState
+from worker.metrics import WorkerMetrics
+from worker.runs import Runs
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.2  # a broker that has just restarted refuses at once
+
+log = get_logger(__name__)
+
+
+class Settler:
+    """A request leaves the queue only when a finish or an `end` of it counts."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        runs: Runs,
+        ownership: OwnershipLog,
+        acks: Acknowledger,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._worker_id = worker_id
+        self._runs = runs
+        self._ownership = ownership
+        self._acks = acks
+        self._metrics = metrics
+
+    async def settle(self, held: HeldRequest, finish_seq: int) -> None:
+        """The finish is stored at `finish_seq`: if it counts there, the request is done."""
+        try:
+            for _ in range(_ATTEMPTS):
+                try:
+                    if await self._is_fenced(held, finish_seq):
+                        self._metrics.requests_fenced.inc()
+                        return
+                    await self._acks.ack(held.delivery.ack_subject)
+                    self._metrics.requests_finished.inc()
+                    return
+                except BrokerError as exc:
+                    log.info("settle_retries", rid=held.rid, error=str(exc))
+                    await asyncio.sleep(_PAUSE_S)
+            # It will be delivered again, and found finished.
+        finally:
+            self._runs.drop(held)
+
+    async def _is_fenced(self, held: HeldRequest, finish_seq: int) -> bool:
+        """Whether somebody else owned the request when the finish was stored."""
+        later = await self._ownership.first_from(held.rid, held.epoch + 1)
+        return later is not None and later.seq < finish_seq and not isinstance(later.record, End)
+
+    async def settle_ended(self, held: HeldRequest) -> None:
+        """Somebody says the request has an `end`: look, drop it and acknowledge."""
+        try:
+            last = await self._ownership.last(held.rid)
+        except BrokerError:
+            return  # the log tells it at the next delivery
+        if last is None or not isinstance(last.record, End):
+            return
+        if held.state is HoldState.CLAIMING:
+            held.is_ended = True  # a claim behind the `end` finds it, one before it does not
+            return
+        self._runs.drop(held)
+        await self.ack(held.delivery.ack_subject)
+
+    async def end(
+        self, held: HeldRequest, reason: FinishReason, message: str | None = None
+    ) -> None:
+        """End a held request that cannot go on, and settle that. Raises BrokerError."""
+        await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
+        self._runs.drop(held)
+        await self.ack(held.delivery.ack_subject)
+
+    async def ack(self, ack_subject: str) -> None:
+        """Remove a request that is over; if that fails it comes again, and is found over again."""
+        try:
+            await self._acks.ack(ack_subject)
+        except BrokerError as exc:
+            log.info("ack_failed", error=str(exc))

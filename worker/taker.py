@@ -1,0 +1,119 @@
+"""Takes a request: claims it, starts it, and sees what has happened meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nats.errors import Error as NatsError
+
+from shared.errors import BrokerError, BrokerUnavailable, ConfigError, ProtocolError
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.protocol import FinishReason, GenerateRequest
+from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
+from worker.delivery import Acknowledger, Delivery
+from worker.hand_over import HandOver
+from worker.held_request import HeldRequest
+from worker.held_requests import HeldRequests
+from worker.metrics import WorkerMetrics
+from worker.room import Room
+from worker.runs import Runs
+from worker.settler import Settler
+
+_RETRY_DELAY_S = 1.0
+_PROMPT_TIMEOUT_S = 10.0
+
+log = get_logger(__name__)
+
+
+class Taker:
+    """From a request that this worker may have to a run of it."""
+
+    def __init__(
+        self,
+        claimer: Claimer,
+        catalog: ModelCatalog,
+        acks: Acknowledger,
+        held_requests: HeldRequests,
+        room: Room,
+        runs: Runs,
+        hand_over: HandOver,
+        settler: Settler,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._claimer = claimer
+        self._catalog = catalog
+        self._acks = acks
+        self._held_requests = held_requests
+        self._room = room
+        self._runs = runs
+        self._hand_over = hand_over
+        self._settler = settler
+        self._metrics = metrics
+
+    async def take(self, request: GenerateRequest, delivery: Delivery) -> None:
+        """Claim it; a first delivery starts in the engine while the claim is on its way."""
+        held = HeldRequest(request, delivery, self._runs.visible_text(request))
+        self._held_requests.add(held)
+        self._room.note(held)
+        try:
+            if delivery.num_delivered == 1 and not request.prompt_object:
+                self._runs.start(held, request.prompt_ids)
+            await self._apply(held, await self._claimer.take(request, delivery))
+        except (BrokerError, ProtocolError) as exc:
+            log.warning("take_failed", rid=held.rid, error=str(exc))
+            self._runs.drop(held)
+            await self._acks.nak(held.delivery.ack_subject, _RETRY_DELAY_S)
+
+    async def _apply(self, held: HeldRequest, result: TakeResult) -> None:
+        match result:
+            case Taken():
+                await self._begin(held, result)
+            case Over():
+                self._runs.drop(held)
+                log.debug("not_taken", rid=held.rid, why=result.why)
+                await self._settler.ack(held.delivery.ack_subject)
+            case Postponed():
+                self._runs.drop(held)
+                await self._acks.nak(held.delivery.ack_subject, result.delay_s)
+            case Lost():
+                self._runs.drop(held)
+
+    async def _begin(self, held: HeldRequest, taken: Taken) -> None:
+        """The claim is stored; what has happened while it was on its way is told now."""
+        try:
+            prompt_ids = await self._prompt_ids(held.request)
+        except ConfigError as exc:
+            log.error("prompt_missing", rid=held.rid, error=str(exc))
+            await self._settler.end(held, FinishReason.ERROR, "the prompt is lost")
+            return
+        if held.is_ended:
+            self._runs.drop(held)
+            await self._settler.ack(held.delivery.ack_subject)
+        elif held.is_revoked or not self._room.can_run:
+            await self._give_back(held, taken)
+        else:
+            self._count(held, taken)
+            self._runs.confirm(held, taken.epoch, taken.prefix, prompt_ids)
+
+    async def _give_back(self, held: HeldRequest, taken: Taken) -> None:
+        held.epoch = taken.epoch
+        self._runs.abort(held)
+        await self._hand_over.release(held, crashed=False)
+        self._runs.drop(held)  # only now: a drain waits for it
+
+    def _count(self, held: HeldRequest, taken: Taken) -> None:
+        self._metrics.requests_taken.inc()
+        self._metrics.prompt_tokens.inc(held.request.reply.num_prompt_tokens)
+        if taken.prefix:
+            self._metrics.requests_resumed.inc()
+
+    async def _prompt_ids(self, request: GenerateRequest) -> bytes:
+        """Raises ConfigError when the prompt is not in the store, or BrokerUnavailable."""
+        if not request.prompt_object:
+            return request.prompt_ids
+        try:
+            async with asyncio.timeout(_PROMPT_TIMEOUT_S):
+                return await self._catalog.object(request.prompt_object)
+        except (NatsError, TimeoutError) as exc:
+            raise BrokerUnavailable(f"cannot fetch the prompt: {exc!r}") from exc
