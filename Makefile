@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane wheel clean
+.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane bench-host wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model)"
+	@echo "make bench-host        what a step costs the host, beside the model"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip"
 
@@ -62,6 +63,9 @@ format: $(STAMP)
 
 bench bench-plane: $(STAMP)
 	$(BIN)/python -m bench$(if $(filter bench-plane,$@),.plane) $(ARGS)
+
+bench-host: $(STAMP)
+	$(BIN)/python -m bench.host $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --no-isolation $(ARGS)
