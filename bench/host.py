@@ -18,6 +18,7 @@ import cyclopts
 import torch
 
 from shared.protocol import SamplingParams
+from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.model_runner import ModelRunner
@@ -33,10 +34,13 @@ STOP_CHECK = StopCheck([2], MAX_CONTEXT_LEN)
 
 
 class InstantModel:
-    """Logits of nothing; with attention and sampler below it takes no time."""
+    """Hidden states and logits of nothing; with attention and sampler below it takes no time."""
 
-    def forward(self, batch: object, attention: object) -> torch.Tensor:
-        return torch.empty(0)
+    def forward(self, batch: ForwardBatch, attention: object) -> torch.Tensor:
+        return torch.empty((len(batch.input_ids), 1))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
 
 
 class InstantAttention:
@@ -110,7 +114,7 @@ class HostRig:
         batch = self.scheduler.next_batch(budget)
         marks.append(time.thread_time())
         assert batch is not None
-        result = self.runner.forward(batch)
+        result = self.runner.launch(batch).collect()
         marks.append(time.thread_time())
         self.scheduler.process(batch, result)
         marks.append(time.thread_time())
