@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bench import engine, plane
+from bench.plane import main
 
 if __name__ == "__main__":
-    plane.main()
-    engine.main()
+    main()

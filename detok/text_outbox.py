@@ -96,6 +96,8 @@ def _batches(chunks: list[TextChunk]) -> Iterator[list[TextChunk]]:
     for whole in chunks:
         for chunk in split_chunk(whole):
             chunk_bytes = 100 + 4 * len(chunk.text) + 5 * len(chunk.token_ids)
+            if chunk.finish is not None:
+                chunk_bytes += len(chunk.finish.embedding)
             if batch and num_bytes + chunk_bytes > _MAX_FRAME_BYTES:
                 yield batch
                 batch, num_bytes = [], 0

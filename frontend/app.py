@@ -130,6 +130,7 @@ class App:
         return [
             route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
+            route("/v1/embeddings", "POST", self._starter(Surface.EMBEDDINGS)),
             route("/generate", "POST", self._starter(Surface.GENERATE)),
             route("/v1/streams/{rid}", "GET", self._resume),
             route("/abort_request", "POST", self._abort),
@@ -242,6 +243,7 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "root": card.name,
         "parent": None,
         "max_model_len": card.max_context_len,
+        "tasks": ["generate"] * card.can_generate + ["embed"] * (card.embedding is not None),
     }
 
 

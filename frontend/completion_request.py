@@ -92,7 +92,7 @@ class CompletionRequests:
         )
 
 
-def prompt_list(prompt: Any, name: str) -> list[str | list[int]]:
+def prompt_list(prompt: Any, name: str, *, max_prompts: int = MAX_PROMPTS) -> list[str | list[int]]:
     """Text, ids, or a list of either. Raises InvalidRequest."""
     if prompt is None:
         raise InvalidRequest(f"'{name}' is required", param=name, code="missing_field")
@@ -104,9 +104,9 @@ def prompt_list(prompt: Any, name: str) -> list[str | list[int]]:
         if all(isinstance(item, str) for item in prompt) or all(
             isinstance(item, list) and item and _are_ids(item) for item in prompt
         ):
-            if len(prompt) > MAX_PROMPTS:
+            if len(prompt) > max_prompts:
                 raise InvalidRequest(
-                    f"'{name}' holds {len(prompt)} prompts, at most {MAX_PROMPTS}", param=name
+                    f"'{name}' holds {len(prompt)} prompts, at most {max_prompts}", param=name
                 )
             return prompt
     raise InvalidRequest(

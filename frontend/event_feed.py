@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from frontend.chat_events import ChatEvents
 from frontend.completion_events import CompletionEvents
+from frontend.embedding_events import EmbeddingEvents
 from frontend.event_writer import EventWriter, error_body
 from frontend.generate_events import GenerateEvents
 from frontend.generation import Generation, error_of
@@ -120,3 +121,5 @@ def writer_for(generation: Generation) -> EventWriter:
             return CompletionEvents(generation.streams)
         case Surface.GENERATE:
             return GenerateEvents(generation.streams)
+        case Surface.EMBEDDINGS:
+            return EmbeddingEvents(generation.streams)

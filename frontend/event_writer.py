@@ -1,4 +1,4 @@
-"""What the three wire formats have in common: the JSON of each event, most of it built once."""
+"""What the wire formats have in common: the JSON of each event, most of it built once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def public_id(reply: ReplyParams) -> str:
             return f"chatcmpl-{reply.group_id}"
         case Surface.COMPLETIONS:
             return f"cmpl-{reply.group_id}"
-        case Surface.GENERATE:
+        case Surface.GENERATE | Surface.EMBEDDINGS:
             return reply.group_id
 
 

@@ -13,6 +13,7 @@ from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
+from frontend.embedding_request import EmbeddingRequests
 from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Interrupt
@@ -76,6 +77,7 @@ class Frontend:
                 Surface.GENERATE: GenerateRequests(
                     self._models, self._encoder, use_model_defaults=use_defaults
                 ),
+                Surface.EMBEDDINGS: EmbeddingRequests(self._models, self._encoder),
             },
             Submitter(cluster, catalog, self._terminator),
             self._router,

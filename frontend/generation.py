@@ -147,6 +147,8 @@ def error_of(stream: TextStream) -> RequestError | None:
     assert stream.finish is not None
     match stream.finish.reason:
         case FinishReason.STOP | FinishReason.LENGTH:
+            if stream.reply.surface is Surface.EMBEDDINGS and not stream.finish.embedding:
+                return InternalError("The worker's build makes no embeddings.")
             return None
         case FinishReason.CANCEL:
             return RequestCancelled(stream.finish.message or "The request was cancelled.")

@@ -11,6 +11,7 @@ from typing import Any
 from frontend.access_log import log_finished
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
+from frontend.embedding_request import EmbeddingRequests
 from frontend.event_feed import EventFeed
 from frontend.event_id import EventId
 from frontend.generate_request import GenerateRequests
@@ -24,6 +25,7 @@ from frontend.terminator import Terminator
 from frontend.text_stream import TextStream
 from shared.errors import (
     BrokerError,
+    InvalidRequest,
     NotFound,
     RequestError,
     ResumeConflict,
@@ -51,7 +53,9 @@ class Inference:
 
     def __init__(
         self,
-        requests: dict[Surface, ChatRequests | CompletionRequests | GenerateRequests],
+        requests: dict[
+            Surface, ChatRequests | CompletionRequests | GenerateRequests | EmbeddingRequests
+        ],
         submitter: Submitter,
         router: ReplyRouter,
         terminator: Terminator,
@@ -85,6 +89,12 @@ class Inference:
         self._refuse_when_draining()
         arrived_at = asyncio.get_running_loop().time()
         job = await self._requests[surface].job(body)
+        if job.pooling is None and not job.model.card.can_generate:
+            raise InvalidRequest(
+                f"The model '{job.model.card.name}' makes embeddings, and generates nothing; "
+                "use /v1/embeddings.",
+                param="model",
+            )
         group_id = new_rid()
         requests = job.requests(
             group_id,

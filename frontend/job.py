@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from frontend.model_directory import ServedModel
 from frontend.sampling_fields import Sampling
-from shared.protocol import GenerateRequest, ReplyParams, Surface
+from shared.protocol import (
+    EncodingFormat,
+    GenerateRequest,
+    PoolingParams,
+    ReplyParams,
+    SamplingParams,
+    Surface,
+    TextParams,
+)
 from shared.subjects import choice_rid
 from shared.token_ids import pack_token_ids
 
@@ -40,6 +48,8 @@ class Job:
     sampling: Sampling
     stream: bool
     include_usage: bool = False
+    pooling: PoolingParams | None = None  # set: embeddings, and no output tokens
+    encoding_format: EncodingFormat = EncodingFormat.FLOAT
 
     @property
     def num_choices(self) -> int:
@@ -53,9 +63,7 @@ class Job:
         requests = []
         for choice_idx in range(self.num_choices):
             prompt = self.prompts[choice_idx // self.sampling.n]
-            sampling, text = self.sampling.for_prompt(
-                prompt.token_ids, card, choice_idx % self.sampling.n
-            )
+            sampling, text = self._params(prompt, choice_idx)
             reply = ReplyParams(
                 subject=subject,
                 surface=self.surface,
@@ -71,6 +79,7 @@ class Job:
                 echo=prompt.echo,
                 owner=caller.owner,
                 frontend_id=frontend_id,
+                encoding_format=self.encoding_format,
             )
             requests.append(
                 GenerateRequest(
@@ -87,6 +96,15 @@ class Job:
                     priority=self.sampling.priority,
                     cache_salt=self.sampling.cache_salt,
                     traceparent=caller.traceparent,
+                    pooling=self.pooling,
                 )
             )
         return requests
+
+    def _params(self, prompt: Prompt, choice_idx: int) -> tuple[SamplingParams, TextParams]:
+        """Raises ContextLengthExceeded; an embedding needs no room for output."""
+        if self.pooling is not None:
+            return self.sampling.params, self.sampling.text
+        return self.sampling.for_prompt(
+            prompt.token_ids, self.model.card, choice_idx % self.sampling.n
+        )

@@ -25,7 +25,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.request_body import parse_object
 from shared.connection import round_trip
-from shared.errors import InternalError, InvalidRequest, RequestError
+from shared.errors import InternalError, InvalidRequest, RequestError, RequestTooLarge
 from shared.log import get_logger
 from shared.protocol import Surface
 
@@ -33,6 +33,7 @@ STATUS_HEADER = "Jetflock-Status"
 REQUEST_ID_HEADER = "Jetflock-Request-Id"
 EVENT_ID_HEADER = "Jetflock-Event-Id"
 KEEPALIVE_S = 2.0
+_HEADER_ROOM = 1024
 
 log = get_logger(__name__)
 
@@ -110,6 +111,7 @@ class NatsService:
             ("chat.completions", self._starter(Surface.CHAT)),
             ("completions", self._starter(Surface.COMPLETIONS)),
             ("generate", self._starter(Surface.GENERATE)),
+            ("embed", self._starter(Surface.EMBEDDINGS)),
             ("resume", self._resume),
             ("abort", self._abort),
             ("models", self._list_models),
@@ -208,6 +210,13 @@ class NatsService:
             return exc.status_code
         except Interrupted as exc:
             error = error_of_interrupt(exc.interrupt, group_id)
+            await reply.send_error(error, headers)
+            return error.status_code
+        if len(body) > self._nc.max_payload - _HEADER_ROOM:
+            error = RequestTooLarge(
+                f"The answer has {len(body)} bytes, one NATS message takes "
+                f"{self._nc.max_payload}: ask with 'stream': true.",
+            )
             await reply.send_error(error, headers)
             return error.status_code
         await reply.send(body, headers)

@@ -30,6 +30,14 @@ class PromptEncoder:
         tokenizer = model.text.tokenizer
         return await self._run(len(text), lambda: _encode(tokenizer, text, add_special_tokens))
 
+    async def encode_batch(self, model: ServedModel, texts: list[str]) -> list[list[int]]:
+        """With special tokens, as the model reads whole texts; on all cores when they are long."""
+        tokenizer = model.text.tokenizer
+        return await self._run(
+            sum(map(len, texts)),
+            lambda: [encoding.ids for encoding in tokenizer.encode_batch(texts)],
+        )
+
     async def decode(self, model: ServedModel, token_ids: list[int]) -> str:
         """The text of a prompt that was given as ids."""
         tokenizer = model.text.tokenizer

@@ -18,6 +18,7 @@ SILENCE_S = 1.0  # of a running request, before it is asked for
 MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
 _TICK_S = 0.2
 _GAP_RETRY_S = 0.2
+_MAX_ASKING = 64  # a group may have thousands of requests, each of which costs several reads
 
 log = get_logger(__name__)
 
@@ -29,6 +30,7 @@ class Replayer:
         self._router = router
         self._detok = detok
         self._metrics = metrics
+        self._asking = asyncio.Semaphore(_MAX_ASKING)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -50,7 +52,8 @@ class Replayer:
         offset = 0 if stream.reply.surface is Surface.GENERATE else stream.have
         loop = asyncio.get_running_loop()
         try:
-            reply = await self._detok.replay(stream.rid, offset)
+            async with self._asking:
+                reply = await self._detok.replay(stream.rid, offset)
         except (BrokerError, ProtocolError) as exc:
             log.debug("replay_failed", rid=stream.rid, error=str(exc))
             self._metrics.replays.labels("failed").inc()

@@ -159,7 +159,7 @@ def resolve_sampling(
         prompt_param=prompt_param,
         n=n,
         priority=fields.priority or 0,
-        cache_salt=_cache_salt(fields.cache_salt),
+        cache_salt=checked_salt(fields.cache_salt),
     )
 
 
@@ -204,7 +204,8 @@ def check_token_ids(name: str, token_ids: Any, vocab_size: int) -> None:
         )
 
 
-def _cache_salt(salt: str | None) -> str:
+def checked_salt(salt: str | None) -> str:
+    """Raises InvalidRequest."""
     if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARS:
         raise InvalidRequest(
             f"'cache_salt' has {len(salt)} characters, must have 1 to {MAX_SALT_CHARS}",

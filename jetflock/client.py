@@ -13,13 +13,14 @@ from jetflock.errors import ClientError, NotAccepted
 if TYPE_CHECKING:  # `import jetflock` stays cheap: nats is imported at the first connection
     from jetflock.job import Job
     from jetflock.link import Link
-    from jetflock.result import Chunk, Result
+    from jetflock.result import Chunk, Embeddings, Result
 
 DEFAULT_TIMEOUT_S = 600.0
 ACCEPT_TIMEOUT_S = 10.0
 GRACE_S = 30.0  # how long a request runs on while we are away
 _RESULT_MARGIN_S = 30.0  # beyond the deadline: its outcome should be known by then
 _NO_FRONTEND_PAUSE_S = 0.2
+_EMBED_AT_ONCE = 256  # inputs of one streamed request
 
 
 class Client:
@@ -31,7 +32,8 @@ class Client:
                 print(chunk, end="")
 
     Parameters of a request are those of the HTTP API: `max_tokens`, `temperature`, `stop`, ...
-    `prompt` and `input_ids` go through /generate, `messages` through /v1/chat/completions.
+    `prompt` and `input_ids` go through /generate, `messages` through /v1/chat/completions,
+    `embed` through /v1/embeddings.
     """
 
     def __init__(self, link: Link, service: str) -> None:
@@ -142,6 +144,44 @@ class Client:
         headers = {"X-Request-Timeout": f"{timeout_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
         return await self._start(endpoint, body, headers, timeout_s)
 
+    async def embed(
+        self,
+        inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        *,
+        model: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        **params: Any,
+    ) -> Embeddings:
+        """A vector for a text (or its token ids), or for each of several, however many.
+
+        `dimensions`, `pooling` and `normalize` are those of /v1/embeddings. A cancelled call aborts
+        its requests. Raises NotAccepted, ApiError or StreamLost.
+        """
+        from jetflock.result import Embeddings, vector_of
+
+        items = list(inputs)
+        is_one = isinstance(inputs, str) or all(isinstance(item, int) for item in items)
+        body = {
+            **params,
+            "model": await self._only_model() if model is None else model,
+            "encoding_format": "base64",
+            "stream": True,
+        }
+        headers = {"X-Request-Timeout": f"{timeout_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
+        jobs: list[Job] = []
+        try:
+            for start in range(0, 1 if is_one else max(1, len(items)), _EMBED_AT_ONCE):
+                part = inputs if is_one else items[start : start + _EMBED_AT_ONCE]
+                jobs.append(await self._start("embed", {**body, "input": part}, headers, timeout_s))
+            results = [await job for job in jobs]
+        finally:
+            for job in jobs:
+                await self._abort_unless_done(job)
+        return Embeddings(
+            tuple(vector_of(choice.embedding) for result in results for choice in result.choices),
+            sum(result.usage.prompt_tokens for result in results if result.usage is not None),
+        )
+
     async def resume(self, event_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Job:
         """Go on after an event (`chunk.event_id`), or from the start of a request by its id."""
         is_request_id = "." not in event_id
@@ -211,7 +251,7 @@ class Client:
             first.request_id,
             started_at + timeout_s + _RESULT_MARGIN_S,
             event_id=event_id,
-            expects_usage="stream_options" in body,
+            expects_usage="stream_options" in body or endpoint == "embed",
         )
 
     async def _ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -129,6 +129,7 @@ class Job:
         choice = self._choices[piece.choice_idx]
         choice.text += piece.text
         choice.token_ids.extend(piece.token_ids)
+        choice.embedding = piece.embedding or choice.embedding
         is_finish = piece.finish_reason is not None and choice.finish_reason is None
         choice.finish_reason = piece.finish_reason or choice.finish_reason
         if piece.text or is_finish:

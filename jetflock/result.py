@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import array
+import base64
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +44,15 @@ class Choice:
     text: str = ""
     finish_reason: str | None = None
     token_ids: list[int] = field(default_factory=list)
+    embedding: str = ""  # of `Client.embed`: base64 of little-endian float32
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One vector for each input, in their order."""
+
+    vectors: tuple[list[float], ...]
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +83,15 @@ class Piece:
     text: str
     finish_reason: str | None
     token_ids: tuple[int, ...] = ()
+    embedding: str = ""
 
 
 def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
-    """Of a chat chunk, a completion chunk, or an object of /generate."""
+    """Of a chat chunk, a completion chunk, an object of /generate, or an embedding."""
+    if event.get("object") in ("embedding", "list"):
+        for item in event.get("data", [event]):
+            yield Piece(item["index"], "", "stop", embedding=item["embedding"])
+        return
     if "choices" not in event:
         reason = event["meta_info"]["finish_reason"]
         yield Piece(
@@ -94,9 +111,19 @@ def usage_of(event: dict[str, Any]) -> Usage | None:
     if (usage := event.get("usage")) is not None:
         details = usage.get("prompt_tokens_details") or {}
         return Usage(
-            usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens", 0)
+            usage["prompt_tokens"],
+            usage.get("completion_tokens", 0),
+            details.get("cached_tokens", 0),
         )
     meta = event.get("meta_info")
     if meta is None or meta["finish_reason"] is None:
         return None
     return Usage(meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"])
+
+
+def vector_of(embedding: str) -> list[float]:
+    """The numbers of a base64 of little-endian float32."""
+    numbers = array.array("f", base64.b64decode(embedding))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

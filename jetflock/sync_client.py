@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jetflock.client import Client
 
 if TYPE_CHECKING:
     from jetflock.job import Job
-    from jetflock.result import Chunk, Result
+    from jetflock.result import Chunk, Embeddings, Result
 
 T = TypeVar("T")
 
@@ -61,6 +61,12 @@ class SyncClient:
     def stream(self, prompt: str | None = None, **params: Any) -> Iterator[Chunk]:
         """See `Client.stream`."""
         return self._runner.iterate(self._client.stream(prompt, **params))
+
+    def embed(
+        self, inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], **params: Any
+    ) -> Embeddings:
+        """See `Client.embed`."""
+        return self._runner.call(self._client.embed(inputs, **params))
 
     def submit(self, prompt: str | None = None, **params: Any) -> SyncJob:
         """See `Client.submit`."""

@@ -87,12 +87,18 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(
-        self, num_prompt_tokens: int, max_context_len: int, max_tokens: int | None, param: str
+        self,
+        num_prompt_tokens: int,
+        max_context_len: int,
+        max_tokens: int | None,
+        param: str,
+        *,
+        subject: str = "the prompt",
     ) -> None:
         wanted = f" and max_tokens={max_tokens}" if max_tokens is not None else ""
         super().__init__(
             f"This model's maximum context length is {max_context_len} tokens, "
-            f"but the prompt has {num_prompt_tokens} tokens{wanted}.",
+            f"but {subject} has {num_prompt_tokens} tokens{wanted}.",
             param=param,
         )
 

@@ -31,6 +31,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     matched: str | int | None = None  # the stop string or stop token that ended it
     message: str | None = None  # of an ERROR
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    embedding: bytes = b""  # the result of a request with `pooling`: little-endian float32
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +51,21 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_token_ids: tuple[int, ...] = ()
 
 
+class PoolingKind(enum.StrEnum):
+    """How the hidden states of a prompt become one vector."""
+
+    LAST = "last"  # the last token's
+    MEAN = "mean"  # the mean of all tokens'
+
+
+class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Asks for an embedding of the prompt in place of output tokens. Validated by the frontend."""
+
+    kind: PoolingKind
+    normalize: bool = True  # to length 1, after it was cut to `dimensions`
+    dimensions: int | None = None  # the first so many; None: all
+
+
 class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that the visible text of a token sequence depends on, besides the tokens."""
 
@@ -66,6 +82,14 @@ class Surface(enum.StrEnum):
     CHAT = "chat.completions"
     COMPLETIONS = "completions"
     GENERATE = "generate"
+    EMBEDDINGS = "embeddings"
+
+
+class EncodingFormat(enum.StrEnum):
+    """How an embedding stands in JSON."""
+
+    FLOAT = "float"  # a list of numbers
+    BASE64 = "base64"  # of little-endian float32
 
 
 class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,6 +109,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     echo: str = ""  # prompt text that precedes the output (completions with echo)
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
+    encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,6 +130,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
     cache_salt: str = ""  # only requests with the same one share cached prefixes
     adapter: str = ""  # reserved: what is put on top of the weights
+    pooling: PoolingParams | None = None  # set: the result is an embedding, and no token
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
@@ -269,6 +295,16 @@ class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float = 0.0
 
 
+class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model embeds, unless a request says otherwise."""
+
+    num_dimensions: int
+    pooling: PoolingKind = PoolingKind.LAST
+    normalize: bool = True
+    is_matryoshka: bool = False  # trained so that the first dimensions mean something alone
+    matryoshka_dimensions: tuple[int, ...] = ()  # those it was trained for; empty: any
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A served model in the KV bucket `models`; it stays when no worker runs."""
 
@@ -285,6 +321,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     default_top_k: int | None = None
     default_min_p: float | None = None
     default_repetition_penalty: float | None = None
+    can_generate: bool = True
+    embedding: EmbeddingCard | None = None  # None: it makes no embeddings
 
 
 class Incarnation(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shared.errors import ConfigError
 from shared.log import get_logger
-from shared.protocol import SamplingParams
+from shared.protocol import PoolingParams, SamplingParams
 from worker.engine_messages import (
     AbortRequest,
     AddRequest,
@@ -99,9 +99,12 @@ class EngineHost:
         sampling: SamplingParams,
         priority: int,
         namespace: bytes,
+        pooling: PoolingParams | None = None,
     ) -> None:
         """Start a run; its output comes with `on_step`."""
-        self._send(AddRequest(run_id, prompt_ids, output_ids, sampling, priority, namespace))
+        self._send(
+            AddRequest(run_id, prompt_ids, output_ids, sampling, priority, namespace, pooling)
+        )
 
     def abort(self, run_id: int) -> None:
         self._send(AbortRequest(run_id))

@@ -11,11 +11,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from shared.protocol import Finish, SamplingParams
+from shared.protocol import Finish, PoolingParams, SamplingParams
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
-    """Run this request: prefill prompt + output so far, then decode."""
+    """Run this request: prefill prompt + output so far, then decode.
+
+    With `pooling` nothing is decoded: the finish carries the embedding of the prompt.
+    """
 
     run_id: int
     prompt_ids: bytes  # little-endian uint32
@@ -23,6 +26,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     sampling: SamplingParams
     priority: int = 0  # lower is earlier
     namespace: bytes = b""  # only runs with an equal one share cached prefixes
+    pooling: PoolingParams | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

@@ -8,7 +8,7 @@ import time
 from tokenizers import Tokenizer
 
 from shared.prefix_namespace import prefix_namespace
-from shared.protocol import GenerateRequest
+from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 from worker.engine_host import EngineHost
@@ -59,6 +59,7 @@ class Runs:
             request.sampling,
             request.priority,
             prefix_namespace(request.revision, request.adapter, request.cache_salt),
+            request.pooling,
         )
 
     def confirm(self, held: HeldRequest, epoch: int, prefix: list[int], prompt_ids: bytes) -> None:
@@ -104,12 +105,22 @@ class Runs:
         return has_ended
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
-        if held.accept(output.token_ids, output.finish):
+        if held.accept(output.token_ids, self._storable(output.finish)):
             self._engine.abort(held.run_id)
         if held.finish is not None:
             self._held_requests.end_run(held)
         if held.state is HoldState.RUNNING:
             self._log_new_tokens(held, now)
+
+    def _storable(self, finish: Finish | None) -> Finish | None:
+        """An embedding that no message can carry would be resent for ever."""
+        if finish is None or len(finish.embedding) <= self._token_log.max_embedding_bytes:
+            return finish
+        message = (
+            f"an embedding of {len(finish.embedding)} bytes is more than the broker's max_payload "
+            f"has room for, {self._token_log.max_embedding_bytes}"
+        )
+        return Finish(FinishReason.ERROR, message=message)
 
     def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
         entry = held.next_entry()

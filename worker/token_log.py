@@ -24,7 +24,9 @@ from shared.protocol import TokenEntry, TokenFrame
 from shared.subjects import Subjects
 
 MAX_ENTRY_TOKENS = 16_384  # a longer restatement is cut into several entries
-_MAX_FRAME_TOKENS = 65_536  # five bytes a token at most: far below max_payload
+_TOKEN_BYTES = 5  # at most
+_MAX_FRAME_TOKENS = 65_536  # or as many bytes of embeddings: far below max_payload
+_MESSAGE_ROOM = 8192  # for all that the messages on its way hold besides an embedding
 _RESEND_AFTER_S = 1.0
 _TICK_S = 0.25
 
@@ -58,7 +60,7 @@ class PartitionWriter:
         self._on_finish_confirmed = on_finish_confirmed
         self._pending: list[TokenEntry] = []
         self._pending_idx: dict[tuple[str, int], int] = {}  # last entry of a request and epoch
-        self.num_pending_tokens = 0
+        self.num_pending_tokens = 0  # a finish counts as one at least, by its size
         self._sent: deque[_SentFrame] = deque()
         self._by_number: dict[int, _SentFrame] = {}
         self._last_number = 0
@@ -75,7 +77,7 @@ class PartitionWriter:
 
     def append(self, entry: TokenEntry) -> None:
         """Queue an entry; contiguous ones of the same request and epoch become one."""
-        self.num_pending_tokens += len(entry.token_ids)
+        self.num_pending_tokens += _weight(entry)
         key = (entry.rid, entry.epoch)
         idx = self._pending_idx.get(key)
         if idx is not None:
@@ -109,7 +111,7 @@ class PartitionWriter:
     def _take_entries(self) -> list[TokenEntry]:
         num_tokens = 0
         for count, entry in enumerate(self._pending):
-            num_tokens += len(entry.token_ids)
+            num_tokens += _weight(entry)
             if num_tokens > _MAX_FRAME_TOKENS and count:
                 entries, self._pending = self._pending[:count], self._pending[count:]
                 break
@@ -118,7 +120,7 @@ class PartitionWriter:
         self._pending_idx = {
             (entry.rid, entry.epoch): idx for idx, entry in enumerate(self._pending)
         }
-        self.num_pending_tokens = sum(len(entry.token_ids) for entry in self._pending)
+        self.num_pending_tokens = sum(map(_weight, self._pending))
         return entries
 
     def on_ack(self, number: int, seq: int) -> None:
@@ -199,6 +201,11 @@ class TokenLog:
         self._wake.set()
 
     @property
+    def max_embedding_bytes(self) -> int:
+        """What a message has room for, beside all else that it holds."""
+        return self._nc.max_payload - _MESSAGE_ROOM
+
+    @property
     def is_flushed(self) -> bool:
         return all(partition.is_flushed for partition in self._partitions)
 
@@ -275,3 +282,10 @@ class TokenLog:
         writer.on_ack(int(number), ack.seq)
         if writer.num_pending_tokens:
             self._wake.set()
+
+
+def _weight(entry: TokenEntry) -> int:
+    """What it takes in a frame, in tokens."""
+    if entry.finish is None:
+        return len(entry.token_ids)
+    return len(entry.token_ids) + 1 + len(entry.finish.embedding) // _TOKEN_BYTES

@@ -121,3 +121,13 @@ def test_the_pieces_of_a_chunk_are_the_chunk(num_chars: int, num_ids: int, offse
         position += len(piece.token_ids)
         assert (piece.offset, piece.position) == (at, position)
         at += len(piece.text)
+
+
+async def test_embeddings_leave_in_messages_that_the_broker_takes() -> None:
+    outbox, client, _ = make_outbox()
+    finish = Finish(FinishReason.STOP, embedding=bytes(200_000))
+    chunks = [TextChunk(f"r{i}", 0, 0, "", [], finish) for i in range(9)]
+    outbox.mark(FakeSource(*((["a"], chunk) for chunk in chunks)))
+    await outbox.flush()
+    assert max(len(payload) for _, payload in client.sent) < 800_000
+    assert [c for _, payload in client.sent for c in decode_text_frame(payload).chunks] == chunks

@@ -157,3 +157,17 @@ def test_an_end_is_the_finish_and_the_first_one_stays() -> None:
     fold.apply_record(6, End(5, FinishReason.DEADLINE, "f", "too late"))
     fold.apply_record(7, End(6, FinishReason.CANCEL, "f"))
     assert fold.finish == Finish(FinishReason.DEADLINE, message="too late")
+
+
+def test_the_first_embedding_counts_and_no_later_one() -> None:
+    """Two epochs may compute one that differs in the last bits."""
+    fold = RequestFold(RID)
+    fold.apply_record(5, make_claim(0, "w1"))
+    fold.apply_record(9, make_claim(5, "w2"))
+    first, second = (Finish(FinishReason.STOP, embedding=bytes([n])) for n in (1, 2))
+    fold.apply_entry("w1", TokenEntry(RID, 5, 0, [], second))  # of a past epoch
+    assert fold.finish is None
+    fold.apply_entry("w2", TokenEntry(RID, 9, 0, [], first))
+    fold.apply_record(12, make_claim(9, "w1"))
+    fold.apply_entry("w1", TokenEntry(RID, 12, 0, [], second))
+    assert (fold.tokens, fold.finish) == ([], first)

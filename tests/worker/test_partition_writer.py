@@ -159,3 +159,23 @@ def test_frames_stay_below_the_payload_limit(num_tokens: int) -> None:
         sizes.append(len(frame.payload))
     assert max(sizes) < 1 << 20
     assert len(sizes) == (1 if num_tokens == 10 else 3)
+
+
+def test_embeddings_are_spread_over_frames_that_the_broker_takes() -> None:
+    writer = PartitionWriter("w1", 100, lambda *_: None)
+    embedding = Finish(FinishReason.STOP, embedding=bytes(100_000))
+    for idx in range(20):
+        writer.append(TokenEntry(f"{idx:032x}", EPOCH, 0, [], embedding))
+    sizes = []
+    while (frame := writer.next_frame(0.0)) is not None:
+        sizes.append(len(frame.payload))
+    assert sum(sizes) > 2_000_000
+    assert max(sizes) < 500_000
+    assert writer.num_pending_tokens == 0
+
+
+def test_a_finish_without_tokens_counts_as_pending() -> None:
+    """An ack that opens the window must send it on."""
+    writer = PartitionWriter("w1", 1, lambda *_: None)
+    writer.append(TokenEntry(RID, EPOCH, 0, [], FINISH))
+    assert writer.num_pending_tokens > 0

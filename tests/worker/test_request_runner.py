@@ -16,6 +16,8 @@ from shared.protocol import (
     Fenced,
     Finish,
     FinishReason,
+    PoolingKind,
+    PoolingParams,
     SamplingParams,
     TextParams,
 )
@@ -646,3 +648,33 @@ async def test_what_nobody_ends_at_its_deadline_the_worker_ends(
         assert fold.finish == Finish(FinishReason.DEADLINE)
         await stage.until_queue_is_empty()
         await worker.until_idle()
+
+
+# Embeddings
+
+
+async def test_an_embedding_rides_in_the_finish(stage: Stage) -> None:
+    request = make_request(pooling=PoolingParams(PoolingKind.MEAN))
+    finish = Finish(FinishReason.STOP, embedding=b"\x00\x00\x80?" * 1000)
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert run.pooling == request.pooling
+        worker.engine.emit(run.run_id, [], finish)
+        fold = await stage.until_finished(request.rid)
+        assert (fold.tokens, fold.finish) == ([], finish)
+        await stage.until_queue_is_empty()
+
+
+async def test_an_embedding_above_max_payload_is_an_error(stage: Stage) -> None:
+    request = make_request(pooling=PoolingParams(PoolingKind.LAST))
+    finish = Finish(FinishReason.STOP, embedding=bytes(stage.cluster.nc.max_payload))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, [], finish)
+        fold = await stage.until_finished(request.rid)
+        assert fold.finish is not None
+        assert fold.finish.reason is FinishReason.ERROR
+        assert "max_payload" in (fold.finish.message or "")
+        await stage.until_queue_is_empty()
