@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane wheel clean
+.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane bench-engine bench-host wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -22,7 +22,9 @@ help:
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make format            format, and sort imports"
-	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model)"
+	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
+	@echo "                       bench-engine: the engine without the plane, and its peers)"
+	@echo "make bench-host        what a step costs the host, beside the model"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip"
 
@@ -60,8 +62,8 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane: $(STAMP)
-	$(BIN)/python -m bench$(if $(filter bench-plane,$@),.plane) $(ARGS)
+bench bench-plane bench-engine bench-host: $(STAMP)
+	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --no-isolation $(ARGS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bench.plane import main
+from bench import engine, plane
 
 if __name__ == "__main__":
-    main()
+    plane.main()
+    engine.main()

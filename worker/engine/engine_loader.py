@@ -17,8 +17,9 @@ from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
 from worker.engine.model_runner import Model, ModelRunner
+from worker.engine.models.decoder import DecoderModel
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
-from worker.engine.models.llama import LlamaModel
 from worker.engine.models.loader import CheckpointReader
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.registry import read_model_config
@@ -67,28 +68,28 @@ class EngineLoader:
         )
 
     def _load_model(
-        self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
+        self, model_config: DecoderConfig, dtype: torch.dtype, max_context_len: int
     ) -> Model:
         self._tell("load weights", 0.0)
         with CheckpointReader(Path(self._config.model_path), dtype, self._on_progress) as reader:
-            return LlamaModel(model_config, reader, dtype, max_context_len)
+            return DecoderModel(model_config, reader, dtype, max_context_len)
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
-        if wanted is not None and wanted > model_config.max_context_len:
-            raise ConfigError(
-                f"max_context_len={wanted} is more than the model's {model_config.max_context_len}"
-            )
+        limit = model_config.max_context_limit
+        if wanted is not None and wanted > limit:
+            raise ConfigError(f"max_context_len={wanted} is more than the model's {limit}")
         return wanted or model_config.max_context_len
 
     def _make_pool(self, model_config: ModelConfig, dtype: torch.dtype) -> KVCachePool:
         bytes_per_token = model_config.kv_bytes_per_token(dtype.itemsize)
+        layers = model_config.attention_layers
         return KVCachePool(
-            model_config.num_layers,
+            len(layers),
             num_kv_pages(self._config, bytes_per_token),
             self._config.page_size,
-            model_config.num_kv_heads,
-            model_config.head_dim,
+            layers[0].num_kv_heads,
+            layers[0].head_dim,
             dtype,
         )
 
@@ -98,7 +99,7 @@ class EngineLoader:
         """A scheduler with empty books, and the runner that reads them."""
         max_running, vocab_size = self._config.max_running, model_config.vocab_size
         ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
-        attention = TorchAttentionBackend(pool, model_config.num_heads)
+        attention = TorchAttentionBackend(pool, model.attention_layers)
         return (
             Scheduler(ledger, max_running, max_context_len, vocab_size),
             ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
@@ -19,12 +21,17 @@ from worker.engine.step_result import DoneStep, StepResult
 class Model(Protocol):
     """A decoder with its weights."""
 
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        """Hidden states behind the last layer, [num_tokens, hidden_size]."""
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]:
+        """What the attention backend computes for it, by layer id."""
+        ...
+
+    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """[num_tokens, hidden_size] in the model's dtype: what the last norm gives."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of some rows of the hidden states, [num_rows, vocab_size] float32."""
+        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
         ...
 
 
@@ -54,7 +61,7 @@ class ModelRunner:
             batch, self._req_to_token, self._kv_cache_pool.page_size
         )
         self._attention.plan(forward_batch)
-        hidden = self._model.forward(forward_batch, self._attention)
+        hidden = self._model.hidden(forward_batch, self._attention)
         points = batch.sample_points
         if not points:
             return DoneStep(StepResult([]))

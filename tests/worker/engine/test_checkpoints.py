@@ -43,7 +43,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
         ({"architectures": None}, "names no architecture"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
         ({"num_key_value_heads": 4}, "6 heads do not share 4 KV heads"),
         ({"hidden_size": "big"}, "'hidden_size' must be a positive integer, not 'big'"),
         ({"vocab_size": None}, "'vocab_size'"),
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_read(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"max_context_len": 1000}, "max_context_len=1000 is more than the model's 512"),
+        ({"max_context_len": 513}, "max_context_len=513 is more than the model's 512"),
         ({"num_kv_tokens": 3}, "does not hold one page of 16 tokens"),
         ({"max_step_tokens": 8}, "leaves no token for each of max_running=32"),
         ({"page_size": 0}, "page_size must be at least 1"),

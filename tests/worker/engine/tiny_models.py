@@ -11,6 +11,7 @@ import torch
 
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.engine_loader import EngineLoader
@@ -26,11 +27,14 @@ CONTEXT_LEN = 512
 Logits = dict[tuple[int, int], torch.Tensor]  # (run_id, position of the new token) -> [vocab_size]
 
 
-def save_tiny_llama(path: Path, *, max_shard_size: str = "5GB", **overrides: Any) -> Path:
+def save_tiny_model(
+    path: Path, model_type: str, *, max_shard_size: str = "5GB", **overrides: Any
+) -> Path:
     """Weights wide enough that greedy text does not fall into a loop at once."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        model_type,
         **{
             "vocab_size": VOCAB_SIZE,
             "hidden_size": 48,
@@ -44,22 +48,29 @@ def save_tiny_llama(path: Path, *, max_shard_size: str = "5GB", **overrides: Any
             "eos_token_id": 1,
             "bos_token_id": 0,
         }
-        | overrides
+        | overrides,
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # biases, which are made as zeros, and norms
+                parameter += 0.3 * torch.randn(parameter.shape)
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return path
 
 
+def save_tiny_llama(path: Path, **overrides: Any) -> Path:
+    return save_tiny_model(path, "llama", **overrides)
+
+
 def reference_logits(path: Path, token_ids: Sequence[int]) -> torch.Tensor:
     """Of transformers, [num_tokens, vocab_size]; row i is what comes after token i."""
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    )
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([list(token_ids)])).logits[0]
     return logits
@@ -70,6 +81,18 @@ def random_prompt(length: int, seed: int) -> list[int]:
     return [source.randrange(3, VOCAB_SIZE) for _ in range(length)]
 
 
+def assert_like_reference(
+    path: Path, rig: Rig, run_id: int, token_ids: list[int], max_error: float = 1e-4
+) -> None:
+    """All logits that the engine computed for this run, beside transformers' own."""
+    reference = reference_logits(path, token_ids)
+    positions = sorted(position for each_id, position in rig.logits if each_id == run_id)
+    ours = torch.stack([rig.logits[run_id, position] for position in positions])
+    theirs = reference[[position - 1 for position in positions]]
+    assert theirs.isfinite().all()
+    assert (ours - theirs).norm() / theirs.norm() < max_error
+
+
 class RecordingModel:
     """Keeps the logits of the step."""
 
@@ -77,9 +100,13 @@ class RecordingModel:
         self._model = model
         self.sample_logits = torch.empty(0)
 
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]:
+        return self._model.attention_layers
+
+    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
         self.sample_logits = torch.empty(0)
-        return self._model.forward(batch, attention)
+        return self._model.hidden(batch, attention)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last call of a step is for the tokens to be chosen."""

@@ -10,7 +10,10 @@ from worker.engine.forward_batch import ForwardBatch
 
 
 class AttentionBackend(Protocol):
-    """Writes new keys and values into its pool, and attends over what the pool has."""
+    """Writes new keys and values into its pool, and attends over what the pool has.
+
+    It is made for a pool and the `AttentionLayer`s of a model: heads, scale and window by layer id.
+    """
 
     def plan(self, batch: ForwardBatch) -> None:
         """Once a step, before the first layer: all that the layers share."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 
@@ -26,7 +28,8 @@ class _Group:
     tokens: torch.Tensor  # [num_reqs * num_queries] int64, into the step's tokens
     num_reqs: int
     kv_idx: torch.Tensor  # [num_matrices * num_pages] int64: page and head, of the pool
-    bias: torch.Tensor  # [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf beyond the query
+    # By window, [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf for what the query cannot see.
+    biases: dict[int | None, torch.Tensor]
 
 
 class TorchAttentionBackend:
@@ -38,13 +41,12 @@ class TorchAttentionBackend:
     made of slabs of MAX_SUMMANDS at fixed positions, and masked weights are exact zeros.
     """
 
-    def __init__(self, pool: KVCachePool, num_heads: int) -> None:
+    def __init__(self, pool: KVCachePool, layers: Sequence[AttentionLayer]) -> None:
         self._pool = pool
-        self._num_heads = num_heads
+        self._layers = layers
+        self._windows = {layer.window for layer in layers}
         self._num_kv_heads = pool.num_kv_heads
-        self._num_shared = num_heads // pool.num_kv_heads  # query heads of one KV head
         self._head_dim = pool.head_dim
-        self._scale = pool.head_dim**-0.5
         self._groups: list[_Group] = []
         self._is_one_group = False
         self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
@@ -68,22 +70,29 @@ class TorchAttentionBackend:
         batch: ForwardBatch,
     ) -> torch.Tensor:
         """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim]."""
+        layer = self._layers[layer_id]
         keys, values = self._pool.keys_and_values(layer_id)
         keys.view(-1, self._head_dim).index_copy_(0, self._write_idx, k.flatten(0, 1))
         values.view(-1, self._head_dim).index_copy_(0, self._write_idx, v.flatten(0, 1))
-        q = q * self._scale
+        q = q * layer.scale
         if self._is_one_group:
-            return self._attend(q, keys, values, self._groups[0]).flatten(1)
+            return self._attend(layer, q, keys, values, self._groups[0]).flatten(1)
         output = torch.empty_like(q)
         for group in self._groups:
-            output[group.tokens] = self._attend(q[group.tokens], keys, values, group)
+            output[group.tokens] = self._attend(layer, q[group.tokens], keys, values, group)
         return output.flatten(1)
 
     def _attend(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: _Group
+        self,
+        layer: AttentionLayer,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        group: _Group,
     ) -> torch.Tensor:
         num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
-        num_kv_heads, num_shared = self._num_kv_heads, self._num_shared
+        num_kv_heads = self._num_kv_heads
+        num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
         num_rows = num_queries * num_shared
         by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, self._head_dim)
         rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
@@ -91,8 +100,10 @@ class TorchAttentionBackend:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, MIN_MATRIX_ROWS - num_rows))
         scores = rows @ self._gather(keys, group).transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
-        real_scores += group.bias
-        weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+        if layer.soft_cap is not None:
+            real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
+        real_scores += group.biases[layer.window]
+        weights = _softmax(layer, scores, num_rows).to(q.dtype)
         rows = _weighted_sum(weights, self._gather(values, group))[:, :num_rows]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, self._head_dim)
         return by_head.transpose(1, 2).reshape(q.shape)
@@ -146,13 +157,31 @@ class TorchAttentionBackend:
         heads = torch.arange(self._num_kv_heads).view(1, -1, 1)
         kv_idx = page_table.unsqueeze(1) * self._num_kv_heads + heads
         kv_positions = torch.arange(num_pages * self._pool.page_size)
-        is_future = kv_positions > positions.unsqueeze(-1)  # [num_reqs, num_queries, kv_len]
-        bias = torch.zeros(is_future.shape, dtype=self._pool.dtype)
-        bias.masked_fill_(is_future, -torch.inf)
-        return _Group(tokens, num_reqs, kv_idx.reshape(-1), bias[:, None, :, None])
+        distance = positions.unsqueeze(-1) - kv_positions  # [num_reqs, num_queries, kv_len]
+        biases = {window: self._bias(distance, window) for window in self._windows}
+        return _Group(tokens, num_reqs, kv_idx.reshape(-1), biases)
+
+    def _bias(self, distance: torch.Tensor, window: int | None) -> torch.Tensor:
+        is_hidden = distance < 0
+        if window is not None:
+            is_hidden |= distance >= window
+        bias = torch.zeros(distance.shape, dtype=self._pool.dtype)
+        return bias.masked_fill_(is_hidden, -torch.inf)[:, None, :, None]
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pool.page_size)
+
+
+def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """[num_matrices, rows, kv_len] -> the same, float32."""
+    if layer.sinks is None:
+        return scores.softmax(dim=-1, dtype=torch.float32)
+    by_kv_head = layer.sinks.view(layer.num_kv_heads, 1, -1)  # rows: queries, then shared heads
+    num_shared = by_kv_head.shape[-1]
+    sinks = by_kv_head.expand(-1, num_rows // num_shared, -1).reshape(layer.num_kv_heads, num_rows)
+    sinks = torch.nn.functional.pad(sinks, (0, scores.shape[1] - num_rows))
+    sinks = sinks.repeat(len(scores) // layer.num_kv_heads, 1).unsqueeze(-1)
+    return torch.cat([scores.float(), sinks], dim=-1).softmax(dim=-1)[..., :-1]
 
 
 def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json says about a decoder."""
+"""What the engine has to know of any model, and the reader of a checkpoint's JSON files."""
 
 from __future__ import annotations
 
@@ -6,57 +6,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shared.errors import ConfigError
+from worker.engine.attention.attention_layer import AttentionLayer
 
 
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding, and how it is stretched."""
-
-    kind: Literal["default", "linear", "llama3"]
-    theta: float
-    factor: float = 1.0
-    low_freq_factor: float = 1.0  # of llama3, as the next two
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder of the Llama shape."""
+    """Known before weights are read. Each kind of model adds its own."""
 
     architecture: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    max_context_len: int
-    rope: RopeConfig
-    has_qkv_bias: bool
-    has_output_bias: bool  # of the attention's output projection
-    has_mlp_bias: bool
-    has_tied_embeddings: bool
+    num_parameters: int  # tied embeddings count once
+    attention_layers: tuple[AttentionLayer, ...]  # one for each layer of the KV pool
+    max_context_len: int  # by default
+    max_context_limit: int  # at most; more than the default where positions can be stretched
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
 
-    @property
-    def num_parameters(self) -> int:
-        """Without norms and biases; tied embeddings count once."""
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        num_embeddings = 1 if self.has_tied_embeddings else 2
-        return self.num_layers * (attention + mlp) + (
-            num_embeddings * self.vocab_size * self.hidden_size
-        )
-
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+        values = sum(2 * layer.num_kv_heads * layer.head_dim for layer in self.attention_layers)
+        return values * bytes_per_value
 
 
 class ConfigFile:
@@ -79,17 +51,24 @@ class ConfigFile:
             raise ConfigError(f"{path} is not a JSON object")
         return cls(path, values)
 
-    def integer(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{self.path}: '{name}' must be a positive integer, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+            raise ConfigError(f"{self.path}: '{name}' must be {kind}, not {value!r}")
         return value
+
+    def optional_integer(self, name: str, default: int | None) -> int | None:
+        return None if self.get(name, default) is None else self.integer(name, default)
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ConfigError(f"{self.path}: '{name}' must be a number, not {value!r}")
         return float(value)
+
+    def optional_number(self, name: str) -> float | None:
+        return None if self.get(name, None) is None else self.number(name)
 
     def boolean(self, name: str, *, default: bool) -> bool:
         value = self.get(name, default)
@@ -110,6 +89,10 @@ class ConfigFile:
         """A null counts as missing."""
         value = self._values.get(name)
         return default if value is None else value
+
+    def __contains__(self, name: str) -> bool:
+        """Also of a null."""
+        return name in self._values
 
     def refuse(self, name: str, *allowed: Any) -> None:
         """Raises ConfigError when a feature that we lack is asked for."""

@@ -6,18 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.errors import ConfigError
-from worker.engine.models.llama_config import llama_config
-from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
+from worker.engine.models.decoder_config import (
+    DecoderConfig,
+    llama_config,
+    mistral_config,
+    qwen2_config,
+    qwen3_config,
+)
+from worker.engine.models.model_config import ConfigFile, token_ids_of
 
-ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], ModelConfig]
+ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
 
-# All of them are run by models/llama.py; another model class comes with another value type.
+# All of them are computed by models/decoder.py.
 ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaForCausalLM": llama_config,
+    "MistralForCausalLM": mistral_config,
+    "Qwen2ForCausalLM": qwen2_config,
+    "Qwen3ForCausalLM": qwen3_config,
 }
 
 
-def read_model_config(model_path: Path) -> ModelConfig:
+def read_model_config(model_path: Path) -> DecoderConfig:
     """Raises ConfigError, with a sentence, for a folder or a model that we cannot serve."""
     if not model_path.is_dir():
         raise ConfigError(f"the model path {str(model_path)!r} is not a folder")

@@ -6,21 +6,25 @@ import math
 
 import torch
 
-from worker.engine.models.model_config import RopeConfig
+from worker.engine.models.rope_config import RopeConfig
 
 
 class RotaryEmbedding:
     """Rotates pairs of a head's values by angles that grow with the position.
 
-    Pairs lie half a head apart, as in checkpoints for transformers.
+    Pairs lie half a head apart, as in checkpoints for transformers. `max_positions` is the longest
+    text that will ever come. Dynamic stretching depends on it, and on it alone: keys that are
+    cached under one stretch cannot be read under another.
     """
 
     def __init__(
         self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype
     ) -> None:
-        angles = torch.outer(torch.arange(max_positions).float(), _frequencies(config, head_dim))
-        self._cos = angles.cos().to(dtype)  # [max_positions, head_dim / 2]
-        self._sin = angles.sin().to(dtype)
+        frequencies = _frequencies(config, head_dim, max_positions)
+        angles = torch.outer(torch.arange(max_positions).float(), frequencies)
+        scale = _attention_factor(config)
+        self._cos = (angles.cos() * scale).to(dtype)  # [max_positions, head_dim / 2]
+        self._sin = (angles.sin() * scale).to(dtype)
 
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers."""
@@ -33,16 +37,27 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:
+def _frequencies(config: RopeConfig, head_dim: int, max_positions: int) -> torch.Tensor:
+    """[head_dim / 2] float32."""
     exponents = torch.arange(0, head_dim, 2).float() / head_dim
-    frequencies = 1.0 / config.theta**exponents
     match config.kind:
         case "default":
-            return frequencies
+            return 1.0 / config.theta**exponents
         case "linear":
-            return frequencies / config.factor
+            return 1.0 / config.theta**exponents / config.factor
+        case "dynamic":
+            return 1.0 / _dynamic_theta(config, head_dim, max_positions) ** exponents
+        case "yarn":
+            return _yarn_frequencies(config, 1.0 / config.theta**exponents)
         case "llama3":
-            return _llama3_frequencies(config, frequencies)
+            return _llama3_frequencies(config, 1.0 / config.theta**exponents)
+
+
+def _dynamic_theta(config: RopeConfig, head_dim: int, max_positions: int) -> float:
+    """A larger base, so that the longest wave grows as the text outgrows the training length."""
+    stretch = max(1.0, max_positions / config.original_max_positions)
+    growth = config.factor * stretch - (config.factor - 1)
+    return config.theta * float(growth ** (head_dim / (head_dim - 2)))
 
 
 def _llama3_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.Tensor:
@@ -51,3 +66,37 @@ def _llama3_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.
     width = config.high_freq_factor - config.low_freq_factor
     share = ((num_waves - config.low_freq_factor) / width).clamp(0, 1)  # 1 stays as it is
     return share * frequencies + (1 - share) * frequencies / config.factor
+
+
+def _yarn_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.Tensor:
+    """As llama3's, but the share falls evenly with the index of the pair."""
+    num_pairs = len(frequencies)
+    start = _pair_of_num_waves(config, num_pairs, config.beta_fast)
+    end = _pair_of_num_waves(config, num_pairs, config.beta_slow)
+    if config.truncate:
+        start, end = math.floor(start), math.ceil(end)
+    start, end = max(start, 0), min(end, 2 * num_pairs - 1)
+    width = end - start if end != start else 0.001
+    share = 1 - ((torch.arange(num_pairs).float() - start) / width).clamp(0, 1)
+    return share * frequencies + (1 - share) * frequencies / config.factor
+
+
+def _pair_of_num_waves(config: RopeConfig, num_pairs: int, num_waves: float) -> float:
+    """Which pair turns so often within the training length; between two of them, too."""
+    wave_len = config.original_max_positions / num_waves
+    return num_pairs * math.log(wave_len / (2 * math.pi)) / math.log(config.theta)
+
+
+def _attention_factor(config: RopeConfig) -> float:
+    """Yarn makes queries and keys longer, and attention with them sharper."""
+    if config.kind != "yarn":
+        return 1.0
+    if config.attention_factor is not None:
+        return config.attention_factor
+    if config.mscale and config.mscale_all_dim:
+        return _growth(config.factor, config.mscale) / _growth(config.factor, config.mscale_all_dim)
+    return _growth(config.factor, 1.0)
+
+
+def _growth(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

@@ -1,58 +1,24 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from shared.errors import ConfigError
 from tests.worker.engine.tiny_models import (
     CONTEXT_LEN,
     Rig,
+    assert_like_reference,
     random_prompt,
     reference_logits,
     save_tiny_llama,
+    save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
-
-MAX_ERROR = 1e-4
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "untied": {},
-    "tied": {"tie_word_embeddings": True},
-    "one head a group": {"num_key_value_heads": 6},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "linear rope": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4}},
-    "llama3 rope": {
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 5e5,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        }
-    },
-}
-
-
-def assert_like_reference(path: Path, rig: Rig, run_id: int, token_ids: list[int]) -> None:
-    """All logits that the engine computed for this run."""
-    reference = reference_logits(path, token_ids)
-    positions = sorted(position for each_id, position in rig.logits if each_id == run_id)
-    ours = torch.stack([rig.logits[run_id, position] for position in positions])
-    theirs = reference[[position - 1 for position in positions]]
-    assert (ours - theirs).norm() / theirs.norm() < MAX_ERROR
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_prefill_and_decode_give_the_logits_of_transformers(variant: str, tmp_path: Path) -> None:
-    path = save_tiny_llama(tmp_path, **VARIANTS[variant])
-    rig = Rig(path)
-    prompt = random_prompt(37, seed=1)
-    output = rig.run(make_add(1, prompt, max_tokens=64, ignore_eos=True))[1]
-    assert len(output) == 64
-    assert_like_reference(path, rig, 1, prompt + output)
+from worker.engine.models.registry import read_model_config
 
 
 def test_lengths_mixed_in_one_batch(tiny_llama: Path) -> None:
@@ -110,3 +76,43 @@ def test_bfloat16_is_close(tiny_llama: Path) -> None:
     reference = reference_logits(tiny_llama, prompt + output)
     ours = torch.stack([rig.logits[1, 150 + idx] for idx in range(16)])
     assert (ours - reference[149:165]).norm() / reference[149:165].norm() < 0.1
+
+
+def test_dynamic_rope_is_made_for_the_longest_text(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    path = save_tiny_model(tmp_path, "llama", max_position_embeddings=64, rope_parameters=rope)
+    rig = Rig(path, max_context_len=256, max_step_tokens=100)
+    prompt = random_prompt(240, seed=9)
+    output = rig.run(make_add(1, prompt, max_tokens=100, ignore_eos=True))[1]
+    assert len(prompt + output) == 256
+    assert_like_reference(path, rig, 1, prompt + output)
+    with pytest.raises(ConfigError, match="max_context_len=257 is more than the model's 256"):
+        Rig(path, max_context_len=257)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"layer_types": ["full_attention"]}, "must say full_attention or sliding_attention"),
+        ({"layer_types": ["full_attention", "mamba"]}, "'mamba'"),
+        ({"max_window_layers": -1}, "'max_window_layers' must be an integer of at least 0, not -1"),
+        ({"sliding_window": "x"}, "'sliding_window' must be a positive integer, not 'x'"),
+    ],
+)
+def test_windows_that_make_no_sense(tmp_path: Path, values: dict[str, Any], sentence: str) -> None:
+    path = save_tiny_model(tmp_path, "qwen2")
+    file = path / "config.json"
+    changes = {"use_sliding_window": True, "layer_types": None} | values
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(ConfigError, match=sentence):
+        read_model_config(path)
+
+
+def test_a_window_from_a_layer_on(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path, "qwen2")
+    file = path / "config.json"
+    changes = {"use_sliding_window": True, "sliding_window": 9, "layer_types": None}
+    for num_full, windows in ((0, [9, 9]), (1, [None, 9]), (2, [None, None])):
+        changes |= {"max_window_layers": num_full}
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+        assert [layer.window for layer in read_model_config(path).attention_layers] == windows

@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
 from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_ops import add_rms_norm, norm_rotate, silu_mul
 from worker.engine.models.linear import Linear, choose_linears
 from worker.engine.models.loader import CheckpointReader
-from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.rotary import RotaryEmbedding, rotate
+from worker.engine.models.rotary import RotaryEmbedding
+
+Angles = tuple[torch.Tensor, torch.Tensor]  # cosine and sine, [num_tokens, 1, head_dim / 2]
 
 
-class LlamaModel:
-    """Reads its weights when it is made; afterwards nothing of it changes."""
+class DecoderModel:
+    """Llama, Mistral, Qwen 2 and 3: one computation, told apart by the configuration.
+
+    Reads its weights when it is made; afterwards nothing of it changes.
+    """
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: DecoderConfig,
         checkpoint: CheckpointReader,
         dtype: torch.dtype,
         max_context_len: int,
     ) -> None:
         weights = _Weights(config, checkpoint, dtype)
+        self._attention_layers = config.attention_layers
         self._eps = config.rms_norm_eps
         self._rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
-        self._layers = [LlamaLayer(config, weights, idx) for idx in range(config.num_layers)]
+        self._layers = [DecoderLayer(config, weights, idx) for idx in range(config.num_layers)]
         self._norm = weights.read("model.norm.weight", config.hidden_size)
         self._lm_head = weights.lm_head(self._embeddings)
 
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        """Hidden states behind the last layer, [num_tokens, hidden_size]."""
-        hidden = functional.embedding(batch.input_ids, self._embeddings)
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]:
+        return self._attention_layers
+
+    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """[num_tokens, hidden_size], after the last norm."""
+        residual = functional.embedding(batch.input_ids, self._embeddings)
+        delta = torch.zeros_like(residual)
         angles = self._rotary.angles(batch.positions)
         for layer in self._layers:
-            hidden = layer.forward(hidden, angles, batch, attention)
-        return hidden
+            delta, residual = layer.forward(delta, residual, angles, batch, attention)
+        return add_rms_norm(delta, residual, self._norm, self._eps)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of some rows of the hidden states, [num_rows, vocab_size] float32."""
-        normed = functional.rms_norm(hidden, hidden.shape[-1:], self._norm, self._eps)
-        return self._lm_head(normed).float()
+        """[num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        return self._lm_head(hidden).float()
 
 
-class LlamaLayer:
-    """Attention and MLP, each added to what comes in."""
+class DecoderLayer:
+    """Attention and MLP. What each adds is given on, for the next norm to add."""
 
-    def __init__(self, config: ModelConfig, weights: _Weights, layer_id: int) -> None:
+    def __init__(self, config: DecoderConfig, weights: _Weights, layer_id: int) -> None:
         prefix = f"model.layers.{layer_id}."
         self._layer_id = layer_id
         self._eps = config.rms_norm_eps
@@ -58,6 +72,7 @@ class LlamaLayer:
         hidden_size = config.hidden_size
         self._attention_norm = weights.read(prefix + "input_layernorm.weight", hidden_size)
         self._qkv = weights.qkv(prefix + "self_attn.")
+        self._qk_norm = weights.qk_norm(prefix + "self_attn.") if config.has_qk_norm else None
         self._output = weights.output(prefix + "self_attn.")
         self._mlp_norm = weights.read(prefix + "post_attention_layernorm.weight", hidden_size)
         self._gate_up = weights.gate_up(prefix + "mlp.")
@@ -65,26 +80,22 @@ class LlamaLayer:
 
     def forward(
         self,
-        hidden: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
+        delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
+        residual: torch.Tensor,  # the same shape: the sum without it
+        angles: Angles,
         batch: ForwardBatch,
         attention: AttentionBackend,
-    ) -> torch.Tensor:
-        x = functional.rms_norm(hidden, hidden.shape[-1:], self._attention_norm, self._eps)
-        hidden = hidden + self._output(self._attend(self._qkv(x), angles, batch, attention))
-        x = functional.rms_norm(hidden, hidden.shape[-1:], self._mlp_norm, self._eps)
-        gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return hidden + self._down(functional.silu(gate) * up)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = add_rms_norm(delta, residual, self._attention_norm, self._eps)
+        delta = self._output(self._attend(self._qkv(x), angles, batch, attention))
+        x, residual = add_rms_norm(delta, residual, self._mlp_norm, self._eps)
+        return self._down(silu_mul(self._gate_up(x))), residual
 
     def _attend(
-        self,
-        qkv: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        batch: ForwardBatch,
-        attention: AttentionBackend,
+        self, qkv: torch.Tensor, angles: Angles, batch: ForwardBatch, attention: AttentionBackend
     ) -> torch.Tensor:
         heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
-        rotated = rotate(heads[:, : self._num_rotated], *angles)
+        rotated = norm_rotate(heads[:, : self._num_rotated], self._qk_norm, self._eps, angles)
         return attention.forward(
             rotated[:, : self._num_heads],
             rotated[:, self._num_heads :],
@@ -98,7 +109,7 @@ class _Weights:
     """Reads a checkpoint's tensors and joins those that are multiplied together."""
 
     def __init__(
-        self, config: ModelConfig, checkpoint: CheckpointReader, dtype: torch.dtype
+        self, config: DecoderConfig, checkpoint: CheckpointReader, dtype: torch.dtype
     ) -> None:
         self._config = config
         self._checkpoint = checkpoint
@@ -125,6 +136,13 @@ class _Weights:
             "v_proj": kv_size,
         }
         return self._linear(prefix, sizes, config.hidden_size, has_bias=config.has_qkv_bias)
+
+    def qk_norm(self, prefix: str) -> torch.Tensor:
+        """[num_heads + num_kv_heads, head_dim]: all query heads share one norm, all keys one."""
+        config = self._config
+        q = self.read(prefix + "q_norm.weight", config.head_dim).expand(config.num_heads, -1)
+        k = self.read(prefix + "k_norm.weight", config.head_dim).expand(config.num_kv_heads, -1)
+        return torch.cat([q, k])
 
     def output(self, prefix: str) -> Linear:
         config = self._config

@@ -1,0 +1,191 @@
+"""`make bench-engine`: how fast an engine is on this CPU, ours alone or beside its peers.
+
+Token ids in, token ids out, greedy, end-of-text ignored; every engine is a process of its own with
+the same weights, prompts and number of threads. In each round the engines take turns, workload by
+workload, so that a noisy neighbour meets all of them. Each round has prompts of its own: nothing
+comes from a prefix cache but what the workload itself shares.
+
+    make bench-engine ARGS='--only W1,W4 --repeats 5'
+    bench/peers/setup.sh transformers .data/peers
+    make bench-engine ARGS='--peers transformers'
+
+TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
+processes of an engine. The roofline is explained in bench/roofline.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import cyclopts
+
+from bench.checkpoint import ensure_checkpoint
+from bench.engine_report import EngineReport
+from bench.measurement import Measurement
+from bench.model_shape import ModelShape
+from bench.peers.runner import RequestTrace
+from bench.roofline import Ceilings
+from bench.runner_process import RunnerProcess
+from bench.workloads import WORKLOADS, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another engine."""
+
+    folder: str  # of its environment, under --peers-dir
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def python(self, peers_dir: Path) -> Path:
+        return peers_dir / self.folder / "bin" / "python"
+
+
+OURS = "jetflock"
+PEERS: dict[str, Peer] = {
+    "transformers": Peer("transformers"),
+}
+DEFAULT_MODEL = Path(".data/bench/llama-135m")
+MAX_LEN = 4096
+WARM_UP_LEN = 4  # output tokens
+
+T = TypeVar("T")
+
+
+def main(
+    *,
+    model: Annotated[Path, cyclopts.Parameter(help="Made here unless it exists.")] = DEFAULT_MODEL,
+    only: Annotated[str, cyclopts.Parameter(help="Workloads: W1,W4.")] = "",
+    peers: Annotated[str, cyclopts.Parameter(help=f"Of {', '.join(PEERS)}.")] = "",
+    peers_dir: Annotated[Path, cyclopts.Parameter(help="Environments of setup.sh.")] = Path(
+        ".data/peers"
+    ),
+    repeats: int = 3,
+    num_threads: int = 2,
+    dtype: str = "bfloat16",
+    max_running: Annotated[int, cyclopts.Parameter(help="Requests that run at once.")] = 64,
+    set_: Annotated[
+        tuple[str, ...],
+        cyclopts.Parameter(name="--set", help="Setting of our engine: max_step_tokens=1024."),
+    ] = (),
+    lock: Annotated[
+        tuple[Path, ...], cyclopts.Parameter(help="Files that are locked while it measures.")
+    ] = (),
+    json_path: Annotated[
+        Path | None, cyclopts.Parameter(name="--json", help="Write all rounds as JSON.")
+    ] = None,
+) -> None:
+    """Measure engines on a CPU."""
+    ensure_checkpoint(model)
+    workloads = chosen_workloads(only)
+    names = chosen_peers(peers)
+    shape = ModelShape.read(model)
+    flags = [str(model.resolve()), "--num-threads", str(num_threads), "--dtype", dtype]
+    flags += ["--max-running", str(max_running), "--max-len", str(MAX_LEN)]
+    our_flags = [*flags, *(f"--set={setting}" for setting in set_)]
+    print(f"# flags: {' '.join(our_flags[1:])}", flush=True)
+    with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
+        with locked(lock):
+            ceilings = Ceilings.measure(num_threads, dtype)
+        report = EngineReport(shape, dtype, ceilings)
+        engines: list[RunnerProcess] = []
+        for name in [OURS, *names]:
+            peer = PEERS.get(name)
+            python = Path(sys.executable) if peer is None else peer.python(peers_dir)
+            name_flags = our_flags if name == OURS else flags
+            log_path = Path(logs) / f"{name}.log"
+            environment = {} if peer is None else peer.environment
+            engine = RunnerProcess(name, python, name_flags, environment, log_path)
+            engines.append(stack.enter_context(engine))
+            report.versions[name], report.load_s[name] = engine.version, engine.load_s
+            print(f"# {name} {engine.version} loaded in {engine.load_s:.1f} s", flush=True)
+        for workload in workloads:
+            with locked(lock):
+                warm_up(engines, workload, shape)
+        for round_idx in range(repeats):
+            for workload in workloads:
+                with locked(lock):
+                    measure(engines, workload, shape, str(round_idx), report)
+    print(report.markdown())
+    if json_path is not None:
+        json_path.write_text(json.dumps(report.to_builtins(), indent=1) + "\n")
+
+
+def measure(
+    engines: Sequence[RunnerProcess],
+    workload: Workload,
+    shape: ModelShape,
+    seed: str,
+    report: EngineReport,
+) -> None:
+    """One turn of each engine."""
+    prompts = workload.prompts(shape.vocab_size, seed)
+    ours: list[RequestTrace] = []
+    for engine in engines:
+        traces = engine.run(prompts, workload.output_len)
+        measurement = Measurement.of(workload, traces, engine.peak_bytes())
+        report.add(workload, engine.name, measurement)
+        ours = ours or traces
+        if engine.name != OURS:
+            report.agreement.setdefault(workload, {})[engine.name] = agreement(ours, traces)
+        print(f"# {workload.name} {engine.name} {measurement.tokens_per_s:.1f} tok/s", flush=True)
+
+
+def warm_up(engines: Sequence[RunnerProcess], workload: Workload, shape: ModelShape) -> None:
+    """The same numbers of rows, few steps."""
+    prompts = workload.prompts(shape.vocab_size, "warm-up")
+    for engine in engines:
+        engine.run(prompts, min(workload.output_len, WARM_UP_LEN))
+
+
+def agreement(ours: Sequence[RequestTrace], theirs: Sequence[RequestTrace]) -> float:
+    """Share of tokens before the first that differs, over all requests."""
+    num_same = num_tokens = 0
+    for one, other in zip(ours, theirs, strict=True):
+        num_tokens += len(one.token_ids)
+        for left, right in zip(one.token_ids, other.token_ids, strict=True):
+            if left != right:
+                break
+            num_same += 1
+    return num_same / num_tokens
+
+
+def chosen_workloads(only: str) -> list[Workload]:
+    by_name = {workload.name: workload for workload in WORKLOADS}
+    return [_look_up(by_name, name, "workload") for name in only.split(",") if name] or list(
+        WORKLOADS
+    )
+
+
+def chosen_peers(peers: str) -> list[str]:
+    names = [name for name in peers.split(",") if name]
+    for name in names:
+        _look_up(PEERS, name, "peer")
+    return names
+
+
+def _look_up(table: dict[str, T], name: str, what: str) -> T:
+    if name not in table:
+        raise SystemExit(f"no {what} {name!r}; there are {', '.join(table)}")
+    return table[name]
+
+
+@contextmanager
+def locked(paths: Sequence[Path]) -> Iterator[None]:
+    """Hold exclusive locks, in this order."""
+    with ExitStack() as stack:
+        for path in paths:
+            file = stack.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)

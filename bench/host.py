@@ -1,0 +1,193 @@
+"""`make bench-host`: what a step costs the engine's host, beside the model.
+
+Scheduler, books and tensors are the engine's own; model, attention and sampler answer at once with
+precomputed values. Prints milliseconds a step, by part: next_batch (schedule), the tensors of model
+and sampler (build), what becomes of the tokens (process), and the load that each step reports.
+Times are CPU time of the thread. Also what adding and aborting costs beside a long waiting list.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import cyclopts
+import torch
+
+from shared.protocol import SamplingParams
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.kv.kv_cache_pool import KVCachePool
+from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.model_runner import ModelRunner
+from worker.engine.req import Req
+from worker.engine.scheduler import Scheduler
+from worker.engine.stop_check import StopCheck
+
+VOCAB_SIZE = 32_000
+PAGE_SIZE = 16
+PROMPT_LEN = 128
+MAX_CONTEXT_LEN = 4096
+STOP_CHECK = StopCheck([2], MAX_CONTEXT_LEN)
+
+
+class InstantModel:
+    """Hidden states and logits of nothing; with attention and sampler below it takes no time."""
+
+    def forward(self, batch: ForwardBatch, attention: object) -> torch.Tensor:
+        return torch.empty((len(batch.input_ids), 1))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+class InstantAttention:
+    def plan(self, batch: object) -> None: ...
+
+    def forward(self, *args: object) -> torch.Tensor:
+        return torch.empty(0)
+
+
+class InstantSampler:
+    """One token for each row: never an end."""
+
+    def forward(self, logits: torch.Tensor, batch: object) -> list[int | None]:
+        return [7] * len(batch.temperature)  # type: ignore[attr-defined]
+
+
+@dataclass
+class StepTimes:
+    """Milliseconds by part, one value a step."""
+
+    parts: dict[str, list[float]]
+
+    @property
+    def totals(self) -> list[float]:
+        return [sum(each) for each in zip(*self.parts.values(), strict=True)]
+
+    def row(self) -> str:
+        medians = [f"{statistics.median(values):8.3f}" for values in self.parts.values()]
+        totals = sorted(self.totals)
+        p99 = totals[int(len(totals) * 0.99)]
+        return f"{' '.join(medians)} {statistics.median(totals):8.3f} {p99:8.3f}"
+
+
+class HostRig:
+    """An engine whose model takes no time."""
+
+    def __init__(self, num_pages: int, max_tokens: int, max_running: int) -> None:
+        self.max_tokens = max_tokens
+        self.ledger = KVLedger(num_pages, PAGE_SIZE, max_running, MAX_CONTEXT_LEN)
+        self.scheduler = Scheduler(self.ledger, max_running, MAX_CONTEXT_LEN, VOCAB_SIZE)
+        pool = KVCachePool(1, num_pages, PAGE_SIZE, 1, 1, torch.float32)
+        self.runner = ModelRunner(
+            InstantModel(), InstantAttention(), pool, self.ledger.req_to_token, VOCAB_SIZE
+        )
+        self.runner._sampler = InstantSampler()  # type: ignore[assignment]
+        self._prompts = _prompts()
+        self.num_added = 0
+
+    def add(self, num_reqs: int) -> None:
+        for _ in range(num_reqs):
+            is_random = self.num_added % 2 == 1
+            sampling = SamplingParams(
+                max_tokens=self.max_tokens,
+                seed=self.num_added,
+                temperature=0.7 if is_random else 0.0,
+                top_p=0.9 if is_random else 1.0,
+            )
+            prompt, idx = next(self._prompts), self.num_added
+            self.scheduler.add(Req(idx, prompt, [], sampling, 0, idx, STOP_CHECK))
+            self.num_added += 1
+
+    def fill(self, num_rows: int) -> None:
+        """So many requests decode."""
+        self.add(num_rows)
+        self.scheduler._reserve_ratio.value = 0.0
+        self.step(budget=num_rows * PROMPT_LEN)
+        assert all(req.is_decoding for req in self.scheduler._running)
+
+    def step(self, times: StepTimes | None = None, *, budget: int = 512) -> None:
+        marks = [time.thread_time()]
+        batch = self.scheduler.next_batch(budget)
+        marks.append(time.thread_time())
+        assert batch is not None
+        result = self.runner.launch(batch).collect()
+        marks.append(time.thread_time())
+        self.scheduler.process(batch, result)
+        marks.append(time.thread_time())
+        self.scheduler.load()
+        marks.append(time.thread_time())
+        if times is not None:
+            for values, begin, end in zip(times.parts.values(), marks, marks[1:], strict=False):
+                values.append((end - begin) * 1000)
+
+
+def _prompts() -> Iterator[list[int]]:
+    """Different from the first token on."""
+    number = 10
+    while True:
+        yield [number + idx for idx in range(PROMPT_LEN)]
+        number = 10 + (number * 7919 + 1) % (VOCAB_SIZE - PROMPT_LEN - 10)
+
+
+def measure_steps(num_rows: int, num_waiting: int, *, has_slots: bool, num_steps: int) -> StepTimes:
+    """`has_slots`: what waits does so for want of pages, not of slots."""
+    max_tokens = num_steps + 10
+    num_pages = num_rows * ((PROMPT_LEN + max_tokens) // PAGE_SIZE + 1)
+    rig = HostRig(num_pages, max_tokens, num_rows * (2 if has_slots else 1))
+    rig.fill(num_rows)
+    rig.scheduler._reserve_ratio.value = 100.0  # whoever waits for pages goes on waiting
+    rig.add(num_waiting)
+    times = StepTimes({name: [] for name in ("schedule", "build", "process", "load")})
+    for _ in range(num_steps):
+        rig.step(times)
+    assert rig.scheduler.load().num_running == num_rows
+    assert rig.scheduler.load().num_waiting == num_waiting
+    return times
+
+
+def measure_queue(num_waiting: int) -> tuple[float, float]:
+    """Microseconds of an add, and of an abort, beside so many that wait."""
+    rig = HostRig(64, 100, 1)
+    rig.add(1 + num_waiting)
+    begin = time.thread_time()
+    rig.add(200)
+    added = time.thread_time()
+    for run_id in range(num_waiting + 1, num_waiting + 201):
+        rig.scheduler.abort(run_id)
+    aborted = time.thread_time()
+    return (added - begin) * 1e6 / 200, (aborted - added) * 1e6 / 200
+
+
+def run(steps: Annotated[int, cyclopts.Parameter(help="Steps of each measurement.")] = 200) -> None:
+    """Prints the tables."""
+    torch.set_num_threads(1)
+    print(f"{'ms a step':34} schedule    build  process     load    total      p99")
+    for num_rows, num_waiting, has_slots in (
+        (1, 0, False),
+        (32, 0, False),
+        (256, 0, False),
+        (256, 1_000, False),
+        (256, 10_000, False),
+        (256, 10, True),
+        (256, 10_000, True),
+    ):
+        times = measure_steps(num_rows, num_waiting, has_slots=has_slots, num_steps=steps)
+        what = "pages" if has_slots else "slots"
+        name = f"{num_rows} rows, {num_waiting} wait for {what}"
+        print(f"{name:34} {times.row()}")
+    print(f"\n{'us beside so many that wait':34}      add    abort")
+    for num_waiting in (10, 1_000, 10_000):
+        add_us, abort_us = measure_queue(num_waiting)
+        print(f"{num_waiting:<34} {add_us:8.1f} {abort_us:8.1f}")
+
+
+def main() -> None:
+    cyclopts.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The protocol between the engine benchmark and the program that runs one engine.
+
+A runner is a process: `python -m bench.peers.NAME_runner MODEL --num-threads 2 ...`, in the
+environment of that engine; so this file needs nothing but the standard library. On its stdout:
+
+    {"version": "..."}                      when the engine can take requests
+    {"requests": [[[id, ...], [s, ...]]]}   after each run: ids, and the second at which each came,
+                                            counted from the moment the requests were handed over
+
+and on its stdin, one line a run: {"prompts": [[id, ...], ...], "output_len": 128}. The end of stdin
+ends it. Whatever else the engine's libraries print goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(slots=True)
+class RequestTrace:
+    """The output of one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)  # since the run began, one a token
+
+    def add(self, token_ids: list[int], at_s: float) -> None:
+        self.token_ids += token_ids
+        self.times_s += [at_s] * len(token_ids)
+
+
+class Stopwatch:
+    """Seconds since a run began."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self.begin
+
+
+class Runner(Protocol):
+    """A loaded engine."""
+
+    version: str
+
+    def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
+        """Greedy, all prompts at once, `output_len` tokens each; in the order of the prompts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What every runner is told."""
+
+    model: str  # folder of the checkpoint
+    num_threads: int
+    dtype: str  # "bfloat16" or "float32"
+    max_running: int  # requests that run at once, at most
+    max_len: int  # of prompt and output
+    num_kv_tokens: int  # that the KV cache holds, where an engine does not choose by itself
+    extra: dict[str, str]  # settings of this engine alone
+
+    @classmethod
+    def from_args(cls) -> RunnerSettings:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("model")
+        parser.add_argument("--num-threads", type=int, default=2)
+        parser.add_argument("--dtype", default="bfloat16")
+        parser.add_argument("--max-running", type=int, default=64)
+        parser.add_argument("--max-len", type=int, default=4096)
+        parser.add_argument("--num-kv-tokens", type=int, default=40960)
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+        args = parser.parse_args()
+        extra = dict(item.split("=", 1) for item in args.set)
+        return cls(
+            args.model,
+            args.num_threads,
+            args.dtype,
+            args.max_running,
+            args.max_len,
+            args.num_kv_tokens,
+            extra,
+        )
+
+
+def serve(load: Callable[[RunnerSettings], Runner]) -> None:
+    """The whole program: load, then a run for each line of stdin."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def reply(message: dict[str, object]) -> None:
+        replies.write(json.dumps(message) + "\n")
+        replies.flush()
+
+    runner = load(RunnerSettings.from_args())
+    reply({"version": runner.version})
+    for line in sys.stdin:
+        job = json.loads(line)
+        traces = runner.run(job["prompts"], job["output_len"])
+        reply({"requests": [[trace.token_ids, trace.times_s] for trace in traces]})

@@ -1,0 +1,170 @@
+"""Reads config.json of the families that models/decoder.py computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.errors import ConfigError
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.models.model_config import ConfigFile, ModelConfig
+from worker.engine.models.rope_config import RopeConfig, rope_config
+
+WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig(ModelConfig):
+    """A decoder of the Llama shape."""
+
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    has_qk_norm: bool  # of each head, before it is rotated
+    has_qkv_bias: bool
+    has_output_bias: bool  # of the attention's output projection
+    has_mlp_bias: bool
+    has_tied_embeddings: bool
+
+
+def llama_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Llama 1 to 3. Raises ConfigError, as the other readers do."""
+    config.refuse("sliding_window")
+    has_bias = config.boolean("attention_bias", default=False)
+    return _decoder_config(
+        config,
+        architecture,
+        eos_token_ids,
+        windows=_same_window(config, None),
+        has_qkv_bias=has_bias,
+        has_output_bias=has_bias,
+        has_mlp_bias=config.boolean("mlp_bias", default=False),
+    )
+
+
+def mistral_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Mistral 7B and its kind: one window for all layers, or none."""
+    config.refuse("layer_types")
+    default = None if "sliding_window" in config else 4096  # null means none
+    window = config.optional_integer("sliding_window", default)
+    return _decoder_config(
+        config, architecture, eos_token_ids, windows=_same_window(config, window)
+    )
+
+
+def qwen2_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Qwen 2 and 2.5."""
+    return _decoder_config(
+        config, architecture, eos_token_ids, windows=_qwen_windows(config), has_qkv_bias=True
+    )
+
+
+def qwen3_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """The dense models of Qwen 3."""
+    has_bias = config.boolean("attention_bias", default=False)
+    return _decoder_config(
+        config,
+        architecture,
+        eos_token_ids,
+        windows=_qwen_windows(config),
+        has_qkv_bias=has_bias,
+        has_output_bias=has_bias,
+        has_qk_norm=True,
+        head_dim=config.integer("head_dim", 128),
+    )
+
+
+def _decoder_config(
+    config: ConfigFile,
+    architecture: str,
+    eos_token_ids: tuple[int, ...],
+    *,
+    windows: tuple[int | None, ...],
+    has_qkv_bias: bool = False,
+    has_output_bias: bool = False,
+    has_mlp_bias: bool = False,
+    has_qk_norm: bool = False,
+    head_dim: int | None = None,
+) -> DecoderConfig:
+    config.refuse("hidden_act", "silu")
+    config.refuse("quantization_config")
+    vocab_size = config.integer("vocab_size")
+    hidden_size = config.integer("hidden_size")
+    intermediate_size = config.integer("intermediate_size")
+    num_heads = config.integer("num_attention_heads")
+    num_kv_heads = config.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise ConfigError(f"{config.path}: {num_heads} heads do not share {num_kv_heads} KV heads")
+    head_dim = head_dim or config.integer("head_dim", hidden_size // num_heads)
+    has_tied_embeddings = config.boolean("tie_word_embeddings", default=False)
+    max_positions = config.integer("max_position_embeddings")
+    rope = rope_config(config)
+    attention_size = hidden_size * head_dim * 2 * (num_heads + num_kv_heads)
+    layer_size = attention_size + 3 * hidden_size * intermediate_size  # without norms and biases
+    num_embeddings = 1 if has_tied_embeddings else 2
+    return DecoderConfig(
+        architecture=architecture,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_layers=len(windows),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        attention_layers=tuple(
+            AttentionLayer(num_heads, num_kv_heads, head_dim, head_dim**-0.5, window)
+            for window in windows
+        ),
+        num_parameters=len(windows) * layer_size + num_embeddings * vocab_size * hidden_size,
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        max_context_len=max_positions,
+        max_context_limit=int(max_positions * rope.max_stretch),
+        rope=rope,
+        has_qk_norm=has_qk_norm,
+        has_qkv_bias=has_qkv_bias,
+        has_output_bias=has_output_bias,
+        has_mlp_bias=has_mlp_bias,
+        has_tied_embeddings=has_tied_embeddings,
+        stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
+        eos_token_ids=eos_token_ids,
+    )
+
+
+def _same_window(config: ConfigFile, window: int | None) -> tuple[int | None, ...]:
+    return (window,) * config.integer("num_hidden_layers")
+
+
+def _qwen_windows(config: ConfigFile) -> tuple[int | None, ...]:
+    """`layer_types` says which layers have a window; where it is missing, the first have none."""
+    num_layers = config.integer("num_hidden_layers")
+    if not config.boolean("use_sliding_window", default=False):
+        window = None
+    else:
+        default = None if "sliding_window" in config else 4096
+        window = config.optional_integer("sliding_window", default)
+    layer_types = config.get("layer_types", None)
+    if layer_types is None:
+        num_full = config.integer("max_window_layers", 28, least=0)
+        return tuple(window if idx >= num_full else None for idx in range(num_layers))
+    if (
+        not isinstance(layer_types, list)
+        or len(layer_types) != num_layers
+        or not set(layer_types) <= set(WINDOW_OF_LAYER_TYPE)
+    ):
+        known = " or ".join(WINDOW_OF_LAYER_TYPE)
+        raise ConfigError(
+            f"{config.path}: 'layer_types' must say {known} for each of {num_layers} layers, "
+            f"not {layer_types!r}"
+        )
+    return tuple(window if WINDOW_OF_LAYER_TYPE[each] else None for each in layer_types)

@@ -1,0 +1,92 @@
+"""Rotary position embedding, as config.json describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.errors import ConfigError
+from worker.engine.models.model_config import ConfigFile
+
+DEFAULT_THETA = 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Frequencies, and how they are stretched over longer texts."""
+
+    kind: Literal["default", "linear", "dynamic", "yarn", "llama3"]
+    theta: float
+    factor: float = 1.0
+    original_max_positions: int = 8192  # of dynamic, yarn and llama3: what it was trained for
+    low_freq_factor: float = 1.0  # of llama3, as the next
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # of yarn, as all that follow
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @property
+    def max_stretch(self) -> float:
+        """How much longer than config.json's limit a text may be."""
+        return max(1.0, self.factor) if self.kind == "dynamic" else 1.0
+
+
+def rope_config(config: ConfigFile) -> RopeConfig:
+    """transformers 5 puts all into rope_parameters, 4 has rope_theta and rope_scaling.
+
+    Raises ConfigError for what we do not compute.
+    """
+    parameters = config.section("rope_parameters") or config.section("rope_scaling")
+    top_theta = config.number("rope_theta", DEFAULT_THETA)
+    config.refuse("partial_rotary_factor", 1, 1.0)
+    if parameters is None:
+        return RopeConfig("default", top_theta)
+    parameters.refuse("partial_rotary_factor", 1, 1.0)
+    theta = parameters.number("rope_theta", top_theta)
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    max_positions = config.integer("max_position_embeddings")
+    match kind:
+        case "default":
+            return RopeConfig("default", theta)
+        case "linear":
+            return RopeConfig("linear", theta, parameters.number("factor"))
+        case "dynamic":
+            return RopeConfig("dynamic", theta, parameters.number("factor"), max_positions)
+        case "yarn":
+            return _yarn(parameters, theta, _original_max_positions(config, parameters))
+        case "llama3":
+            return RopeConfig(
+                "llama3",
+                theta,
+                parameters.number("factor"),
+                _original_max_positions(config, parameters),
+                low_freq_factor=parameters.number("low_freq_factor"),
+                high_freq_factor=parameters.number("high_freq_factor"),
+            )
+        case _:
+            raise ConfigError(f"{config.path}: rope type {kind!r} is not supported")
+
+
+def _original_max_positions(config: ConfigFile, parameters: ConfigFile) -> int:
+    """As transformers reads it: the top level comes first."""
+    name = "original_max_position_embeddings"
+    default = parameters.integer(name, config.integer("max_position_embeddings"))
+    return config.integer(name, default)
+
+
+def _yarn(parameters: ConfigFile, theta: float, original_max_positions: int) -> RopeConfig:
+    return RopeConfig(
+        "yarn",
+        theta,
+        parameters.number("factor"),
+        original_max_positions,
+        beta_fast=parameters.number("beta_fast", 32.0),
+        beta_slow=parameters.number("beta_slow", 1.0),
+        attention_factor=parameters.optional_number("attention_factor"),
+        mscale=parameters.optional_number("mscale"),
+        mscale_all_dim=parameters.optional_number("mscale_all_dim"),
+        truncate=parameters.boolean("truncate", default=True),
+    )
