@@ -28,6 +28,11 @@ class EngineConfig:
     """Token budget of a step: one for each decoding request, the rest for prefill chunks."""
     max_step_s: float = 0.5
     """A step gets fewer prefill tokens when it would take longer."""
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    """Who joins first, among requests of about the same age and priority: the first that came, or
+    the one with the longest cached prefix."""
+    priority_aging_s: float = 5.0
+    """So many seconds of waiting inside the engine count as much as one step of priority."""
     page_size: int = 16
     """Tokens of one KV page; also the grain of the prefix cache."""
     num_kv_tokens: int | None = None
@@ -71,6 +76,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        if not self.priority_aging_s > 0:
+            raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
         if self.max_running > self.max_step_tokens:
             raise ConfigError(
                 f"max_step_tokens={self.max_step_tokens} leaves no token for each of "

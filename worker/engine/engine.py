@@ -102,6 +102,7 @@ class Engine:
             self._num_arrivals,
             self._stop_check,
             command.namespace,
+            time.monotonic(),
         )
         self._num_arrivals += 1
         self._scheduler.add(req)

@@ -101,7 +101,14 @@ class EngineLoader:
         ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
         attention = TorchAttentionBackend(pool, model.attention_layers)
         return (
-            Scheduler(ledger, max_running, max_context_len, vocab_size),
+            Scheduler(
+                ledger,
+                max_running,
+                max_context_len,
+                vocab_size,
+                self._config.schedule_policy,
+                self._config.priority_aging_s,
+            ),
             ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size),
         )
 

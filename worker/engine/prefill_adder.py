@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
 from worker.engine.schedule_batch import ScheduledReq
@@ -16,11 +18,20 @@ class PrefillAdder:
     need and a share of the output that the running requests may still make.
     """
 
-    def __init__(self, ledger: KVLedger, token_budget: int, reserve_ratio: float) -> None:
+    def __init__(
+        self, ledger: KVLedger, running: Sequence[Req], token_budget: int, reserve_ratio: float
+    ) -> None:
         self._ledger = ledger
+        self._running = running
         self._reserve_ratio = reserve_ratio
+        self._num_reserved_pages: int | None = None  # counted when somebody wants to join
         self.token_budget = token_budget
         self.entries: list[ScheduledReq] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are tokens and a row for one more."""
+        return self.token_budget > 0 and self._ledger.num_free_rows > 0
 
     def add_chunk(self, req: Req) -> None:
         """As much of its prefill as tokens and pages allow; maybe nothing."""
@@ -35,24 +46,23 @@ class PrefillAdder:
         self.entries.append(ScheduledReq.up_to(req, end))
         self.token_budget -= end - req.num_computed
 
-    def try_admit(self, req: Req, running: list[Req]) -> bool:
+    def try_admit(self, req: Req) -> bool:
         """Gives a waiting request its row and its first chunk, if it may join now."""
-        if self.token_budget < 1 or self._ledger.num_free_rows < 1:
-            return False
+        assert self.is_open
+        if self._num_reserved_pages is None:
+            self._num_reserved_pages = sum(map(self._num_pages_to_come, self._running))
         match = self._ledger.match(req)
         num_pages = -(-(req.num_tokens + 1) // self._ledger.page_size) - len(match.pages)
-        num_available = self._ledger.num_available_pages - match.num_evictable
+        num_available = self._ledger.num_available_beside(match)
         # Alone it may have everything: it has been checked that its tokens fit.
-        if running and num_pages + self._num_reserved_pages(running) > num_available:
+        if self._running and num_pages + self._num_reserved_pages > num_available:
             return False
         self._ledger.attach(req, match)
         self.add_chunk(req)
+        self._num_reserved_pages += self._num_pages_to_come(req)
         return True
 
-    def _num_reserved_pages(self, running: list[Req]) -> int:
-        num_pages = 0
-        for req in running:
-            remaining = min(req.sampling.max_tokens - req.num_output_tokens, MAX_RESERVED_TOKENS)
-            future_len = req.num_tokens + int(remaining * self._reserve_ratio)
-            num_pages += self._ledger.num_pages_short(req, future_len)
-        return num_pages
+    def _num_pages_to_come(self, req: Req) -> int:
+        remaining = min(req.sampling.max_tokens - req.num_output_tokens, MAX_RESERVED_TOKENS)
+        future_len = req.num_tokens + int(remaining * self._reserve_ratio)
+        return self._ledger.num_pages_short(req, future_len)

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Sequence
 
 from shared.protocol import Finish, SamplingParams
-from worker.engine.kv.radix_cache import RadixNode
+from worker.engine.kv.radix_cache import MatchResult, RadixNode
 from worker.engine.stop_check import StopCheck
 
 
@@ -39,12 +39,14 @@ class Req:
         arrival: int,
         stop_check: StopCheck,
         namespace: bytes = b"",
+        arrived_at_s: float = 0.0,
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
         self.priority = priority
         self.namespace = namespace  # opaque: prefixes are shared only within one
         self.arrival = arrival  # order in which requests came to this engine
+        self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)
         self.num_prompt_tokens = len(prompt_ids)
         self.token_ids = array.array("I", prompt_ids)  # prompt and output
@@ -60,6 +62,9 @@ class Req:
         self.num_cached_pages = 0
         self.num_computed = 0
         self.lock_node: RadixNode | None = None
+        self.page_keys: list[bytes] = []  # of its first full pages, as far as they were needed
+        self.prefix_hashes: list[int] = []  # of the tokens up to the end of each such page
+        self.last_match: tuple[int, MatchResult] | None = None  # with the version of the cache
 
     @property
     def num_tokens(self) -> int:
@@ -77,11 +82,6 @@ class Req:
     def is_decoding(self) -> bool:
         """One more token of input gives the next one of output."""
         return self.num_computed == len(self.token_ids) - 1
-
-    @property
-    def queue_rank(self) -> tuple[int, int]:
-        """The lowest runs first."""
-        return self.priority, self.arrival
 
     @property
     def retraction_rank(self) -> tuple[int, int, int]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
 from shared.protocol import Finish, FinishReason
+from worker.engine.admission_order import AdmissionOrder, SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.pending_prefixes import PendingPrefixes
 from worker.engine.prefill_adder import PrefillAdder
 from worker.engine.req import Req, ReqStatus
 from worker.engine.reserve_ratio import ReserveRatio
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.step_result import StepResult
-from worker.engine.waiting_queue import WaitingQueue
+from worker.engine.waiting_queue import DEFAULT_AGING_S, WaitingQueue
 from worker.engine_messages import EngineLoad, RunOutput
 
 NOT_A_NUMBER = "the model's output for this request is not a number"
@@ -22,8 +23,9 @@ class Scheduler:
     """Continuous batching under one token budget a step.
 
     Requests that decode come first, one token each; what is left of the budget goes to prefill
-    chunks, oldest first. When pages run out, a request is retracted: it waits at its old place, and
-    its computed pages stay in the cache as long as nobody needs them.
+    chunks, oldest first. A request that shares a prefix with one whose prefill runs waits until it
+    is in the cache. When pages run out, a request is retracted: it waits at its old place, and its
+    computed pages stay in the cache as long as nobody needs them.
     """
 
     def __init__(
@@ -32,13 +34,17 @@ class Scheduler:
         max_running: int,
         max_context_len: int,
         vocab_size: int,
+        policy: SchedulePolicy = "fcfs",
+        aging_s: float = DEFAULT_AGING_S,
     ) -> None:
         self._ledger = ledger
         self._vocab_size = vocab_size
         self._max_running = max_running
         self._max_context_len = max_context_len
         self._reqs: dict[int, Req] = {}  # waiting and running, by run_id
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(aging_s)
+        self._admission_order = AdmissionOrder(policy, aging_s, ledger)
+        self._pending_prefixes = PendingPrefixes(ledger)
         self._running: list[Req] = []  # in order of admission
         self._ended: list[RunOutput] = []  # without a step: not told yet
         self._reserve_ratio = ReserveRatio()
@@ -74,7 +80,7 @@ class Scheduler:
         while True:
             entries = self._plan_decodes()
             num_left = token_budget - len(entries)
-            adder = PrefillAdder(self._ledger, num_left, self._reserve_ratio.value)
+            adder = PrefillAdder(self._ledger, self._running, num_left, self._reserve_ratio.value)
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
             entries += adder.entries
             if entries:
@@ -92,6 +98,7 @@ class Scheduler:
             req = entry.req
             req.num_computed = entry.end - len(entry.draft_ids)
             if entry.num_samples:
+                self._pending_prefixes.discard(req)
                 sampled_ids = list(itertools.islice(token_ids, entry.num_samples))
                 outputs.append(self._take_tokens(entry, sampled_ids))
             if entry.is_prefill and req.status is ReqStatus.RUNNING:
@@ -105,12 +112,12 @@ class Scheduler:
         return ended
 
     def load(self) -> EngineLoad:
-        prefills: Iterable[Req] = (req for req in self._running if not req.is_decoding)
         ledger = self._ledger
+        num_prefill_tokens = sum(req.num_uncomputed for req in self._running if not req.is_decoding)
         return EngineLoad(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
-            num_waiting_tokens=sum(req.num_uncomputed for req in (*self._waiting, *prefills)),
+            num_waiting_tokens=self._waiting.num_tokens + num_prefill_tokens,
             num_free_slots=self._max_running - len(self._running),
             num_free_tokens=ledger.num_available_pages * ledger.page_size,
             num_kv_tokens=ledger.num_tokens,
@@ -123,6 +130,7 @@ class Scheduler:
         """Raises RuntimeError when the books do not agree."""
         if len(self._reqs) != len(self._waiting) + len(self._running):
             raise RuntimeError("a request is neither waiting nor running, or both")
+        self._waiting.check_integrity()
         self._ledger.check_integrity(self._running)
 
     def _refusal(self, req: Req) -> Finish | None:
@@ -174,23 +182,38 @@ class Scheduler:
         for req in self._running:
             if not req.is_decoding and adder.token_budget > 0:
                 adder.add_chunk(req)
-        while may_admit and (head := self._waiting.head) is not None:
-            if not adder.try_admit(head, self._running):
-                return
-            self._waiting.pop()
-            head.status = ReqStatus.RUNNING
-            self._running.append(head)
+        while may_admit and adder.is_open and self._admit_from_window(adder):
+            pass
+
+    def _admit_from_window(self, adder: PrefillAdder) -> bool:
+        """False when nobody joined, or nobody else can.
+
+        Those who would compute what somebody is computing wait until they find it.
+        """
+        has_admitted = False
+        for req in self._admission_order.candidates(self._waiting):
+            if self._pending_prefixes.will_serve(req):
+                continue
+            if not adder.is_open or not adder.try_admit(req):
+                return False
+            self._waiting.remove(req)
+            self._pending_prefixes.add(req)
+            req.status = ReqStatus.RUNNING
+            self._running.append(req)
+            has_admitted = True
+        return has_admitted
 
     def _victim(self) -> Req:
         return max(self._running, key=lambda req: req.retraction_rank)
 
     def _retract(self, req: Req) -> None:
         self._ledger.release(req)
+        self._pending_prefixes.discard(req)
         self._running.remove(req)
         req.status = ReqStatus.WAITING
         self._waiting.push(req)
         self._num_preemptions += 1
-        self._reserve_ratio.on_retraction()
+        self._reserve_ratio.on_retraction(self._running)
 
     def _take_tokens(self, entry: ScheduledReq, sampled_ids: list[int | None]) -> RunOutput:
         """A sampled token counts when all drafts before it are what was sampled there.
@@ -223,6 +246,7 @@ class Scheduler:
     def _end(self, req: Req, *, keep: bool = True) -> None:
         self._ledger.release(req, keep=keep)
         if req.status is ReqStatus.RUNNING:
+            self._pending_prefixes.discard(req)
             self._running.remove(req)
         req.status = ReqStatus.FINISHED
         del self._reqs[req.run_id]

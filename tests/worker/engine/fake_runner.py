@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 
 from shared.protocol import SamplingParams
+from worker.engine.admission_order import SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
 from worker.engine.sampling.sample_point import SamplePoint
@@ -81,9 +82,10 @@ class Stage:
         max_step_tokens: int = 16,
         max_context_len: int = 64,
         eos_token_ids: Sequence[int] = (),
+        policy: SchedulePolicy = "fcfs",
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
-        self.scheduler = Scheduler(self.ledger, max_running, max_context_len, VOCAB_SIZE)
+        self.scheduler = Scheduler(self.ledger, max_running, max_context_len, VOCAB_SIZE, policy)
         self.max_step_tokens = max_step_tokens
         self.runner = FakeRunner(self.ledger)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
@@ -101,6 +103,7 @@ class Stage:
         max_tokens: int = 4,
         priority: int = 0,
         namespace: bytes = b"",
+        arrived_at_s: float = 0.0,
     ) -> Req:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0)
         req = Req(
@@ -112,6 +115,7 @@ class Stage:
             self._num_arrivals,
             self.stop_check,
             namespace,
+            arrived_at_s,
         )
         self._num_arrivals += 1
         self.tokens[run_id] = list(output_ids)

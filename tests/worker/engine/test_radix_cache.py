@@ -94,7 +94,8 @@ def test_a_match_tells_what_it_would_take_from_the_evictable() -> None:
     cache = RadixCache(page_size=1)
     insert_held(cache, "a", 0)
     insert(cache, "abc", 0)
-    assert cache.match([b"a", b"b", b"c", b"d"]).num_evictable == 2
+    match = cache.match([b"a", b"b", b"c", b"d"])
+    assert (len(match.pages), cache.num_unheld(match.node)) == (3, 2)
 
 
 @given(st.lists(st.tuples(st.text("ab", max_size=5), st.sampled_from(["hold", "drop", "evict"]))))

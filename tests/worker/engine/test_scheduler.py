@@ -4,6 +4,7 @@ import pytest
 
 from shared.protocol import Finish, FinishReason
 from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output, next_token
+from worker.engine.admission_order import SchedulePolicy
 
 LENGTH = FinishReason.LENGTH
 
@@ -41,6 +42,100 @@ def test_priority_comes_before_arrival() -> None:
         stage.add(run_id, [run_id], max_tokens=1, priority=priority)
     stage.run()
     assert list(stage.finishes) == [2, 3, 1]
+
+
+def test_waiting_counts_like_priority() -> None:
+    stage = Stage(max_running=1)
+    for run_id, priority, arrived_at_s in ((1, 0, 11.0), (2, 2, 0.0), (3, 2, 2.0), (4, 0, 9.0)):
+        stage.add(run_id, [run_id], max_tokens=1, priority=priority, arrived_at_s=arrived_at_s)
+    stage.run()
+    assert list(stage.finishes) == [4, 2, 1, 3]  # a step of priority is 5 s
+
+
+def test_a_retracted_request_keeps_its_place() -> None:
+    stage = Stage(max_running=1)
+    first = stage.add(1, [1, 2, 3])
+    stage.add(2, [4])
+    stage.step()
+    stage.scheduler._retract(first)
+    stage.run()
+    assert list(stage.finishes) == [1, 2]
+
+
+def num_computed_tokens(stage: Stage) -> int:
+    return sum(end - start for batch in stage.batches for _, start, end in batch)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+@pytest.mark.parametrize("max_step_tokens", [64, 512, 4096])
+def test_a_shared_prefix_is_computed_once_however_many_ask_at_once(
+    policy: SchedulePolicy, max_step_tokens: int
+) -> None:
+    stage = Stage(
+        num_pages=600,
+        page_size=4,
+        max_running=32,
+        max_step_tokens=max_step_tokens,
+        max_context_len=400,
+        policy=policy,
+    )
+    shared = [idx % 40 for idx in range(256)]
+    for run_id in range(32):
+        stage.add(run_id, [*shared, *(run_id for _ in range(8))], max_tokens=1)
+    stage.run()
+    assert num_computed_tokens(stage) == 256 + 32 * 8
+
+
+def test_who_shares_little_does_not_wait() -> None:
+    stage = Stage(num_pages=64, max_step_tokens=200)
+    shared = list(range(28))  # a page less than is worth it
+    for run_id in (1, 2):
+        stage.add(run_id, [*shared, *(40 + run_id for _ in range(8))], max_tokens=1)
+    stage.step()
+    assert stage.batches == [[(1, 0, 36), (2, 0, 36)]]
+
+
+def test_who_waits_for_a_prefix_lets_others_pass_and_outlives_its_filler() -> None:
+    stage = Stage(num_pages=64, max_step_tokens=40)
+    shared = list(range(40))
+    stage.add(1, [*shared, 1], max_tokens=1)
+    stage.add(2, [*shared, 2], max_tokens=1)
+    stage.add(3, [7, 8, 9], max_tokens=1)
+    stage.step()
+    stage.step()
+    assert stage.batches == [[(1, 0, 40)], [(1, 40, 41), (2, 40, 41), (3, 0, 3)]]
+    stage.add(4, [9, *shared], max_tokens=1)
+    stage.add(5, [9, *shared], max_tokens=1)
+    stage.step()
+    stage.scheduler.abort(4)
+    stage.run()
+    assert stage.tokens[5] == expected_output([9, *shared], 1)
+
+
+def test_the_longest_cached_prefix_joins_first() -> None:
+    stage = Stage(num_pages=64, max_running=1, policy="lpm")
+    cached = list(range(16))
+    stage.add(0, cached, max_tokens=1)
+    stage.run()
+    stage.add(1, [20] * 8, max_tokens=1)
+    stage.add(2, cached[:8], max_tokens=1)
+    stage.add(3, [*cached, 1], max_tokens=1)
+    stage.add(4, [21] * 8, max_tokens=1, arrived_at_s=-6.0)  # a step of priority older
+    stage.run()
+    assert list(stage.finishes)[1:] == [4, 3, 2, 1]
+
+
+def test_after_a_retraction_the_reserve_is_what_was_really_used() -> None:
+    stage = Stage(num_pages=64, max_running=2)
+    first = stage.add(1, [1] * 4, max_tokens=40)
+    second = stage.add(2, [2] * 4, max_tokens=40)
+    for _ in range(5):
+        stage.step()
+    assert first.num_output_tokens == 5
+    stage.scheduler._reserve_ratio.value = 0.1
+    stage.scheduler._retract(second)
+    assert stage.scheduler._reserve_ratio.value == pytest.approx((5 + 20) / 40)
+    stage.run()
 
 
 def test_a_prefix_is_computed_once() -> None:

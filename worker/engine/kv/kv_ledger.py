@@ -51,14 +51,33 @@ class KVLedger:
         return (req.num_pages + self.num_available_pages) * self.page_size
 
     def match(self, req: Req) -> MatchResult:
-        """Its cached prefix. One token at least is left to compute: somebody needs its logits."""
-        return self.cache.match(self._keys(req, 0, (req.num_tokens - 1) // self.page_size))
+        """Its cached prefix. One token at least is left to compute: somebody needs its logits.
+
+        Looked up, and thereby used, again only when the cache has changed.
+        """
+        if req.last_match is None or req.last_match[0] != self.cache.version:
+            keys = self._keys(req, 0, (req.num_tokens - 1) // self.page_size)
+            req.last_match = self.cache.version, self.cache.match(keys)
+        return req.last_match[1]
+
+    def num_available_beside(self, match: MatchResult) -> int:
+        """Pages that are available when the matched ones are held."""
+        return self.num_available_pages - self.cache.num_unheld(match.node)
+
+    def prefix_hashes(self, req: Req) -> list[int]:
+        """Of its namespace and tokens up to the end of each full page."""
+        keys = self._keys(req, 0, req.num_tokens // self.page_size)
+        hashes = req.prefix_hashes
+        for key in keys[len(hashes) :]:
+            hashes.append(hash((hashes[-1] if hashes else 0, key)))
+        return hashes
 
     def attach(self, req: Req, match: MatchResult) -> None:
         """Gives it a row and its cached prefix."""
         assert req.row < 0
         self.cache.lock(match.node)
         req.row = self.req_to_token.allocate()
+        req.last_match = None
         req.lock_node = match.node
         req.num_pages = req.num_cached_pages = len(match.pages)
         req.num_computed = len(match.pages) * self.page_size
@@ -157,10 +176,13 @@ class KVLedger:
         return -(-num_tokens // self.page_size)
 
     def _keys(self, req: Req, start_page: int, end_page: int) -> list[bytes]:
-        size = self.page_size
-        data = req.token_ids[start_page * size : end_page * size].tobytes()
-        step = size * TOKEN_BYTES
-        keys = [data[at : at + step] for at in range(0, len(data), step)]
-        if start_page == 0 and keys:  # so no path of one namespace begins like one of another
-            keys[0] = req.namespace + keys[0]
-        return keys
+        keys = req.page_keys
+        if len(keys) < end_page:
+            size = self.page_size
+            data = req.token_ids[len(keys) * size : end_page * size].tobytes()
+            step = size * TOKEN_BYTES
+            # So no path of one namespace begins like one of another.
+            begin = b"" if keys else req.namespace
+            keys.append(begin + data[:step])
+            keys += [data[at : at + step] for at in range(step, len(data), step)]
+        return keys[start_page:end_page]

@@ -30,7 +30,6 @@ class MatchResult(NamedTuple):
 
     node: RadixNode
     pages: list[int]
-    num_evictable: int  # of these pages, those that nobody holds so far
 
 
 class ExtendResult(NamedTuple):
@@ -53,6 +52,7 @@ class RadixCache:
         self.page_size = page_size
         self.num_cached_pages = 0
         self.num_evictable_pages = 0
+        self.version = 0  # as long as it stays, so do all matches
         self.root = RadixNode(None, b"", -1, 0)
         self._clock = 0  # logical, so that every rank of a tensor-parallel group agrees
         # Unheld leaves; also nodes that ceased to be one, or were used since: checked when popped.
@@ -63,16 +63,22 @@ class RadixCache:
         self._clock += 1
         node = self.root
         pages: list[int] = []
-        num_evictable = 0
         for key in keys:
             child = node.children.get(key)
             if child is None:
                 break
             child.last_access = self._clock
-            num_evictable += child.num_holders == 0
             pages.append(child.page)
             node = child
-        return MatchResult(node, pages, num_evictable)
+        return MatchResult(node, pages)
+
+    def num_unheld(self, node: RadixNode) -> int:
+        """How many pages a lock on the node would take from the evictable ones."""
+        num_pages = 0
+        while node.parent is not None and node.num_holders == 0:
+            num_pages += 1
+            node = node.parent
+        return num_pages
 
     def lock(self, node: RadixNode) -> None:
         """Keeps the node and its ancestors until `unlock`."""
@@ -158,6 +164,7 @@ class RadixCache:
     def _add_child(self, parent: RadixNode, key: bytes, page: int) -> RadixNode:
         child = RadixNode(parent, key, page, self._clock)
         parent.children[key] = child
+        self.version += 1
         self.num_cached_pages += 1
         self.num_evictable_pages += 1
         return child
@@ -166,6 +173,7 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         del parent.children[node.key]
+        self.version += 1
         self.num_cached_pages -= 1
         self.num_evictable_pages -= 1
         self._maybe_queue(parent)
