@@ -118,6 +118,10 @@ class Subjects:
         """Notices to the workers of a pool: cancel, fenced."""
         return f"{self.prefix}.ctl.{pool}.notice"
 
+    def flush(self, pool: str) -> str:
+        """Whoever publishes here empties the prefix caches of a pool's workers."""
+        return f"{self.prefix}.ctl.{pool}.flush"
+
     @property
     def worker_died(self) -> str:
         """A supervisor says which worker incarnation it saw die; the payload is its id."""

@@ -19,6 +19,7 @@ from worker.engine_messages import (
     EngineLoad,
     EngineLoading,
     EngineReady,
+    FlushCache,
     SetPaused,
     StepOutput,
 )
@@ -115,6 +116,10 @@ class EngineHost:
             self._is_paused = paused
             self._last_step_at = time.monotonic()  # none was owed in the pause
             self._send(SetPaused(paused))
+
+    def flush_cache(self) -> None:
+        """Forget all cached prefixes that no run holds."""
+        self._send(FlushCache())
 
     def mark_busy(self) -> None:
         """Work begins: from now on steps are expected."""

@@ -41,7 +41,11 @@ class SetPaused(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
     paused: bool
 
 
-EngineCommand: TypeAlias = AddRequest | AbortRequest | SetPaused
+class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
+    """Forget all cached prefixes that no run holds."""
+
+
+EngineCommand: TypeAlias = AddRequest | AbortRequest | SetPaused | FlushCache
 
 
 class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -26,6 +26,13 @@ class WorkerMetrics:
             "last_step_age_seconds", "Seconds since the last engine step while requests run."
         )
         self.generation_tokens = counter("generation_tokens", "Tokens given to the log.")
+        self.prefix_cache_queries = counter(
+            "prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
+        )
+        self.prefix_cache_hits = counter(
+            "prefix_cache_hits", "Prompt tokens that came from the prefix cache."
+        )
+        self.num_preemptions = counter("num_preemptions", "Requests retracted for want of pages.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests taken.")
         self.requests_taken = counter("requests_taken", "Requests claimed.")
         self.requests_resumed = counter("requests_resumed", "Requests taken over with tokens.")

@@ -14,8 +14,10 @@ from shared.errors import ConfigError
 from shared.heartbeat import Heartbeat
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from worker.config import WorkerConfig
+from worker.engine_counters import EngineCounters
 from worker.engine_host import EngineFactory, EngineHost
 from worker.engine_messages import StepOutput
+from worker.flush_control import FlushControl
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
 
@@ -44,6 +46,10 @@ class Worker:
         )
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
+        self._flush_control = FlushControl(
+            cluster.nc, cluster.subjects.flush(card.pool), self._engine
+        )
+        self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
         self._stopping = asyncio.Event()
 
@@ -57,6 +63,7 @@ class Worker:
                         self._engine.run(self),
                         self._runner.run(),
                         self._heartbeat.run(),
+                        self._flush_control.run(),
                         self._report_metrics(),
                     )
                 ]
@@ -119,5 +126,7 @@ class Worker:
             self._metrics.num_running.set(card.num_running)
             self._metrics.num_waiting.set(card.num_waiting)
             self._metrics.kv_cache_usage.set(card.kv_cache_usage)
+            if self._engine.load is not None:
+                self._engine_counters.update(self._engine.load)
             self._runner.update_metrics()
             await asyncio.sleep(_METRICS_INTERVAL_S)

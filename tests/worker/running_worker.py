@@ -22,6 +22,7 @@ from worker.engine_messages import (
     EngineEvent,
     EngineLoad,
     EngineReady,
+    FlushCache,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -49,6 +50,7 @@ class FakeEngine:
         self.active: set[int] = set()
         self.aborted: list[int] = []
         self.is_paused = False
+        self.num_flushes = 0
         self.is_dead = False
         self._added: asyncio.Queue[AddRequest] = asyncio.Queue()
 
@@ -66,6 +68,8 @@ class FakeEngine:
                 self.active.discard(run_id)
             case SetPaused(paused=paused):
                 self.is_paused = paused
+            case FlushCache():
+                self.num_flushes += 1
 
     def kill(self) -> None:
         self.is_dead = True

@@ -19,6 +19,7 @@ from worker.engine_messages import (
     EngineLoad,
     EngineLoading,
     EngineReady,
+    FlushCache,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -29,6 +30,7 @@ COMMANDS: list[EngineCommand] = [
     make_add(1, [1, 2, 3], [4], top_k=5, stop_token_ids=(7, 8), seed=2**64 - 1),
     AbortRequest(2**40),
     SetPaused(True),
+    FlushCache(),
 ]
 EVENTS: list[EngineEvent] = [
     EngineLoading("load weights", 0.5),

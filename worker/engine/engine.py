@@ -16,6 +16,7 @@ from worker.engine_messages import (
     AddRequest,
     EngineCommand,
     EngineReady,
+    FlushCache,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -91,6 +92,9 @@ class Engine:
                 self._has_news = True
             case SetPaused(paused=paused):
                 self._is_paused = paused
+            case FlushCache():
+                self._scheduler.flush_cache()
+                self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
         req = Req(

@@ -73,6 +73,10 @@ class Scheduler:
             self._waiting.remove(req)
         self._end(req)
 
+    def flush_cache(self) -> None:
+        """Forgets all cached prefixes that no running request holds."""
+        self._ledger.flush()
+
     def next_batch(self, token_budget: int) -> ScheduleBatch | None:
         """None when nothing is left to do. The budget has a token for each running request."""
         num_preemptions = self._num_preemptions

@@ -25,6 +25,7 @@ from worker.engine_messages import (
     EngineLoad,
     EngineLoading,
     EngineReady,
+    FlushCache,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -149,6 +150,8 @@ class ScriptedEngine:
                 self._abort(run_id)
             case SetPaused(paused=paused):
                 self._set_paused(paused)
+            case FlushCache():
+                pass  # it has no cache
 
     def _add(self, command: AddRequest) -> None:
         sampling = command.sampling

@@ -10,7 +10,7 @@ from shared.protocol import Finish, FinishReason
 from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.decoder import DecoderModel
-from worker.engine_messages import AbortRequest, EngineReady, SetPaused, StepOutput
+from worker.engine_messages import AbortRequest, EngineReady, FlushCache, SetPaused, StepOutput
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,15 @@ def test_an_abort_is_told_by_the_load_alone(tiny_llama: Path) -> None:
     rig.run(make_add(1, [5, 6]), AbortRequest(1), AbortRequest(7))
     assert [step.outputs for step in rig.channel.steps] == [[]]
     assert rig.channel.steps[0].load.num_waiting == 0
+
+
+def test_a_flush_is_told_by_the_load(tiny_llama: Path) -> None:
+    rig = Rig(tiny_llama)
+    prompt = random_prompt(40, 7)
+    for run_id, commands in ((1, []), (2, [FlushCache()]), (3, [])):
+        rig.run(*commands, make_add(run_id, prompt, max_tokens=1))
+    finishes = rig.channel.finishes()
+    assert [finishes[run_id].num_cached_tokens for run_id in (1, 2, 3)] == [0, 0, 32]
 
 
 def test_a_pause_holds_the_steps(tiny_llama: Path) -> None:

@@ -151,6 +151,24 @@ def test_a_prefix_is_computed_once() -> None:
     assert (load.num_prefix_queries, load.num_prefix_hits) == (22, 8)
 
 
+def test_a_flush_forgets_all_but_what_is_held() -> None:
+    stage = Stage(num_pages=32)
+    prompt = list(range(12))
+    stage.add(1, prompt, max_tokens=1)
+    stage.run()
+    stage.add(2, [*prompt[:8], 30, 31], max_tokens=2)
+    stage.step()
+    stage.scheduler.flush_cache()
+    stage.scheduler.check_integrity()
+    stage.add(3, prompt, max_tokens=1)
+    stage.run()
+    stage.scheduler.flush_cache()
+    assert stage.ledger.allocator.num_free == 32
+    stage.add(4, prompt, max_tokens=1)
+    stage.run()
+    assert [finish_of(stage, run_id).num_cached_tokens for run_id in (3, 4)] == [8, 0]
+
+
 def test_prefixes_of_different_namespaces_never_meet() -> None:
     stage = Stage(num_pages=32, max_step_tokens=12)
     prompt = list(range(12))

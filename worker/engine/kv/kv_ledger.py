@@ -139,6 +139,10 @@ class KVLedger:
         req.lock_node = None
         req.num_pages = req.num_cached_pages = req.num_computed = 0
 
+    def flush(self) -> None:
+        """Empties the cache, but for what running requests hold."""
+        self.allocator.free(self.cache.evict(self.cache.num_evictable_pages))
+
     def check_integrity(self, running: Collection[Req]) -> None:
         """Raises RuntimeError when a page, a row or a lock is lost or in two places."""
         self.cache.check_integrity()
