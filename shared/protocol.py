@@ -49,6 +49,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each once, and what to add
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that never come out whole
+    logprobs: int | None = None  # alternatives told with each output token; None: no logprobs
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens
 
 
 class PoolingKind(enum.StrEnum):

@@ -54,6 +54,8 @@ class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     run_id: int
     token_ids: list[int]
     finish: Finish | None = None
+    logprobs: bytes = b""  # one record of `shared.logprobs` a token, when it asks for them
+    prompt_logprobs: bytes = b""  # of the whole prompt, with the first output of a run
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,8 @@ from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.sampling.prompt_scores import score_prompt
+from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.schedule_batch import ScheduleBatch
@@ -62,9 +64,24 @@ class ModelRunner:
         )
         self._attention.plan(forward_batch)
         hidden = self._model.hidden(forward_batch, self._attention)
+        prompt_logprobs = self._prompt_logprobs(batch, hidden)
         points = batch.sample_points
         if not points:
-            return DoneStep(StepResult([]))
+            return DoneStep(StepResult([], prompt_logprobs=prompt_logprobs))
         logits = self._model.logits(hidden[forward_batch.sample_idx])
         sampling = SamplingBatch.from_points(points, self._vocab_size)
-        return DoneStep(StepResult(self._sampler.forward(logits, sampling)))
+        samples = self._sampler.forward(logits, sampling)
+        return DoneStep(StepResult(samples.token_ids, samples.logprobs, prompt_logprobs))
+
+    def _prompt_logprobs(
+        self, batch: ScheduleBatch, hidden: torch.Tensor
+    ) -> dict[int, bytes | SampleError]:
+        """Of the prompt chunks of those that want them, by run id."""
+        records: dict[int, bytes | SampleError] = {}
+        start = 0
+        for entry in batch.entries:
+            if entry.req.num_prompt_top is not None:
+                rows = hidden[start : start + entry.num_tokens]
+                records[entry.req.run_id] = score_prompt(self._model.logits, rows, entry)
+            start += entry.num_tokens
+        return records

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from shared.protocol import Finish, SamplingParams
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
+from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
 
 
@@ -54,6 +55,11 @@ class Req:
         self.status = ReqStatus.WAITING
         self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
         self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
+        self.logit_rules = LogitRules.maybe_of(sampling)
+        # Alternatives to each prompt token; None: no prompt logprobs are (or any more) to be made.
+        # A request that comes with output has them in the log.
+        self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
+        self._prompt_logprobs = bytearray()
         self._stop_check = stop_check
         self._num_counted = 0
         # Of the KV ledger:
@@ -92,7 +98,9 @@ class Req:
         self.token_ids.append(token_id)
 
     def finish_by_tokens(self) -> Finish | None:
-        """Whether the tokens so far end it."""
+        """Whether the tokens so far end it; not before its prompt logprobs are made."""
+        if self.num_prompt_top is not None:
+            return None
         return self._stop_check.finish_of(
             self.sampling,
             self.stop_token_ids,
@@ -100,6 +108,19 @@ class Req:
             self.num_output_tokens,
             self.token_ids[-1],
         )
+
+    def add_prompt_logprobs(self, start: int, records: bytes) -> None:
+        """Of a prefill chunk that begins at `start`; a retraction begins them anew."""
+        if start == 0:
+            self._prompt_logprobs.clear()
+        self._prompt_logprobs += records
+
+    def take_prompt_logprobs(self) -> bytes:
+        """The whole prompt has been computed: from here on they are not this run's business."""
+        self.num_prompt_top = None
+        records = bytes(self._prompt_logprobs)
+        self._prompt_logprobs.clear()
+        return records
 
     def count_outputs(self) -> dict[int, int]:
         """How often each id is in the output."""

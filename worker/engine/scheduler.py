@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from shared.protocol import Finish, FinishReason
 from worker.engine.admission_order import AdmissionOrder, SchedulePolicy
@@ -11,12 +12,11 @@ from worker.engine.pending_prefixes import PendingPrefixes
 from worker.engine.prefill_adder import PrefillAdder
 from worker.engine.req import Req, ReqStatus
 from worker.engine.reserve_ratio import ReserveRatio
+from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.step_result import StepResult
 from worker.engine.waiting_queue import DEFAULT_AGING_S, WaitingQueue
 from worker.engine_messages import EngineLoad, RunOutput
-
-NOT_A_NUMBER = "the model's output for this request is not a number"
 
 
 class Scheduler:
@@ -97,14 +97,19 @@ class Scheduler:
     def process(self, batch: ScheduleBatch, result: StepResult) -> list[RunOutput]:
         """Books a computed step."""
         outputs: list[RunOutput] = []
-        token_ids = iter(result.token_ids)
+        records = result.logprobs or itertools.repeat(b"")
+        samples = zip(result.token_ids, records, strict=False)
         for entry in batch.entries:
             req = entry.req
+            entry_samples = list(itertools.islice(samples, entry.num_samples))
             req.num_computed = entry.end - len(entry.draft_ids)
-            if entry.num_samples:
+            error = self._take_prompt_logprobs(entry, result)
+            if error is not None:
+                outputs.append(RunOutput(req.run_id, [], self._fail(req, error)))
+                continue
+            if entry_samples:
                 self._pending_prefixes.discard(req)
-                sampled_ids = list(itertools.islice(token_ids, entry.num_samples))
-                outputs.append(self._take_tokens(entry, sampled_ids))
+                outputs.append(self._take_samples(entry, entry_samples))
             if entry.is_prefill and req.status is ReqStatus.RUNNING:
                 self._ledger.commit(req)
         self._reserve_ratio.on_step()
@@ -219,29 +224,58 @@ class Scheduler:
         self._num_preemptions += 1
         self._reserve_ratio.on_retraction(self._running)
 
-    def _take_tokens(self, entry: ScheduledReq, sampled_ids: list[int | None]) -> RunOutput:
+    def _take_prompt_logprobs(self, entry: ScheduledReq, result: StepResult) -> SampleError | None:
+        """Of a chunk of the prompt, where they are wanted."""
+        req = entry.req
+        if req.num_prompt_top is None:
+            return None
+        records = result.prompt_logprobs[req.run_id]
+        if isinstance(records, SampleError):
+            return records
+        req.add_prompt_logprobs(entry.start, records)
+        return None
+
+    def _take_samples(
+        self, entry: ScheduledReq, samples: Sequence[tuple[int | SampleError, bytes]]
+    ) -> RunOutput:
+        """Tokens and their logprobs, and at first those of the prompt."""
+        req = entry.req
+        prompt_logprobs = b"" if req.num_prompt_top is None else req.take_prompt_logprobs()
+        if req.sampling.max_tokens == 0:  # only its prompt was to be scored
+            self._end(req)
+            finish = _with_cached_tokens(Finish(FinishReason.LENGTH), req)
+            return RunOutput(req.run_id, [], finish, prompt_logprobs=prompt_logprobs)
+        num_before = req.num_tokens
+        ending = self._append_samples(entry, [token_id for token_id, _ in samples])
+        taken_ids = req.token_ids[num_before:].tolist()
+        logprobs = b"".join(records for _, records in samples[: len(taken_ids)])
+        return RunOutput(req.run_id, taken_ids, ending, logprobs, prompt_logprobs)
+
+    def _append_samples(
+        self, entry: ScheduledReq, sampled_ids: Sequence[int | SampleError]
+    ) -> Finish | None:
         """A sampled token counts when all drafts before it are what was sampled there.
 
         By then the keys and values of these drafts are in the pool; of the others they are not
         counted, and will be overwritten.
         """
         req = entry.req
-        taken_ids: list[int] = []
         for token_id, draft_id in itertools.zip_longest(sampled_ids, entry.draft_ids):
-            if token_id is None:
-                self._end(req, keep=False)
-                finish = Finish(FinishReason.ERROR, message=NOT_A_NUMBER)
-                return RunOutput(req.run_id, taken_ids, finish)
+            if isinstance(token_id, SampleError):
+                return self._fail(req, token_id)
             req.append(token_id)
-            taken_ids.append(token_id)
             ending = req.finish_by_tokens()
             if ending is not None:
                 self._end(req)
-                return RunOutput(req.run_id, taken_ids, _with_cached_tokens(ending, req))
+                return _with_cached_tokens(ending, req)
             if token_id != draft_id:
                 break
             req.num_computed += 1
-        return RunOutput(req.run_id, taken_ids)
+        return None
+
+    def _fail(self, req: Req, error: SampleError) -> Finish:
+        self._end(req, keep=error is not SampleError.NOT_A_NUMBER)
+        return Finish(FinishReason.ERROR, message=error.value)
 
     def _finish_early(self, req: Req, finish: Finish) -> None:
         self._end(req)

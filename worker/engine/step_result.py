@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch
 
 
@@ -12,7 +14,10 @@ from worker.engine.schedule_batch import ScheduleBatch
 class StepResult:
     """One value for each of the batch's sample points, in order."""
 
-    token_ids: list[int | None]  # None where the logits were no numbers
+    token_ids: list[int | SampleError]
+    logprobs: Sequence[bytes] = ()  # records, b"" where none is asked for; () when nobody asks
+    # By run id, of the chunks of those that want them: records of `shared.logprobs`.
+    prompt_logprobs: Mapping[int, bytes | SampleError] = field(default_factory=dict)
 
 
 class StepHandle(Protocol):

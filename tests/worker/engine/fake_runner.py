@@ -9,6 +9,7 @@ from shared.protocol import SamplingParams
 from worker.engine.admission_order import SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
+from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.scheduler import Scheduler
@@ -64,10 +65,11 @@ def _prefix_hash(entry: ScheduledReq, position: int) -> int:
     return hash(entry.req.namespace + bytes(token_ids[: position + 1]))
 
 
-def _sample(point: SamplePoint) -> int | None:
+def _sample(point: SamplePoint) -> int | SampleError:
     token_ids = [*point.req.token_ids, *point.draft_ids]
     assert len(token_ids) == point.position
-    return None if token_ids[-1] == NAN_TOKEN else next_token(token_ids)
+    is_broken = token_ids[-1] == NAN_TOKEN
+    return SampleError.NOT_A_NUMBER if is_broken else next_token(token_ids)
 
 
 class Stage:

@@ -36,8 +36,15 @@ class CounterHash:
 
     def hash(self, seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> UInt32Array:
         """[num_token_ids] uint32."""
+        return self._finish(seed, position, self._mixed_ids[token_ids])
+
+    def hash_all(self, seed: int, position: int) -> UInt32Array:
+        """[vocab_size] uint32."""
+        return self._finish(seed, position, self._mixed_ids.copy())
+
+    def _finish(self, seed: int, position: int, hashes: UInt32Array) -> UInt32Array:
+        """In place, from the mixed token ids."""
         state = _absorb(_absorb(_absorb(0, seed & _MASK), seed >> 32 & _MASK), position & _MASK)
-        hashes = self._mixed_ids[token_ids]
         hashes ^= np.uint32(state)
         _rotate_and_add(hashes)
         hashes ^= self._mixed_domain
@@ -53,17 +60,22 @@ class CounterHash:
     def gumbel(
         self, seed: int, position: int, token_ids: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        """Noise g = -log(-log(u)) with u = (hash + 0.5) / 2**32; always finite.
+        """Gumbel noise, [num_token_ids]."""
+        return gumbel_of(self.hash(seed, position, token_ids))
 
-        The inner logarithm is taken in double precision: near u = 1 single would round it to zero.
-        """
-        uniform = self.hash(seed, position, token_ids).astype(np.float64)
-        uniform += 0.5
-        uniform *= 2.0**-32
-        exponential = np.log(uniform, out=uniform).astype(np.float32)
-        np.negative(exponential, out=exponential)
-        np.log(exponential, out=exponential)
-        return np.negative(exponential, out=exponential)
+
+def gumbel_of(hashes: UInt32Array) -> npt.NDArray[np.float32]:
+    """Noise g = -log(-log(u)) with u = (hash + 0.5) / 2**32; always finite, and growing with it.
+
+    The inner logarithm is taken in double precision: near u = 1 single would round it to zero.
+    """
+    uniform = hashes.astype(np.float64)
+    uniform += 0.5
+    uniform *= 2.0**-32
+    exponential = np.log(uniform, out=uniform).astype(np.float32)
+    np.negative(exponential, out=exponential)
+    np.log(exponential, out=exponential)
+    return np.negative(exponential, out=exponential)
 
 
 def _rotate_and_add(hashes: UInt32Array) -> None:

@@ -28,3 +28,10 @@ class SamplePoint(NamedTuple):
     def num_output_tokens(self) -> int:
         """Before this one."""
         return self.position - self.req.num_prompt_tokens
+
+    def output_tail(self, max_len: int) -> list[int]:
+        """The last ids of the output before this place, guesses included."""
+        req = self.req
+        tail = req.token_ids[max(req.num_prompt_tokens, req.num_tokens - max_len) :].tolist()
+        tail += self.draft_ids
+        return tail[-max_len:] if max_len else []

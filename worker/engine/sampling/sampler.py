@@ -2,68 +2,109 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from worker.engine.sampling.counter_hash import CounterHash
+from worker.engine.sampling.gumbel_max import GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
+from worker.engine.sampling.row_logprobs import row_logprobs
+from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampling_batch import Penalties, SamplingBatch
 
 GREEDY_TEMPERATURE = 1e-5  # up to here noise decides nothing, and division may overflow
 
+FloatRow = npt.NDArray[np.float32]  # [vocab_size]
+
+
+class Samples(NamedTuple):
+    """What a step chose, row by row."""
+
+    token_ids: list[int | SampleError]
+    logprobs: list[bytes]  # b"" where none were asked for; empty when no row asks
+
 
 class Sampler:
-    """Penalties, then temperature, then min_p, top_k and top_p, then the largest noisy logit.
+    """Changes the logits, then draws.
 
-    The noise is Gumbel's, from a `CounterHash`: the token with the largest logit / T + noise is a
-    draw from the softmax, and the same draw wherever and with whomever the row is computed.
+    Changes come in vLLM's order: biases, masks, penalties. A draw is greedy, or: temperature, then
+    min_p, top_k and top_p, then the largest noisy logit. The noise is Gumbel's, from a
+    `CounterHash`: the token with the largest logit / T + noise is a draw from the softmax, and the
+    same draw wherever and with whomever the row is computed. Logprobs are of the unchanged logits.
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._hash = CounterHash(vocab_size)
+        self._gumbel_max = GumbelMax(vocab_size)
 
-    def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> list[int | None]:
-        """`logits` [num_rows, vocab_size] float32, overwritten. None for a row with no numbers."""
-        # A sum is finite only when all that went into it is.
-        is_finite = torch.isfinite(logits.sum(dim=-1)).tolist()
-        if batch.penalties is not None:
-            _apply_penalties(logits, batch.penalties)
-        if batch.banned is not None:
-            logits[batch.banned] = -torch.inf
-        token_ids = torch.argmax(logits, dim=-1).tolist()
-        random_rows = [
-            row
-            for row, is_row_finite in enumerate(is_finite)
-            if is_row_finite and batch.temperature[row] > GREEDY_TEMPERATURE
-        ]
-        if random_rows:
-            for row, token_id in zip(
-                random_rows, self._draw(logits, batch, random_rows), strict=True
-            ):
-                token_ids[row] = token_id
-        return [
-            token_id if is_row_finite else None
-            for token_id, is_row_finite in zip(token_ids, is_finite, strict=True)
-        ]
+    def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> Samples:
+        """`logits` [num_rows, vocab_size] float32, overwritten."""
+        rows = logits.numpy()
+        raw_rows = {
+            row: (rows[row].copy(), num_top)
+            for row, num_top in enumerate(batch.num_top_logprobs)
+            if num_top is not None
+        }
+        token_ids = self._choose(logits, batch)
+        if not raw_rows:
+            return Samples(token_ids, [])
+        logprobs = [b""] * len(token_ids)
+        for row, (raw_row, num_top) in raw_rows.items():
+            token_id = token_ids[row]
+            if not isinstance(token_id, SampleError):
+                logprobs[row] = row_logprobs(raw_row, token_id, num_top)
+        return Samples(token_ids, logprobs)
 
-    def _draw(self, logits: torch.Tensor, batch: SamplingBatch, rows: list[int]) -> list[int]:
-        scaled = logits[rows]
-        scaled /= torch.from_numpy(batch.temperature[rows])[:, None]
-        thresholds = kept_threshold(scaled, batch.top_k[rows], batch.top_p[rows], batch.min_p[rows])
-        return [
-            self._draw_row(row_logits, threshold, batch.seeds[row], batch.positions[row])
-            for row, row_logits, threshold in zip(
-                rows, scaled.numpy(), thresholds.numpy(), strict=True
+    def _choose(self, logits: torch.Tensor, batch: SamplingBatch) -> list[int | SampleError]:
+        rows = logits.numpy()
+        # Where a row has a NaN, it is its largest.
+        likeliest = rows.argmax(axis=-1)
+        largest = rows[np.arange(len(rows)), likeliest]
+        token_ids: list[int | SampleError] = [
+            token_id if is_number else SampleError.NOT_A_NUMBER
+            for token_id, is_number in zip(
+                likeliest.tolist(), np.isfinite(largest).tolist(), strict=True
             )
         ]
+        for row in _change(logits, batch):
+            if not isinstance(token_ids[row], SampleError):
+                token_id = int(rows[row].argmax())
+                is_allowed = rows[row, token_id] > -np.inf
+                token_ids[row] = token_id if is_allowed else SampleError.NOTHING_ALLOWED
+        for row in np.flatnonzero(batch.temperature > GREEDY_TEMPERATURE).tolist():
+            if not isinstance(token_ids[row], SampleError):
+                token_ids[row] = self._draw(rows[row], batch, row)
+        return token_ids
 
-    def _draw_row(
-        self, logits: np.typing.NDArray[np.float32], threshold: np.float32, seed: int, position: int
-    ) -> int:
-        kept_ids = np.flatnonzero(logits >= threshold)
-        noisy = self._hash.gumbel(seed, position, kept_ids)
-        noisy += logits[kept_ids]
-        return int(kept_ids[np.argmax(noisy)])
+    def _draw(self, logits: FloatRow, batch: SamplingBatch, row: int) -> int:
+        scaled = logits / batch.temperature[row]
+        largest = float(scaled.max())
+        threshold = kept_threshold(
+            scaled,
+            largest,
+            int(batch.top_k[row]),
+            float(batch.top_p[row]),
+            float(batch.min_p[row]),
+        )
+        return self._gumbel_max.draw(
+            scaled, largest, threshold, batch.seeds[row], batch.positions[row]
+        )
+
+
+def _change(logits: torch.Tensor, batch: SamplingBatch) -> list[int]:
+    """Biases, masks, penalties, in this order. Returns the rows that they are about."""
+    if batch.bias is not None:
+        logits[batch.bias.rows, batch.bias.token_ids] += batch.bias.values
+    for row, token_ids in batch.allowed:
+        allowed = logits[row, token_ids]
+        logits[row] = -torch.inf
+        logits[row, token_ids] = allowed
+    if batch.banned is not None:
+        logits[batch.banned] = -torch.inf
+    if batch.penalties is not None:
+        _apply_penalties(logits, batch.penalties)
+    return batch.changed_rows
 
 
 def _apply_penalties(logits: torch.Tensor, penalties: Penalties) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,15 @@ import torch
 
 from worker.engine.req import Req
 from worker.engine.sampling.sample_point import SamplePoint
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    """What is added to single logits, one entry for each pair of row and token id."""
+
+    rows: torch.Tensor  # [num_pairs] int64
+    token_ids: torch.Tensor  # [num_pairs] int64
+    values: torch.Tensor  # [num_pairs] float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +43,23 @@ class SamplingBatch:
     min_p: npt.NDArray[np.float32]  # [num_rows]
     seeds: list[int]  # [num_rows], 64 bits
     positions: list[int]  # [num_rows], of the token to be chosen, prompt included
-    penalties: Penalties | None
+    bias: TokenBias | None
+    allowed: list[tuple[int, torch.Tensor]]  # row, and [num_ids] int64: nothing else may be chosen
     banned: tuple[torch.Tensor, torch.Tensor] | None  # rows and token ids, [num_pairs] int64 each
+    penalties: Penalties | None
+    num_top_logprobs: list[int | None]  # [num_rows], None where no logprobs are asked for
+
+    @property
+    def changed_rows(self) -> list[int]:
+        """Rows whose logits something changes before a token is chosen."""
+        rows = {row for row, _ in self.allowed}
+        if self.bias is not None:
+            rows |= set(self.bias.rows.tolist())
+        if self.banned is not None:
+            rows |= set(self.banned[0].tolist())
+        if self.penalties is not None:
+            rows |= set(self.penalties.rows.tolist())
+        return sorted(rows)
 
     @classmethod
     def from_points(cls, points: Sequence[SamplePoint], vocab_size: int) -> SamplingBatch:
@@ -47,8 +71,11 @@ class SamplingBatch:
             min_p=np.array([each.min_p for each in params], np.float32),
             seeds=[each.seed for each in params],
             positions=[point.position for point in points],
-            penalties=_penalties(points, vocab_size),
+            bias=_bias(points, vocab_size),
+            allowed=_allowed(points, vocab_size),
             banned=_banned(points, vocab_size),
+            penalties=_penalties(points, vocab_size),
+            num_top_logprobs=[each.logprobs for each in params],
         )
 
 
@@ -116,15 +143,45 @@ def _prompt_ids(req: Req) -> npt.NDArray[np.int64]:
 def _banned(
     points: Sequence[SamplePoint], vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Until it has min_tokens, a request may not choose a token that would end it."""
     pairs = [
         (row, token_id)
         for row, point in enumerate(points)
-        if point.num_output_tokens < point.req.sampling.min_tokens
-        for token_id in point.req.stop_token_ids
+        for token_id in _banned_ids(point)
         if token_id < vocab_size
     ]
     if not pairs:
         return None
     rows, token_ids = zip(*pairs, strict=True)
     return torch.tensor(rows), torch.tensor(token_ids)
+
+
+def _banned_ids(point: SamplePoint) -> Iterator[int]:
+    """Until it has min_tokens, a request may not choose a token that would end it."""
+    req = point.req
+    if point.num_output_tokens < req.sampling.min_tokens:
+        yield from req.stop_token_ids
+    rules = req.logit_rules
+    if rules is not None:
+        yield from rules.banned_ids(point.output_tail(rules.max_prefix_len))
+
+
+def _bias(points: Sequence[SamplePoint], vocab_size: int) -> TokenBias | None:
+    parts = [
+        (np.full(len(rules.bias_ids), row, np.int64), rules.bias_ids, rules.bias_values)
+        for row, point in enumerate(points)
+        if (rules := point.req.logit_rules) is not None
+    ]
+    if not parts:
+        return None
+    rows, token_ids, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    is_known = token_ids < vocab_size
+    rows, token_ids, values = rows[is_known], token_ids[is_known], values[is_known]
+    return TokenBias(torch.from_numpy(rows), torch.from_numpy(token_ids), torch.from_numpy(values))
+
+
+def _allowed(points: Sequence[SamplePoint], vocab_size: int) -> list[tuple[int, torch.Tensor]]:
+    return [
+        (row, torch.from_numpy(rules.allowed_ids[rules.allowed_ids < vocab_size]))
+        for row, point in enumerate(points)
+        if (rules := point.req.logit_rules) is not None and len(rules.allowed_ids)
+    ]

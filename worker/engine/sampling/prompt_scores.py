@@ -1,0 +1,37 @@
+"""Logprobs of the tokens of a prompt, chunk by chunk as it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from worker.engine.sampling.row_logprobs import first_prompt_record, row_logprobs
+from worker.engine.sampling.sample_error import SampleError
+from worker.engine.schedule_batch import ScheduledReq
+
+_SLAB_ROWS = 64  # logits of a whole chunk would be the largest tensor of all
+
+
+def score_prompt(
+    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, entry: ScheduledReq
+) -> bytes | SampleError:
+    """Records of the prompt tokens behind those of this chunk, and of the first token of all.
+
+    `hidden` [num_tokens of the chunk, hidden_size].
+    """
+    req, num_top = entry.req, entry.req.num_prompt_top
+    assert num_top is not None
+    records = [first_prompt_record(req.token_ids[0], num_top)] if entry.start == 0 else []
+    next_ids = req.token_ids[entry.start + 1 : min(entry.end + 1, req.num_prompt_tokens)]
+    for start in range(0, len(next_ids), _SLAB_ROWS):
+        slab_ids = next_ids[start : start + _SLAB_ROWS]
+        logits = logits_of(hidden[start : start + len(slab_ids)]).numpy()
+        if not np.isfinite(logits.max(axis=-1)).all():
+            return SampleError.NOT_A_NUMBER
+        records += [
+            row_logprobs(row, token_id, num_top)
+            for row, token_id in zip(logits, slab_ids, strict=True)
+        ]
+    return b"".join(records)

@@ -1,0 +1,43 @@
+"""Logprobs of rows of logits: of one token each, and of the likeliest ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+FloatRow = npt.NDArray[np.float32]  # [vocab_size]
+
+
+def row_logprobs(logits: FloatRow, token_id: int, num_top: int) -> bytes:
+    """A record of `shared.logprobs`. Of equal logits the lower id comes first.
+
+    Row by row: how a sum is rounded must not depend on the rows beside it.
+    """
+    own = logits[token_id]
+    normalizer = log_sum_exp(logits)
+    rank = 1 + int(np.count_nonzero(logits > own))
+    top_ids = largest_ids(logits, num_top)
+    head = np.array([token_id, rank], "<u4").tobytes()
+    logprobs = np.concatenate([[own], logits[top_ids]]) - normalizer
+    packed = logprobs.astype("<f4").tobytes()
+    return head + packed[:4] + top_ids.astype("<u4").tobytes() + packed[4:]
+
+
+def first_prompt_record(token_id: int, num_top: int) -> bytes:
+    """Of a token that nothing precedes: it has no rank and no logprob."""
+    return np.array([token_id], "<u4").tobytes() + bytes(8 + 8 * num_top)
+
+
+def log_sum_exp(logits: FloatRow) -> float:
+    """What turns a logit into a logprob when it is subtracted."""
+    largest = logits.max()
+    return float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
+
+
+def largest_ids(logits: FloatRow, num_ids: int) -> npt.NDArray[np.int64]:
+    """Falling by logit, then rising by id."""
+    if num_ids == 0:
+        return np.empty(0, np.int64)
+    kth = len(logits) - min(num_ids, len(logits))
+    ids = np.flatnonzero(logits >= np.partition(logits, kth)[kth])
+    return ids[np.argsort(-logits[ids], kind="stable")][:num_ids]
