@@ -26,6 +26,10 @@ class MalformedMessage(ProtocolError):
     """The bytes are not MessagePack, or not of the expected type."""
 
 
+class GrammarError(JetflockError):
+    """A grammar cannot be used; the message says why."""
+
+
 class IncarnationMismatch(ConfigError):
     """The streams on the server are not the ones this configuration expects."""
 

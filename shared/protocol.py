@@ -34,6 +34,24 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     embedding: bytes = b""  # the result of a request with `pooling`: little-endian float32
 
 
+class GrammarKind(enum.StrEnum):
+    """What a grammar's text is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"  # Rust's syntax; the whole output matches
+    CHOICE = "choice"  # a JSON list of strings
+    EBNF = "ebnf"  # GBNF, as in llama.cpp, or Lark
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the output must be. A matcher is rebuilt from it and the output tokens alone."""
+
+    kind: GrammarKind
+    text: str
+    engine: str  # library and version that checked it: another may read it differently
+    whitespace: str | None = None  # of JSON: a regex for the space between tokens, "" for none
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to choose tokens, and when the engine stops. Validated by the frontend."""
 
@@ -54,6 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that never come out whole
     logprobs: int | None = None  # alternatives told with each output token; None: no logprobs
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
+    grammar: Grammar | None = None
 
 
 class PoolingKind(enum.StrEnum):

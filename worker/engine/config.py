@@ -41,6 +41,8 @@ class EngineConfig:
     """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
     max_context_len: int | None = None
     """Prompt and output together; by default the model's own limit."""
+    grammar_timeout_s: float = 10.0
+    """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None
     """CPU threads of the model; by default one for each usable core, a small model has one."""
     scripted: bool = False

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
+import msgspec
+
+from shared.protocol import Finish, FinishReason
 from shared.token_ids import unpack_token_ids
+from worker.engine.grammar.grammar_desk import GrammarDesk
+from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
 from worker.engine.step_budget import StepBudget
@@ -15,6 +21,7 @@ from worker.engine_messages import (
     AbortRequest,
     AddRequest,
     EngineCommand,
+    EngineLoad,
     EngineReady,
     FlushCache,
     RunOutput,
@@ -23,6 +30,16 @@ from worker.engine_messages import (
 )
 
 IDLE_WAIT_S = 5.0
+GRAMMAR_POLL_S = 0.002
+SIGN_OF_LIFE_S = 1.0
+
+
+class Arrival(NamedTuple):
+    """A request as it came."""
+
+    command: AddRequest
+    number: int  # order in which requests came to this engine
+    at_s: float  # of the monotonic clock
 
 
 class Engine:
@@ -36,6 +53,7 @@ class Engine:
         budget: StepBudget,
         limits: EngineReady,
         stop_check: StopCheck,
+        grammar_desk: GrammarDesk,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
@@ -43,6 +61,10 @@ class Engine:
         self._budget = budget
         self._limits = limits
         self._stop_check = stop_check
+        self._grammar_desk = grammar_desk
+        self._at_desk: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
+        self._refused: list[RunOutput] = []  # not told yet
+        self._told_at = 0.0  # of the monotonic clock
         self._num_arrivals = 0
         self._num_steps = 0
         self._is_paused = False
@@ -54,11 +76,12 @@ class Engine:
         while True:
             for command in self._channel.poll(self._wait_s(until_idle)):
                 self._handle(command)
+            self._take_seated()
             if self._can_step:
                 self.step()
-            elif self._has_news:
+            elif self._has_news or self._owes_sign_of_life:
                 self._send([])
-            elif until_idle and not self._scheduler.has_work:
+            elif until_idle and not self._has_work:
                 return
 
     def step(self) -> None:
@@ -81,7 +104,18 @@ class Engine:
     def _wait_s(self, until_idle: bool) -> float:
         if self._can_step or self._has_news:
             return 0.0
-        return 0.0 if until_idle and not self._scheduler.has_work else IDLE_WAIT_S
+        if self._at_desk:
+            return GRAMMAR_POLL_S
+        return 0.0 if until_idle and not self._has_work else IDLE_WAIT_S
+
+    @property
+    def _has_work(self) -> bool:
+        return self._scheduler.has_work or bool(self._at_desk)
+
+    @property
+    def _owes_sign_of_life(self) -> bool:
+        """A grammar that is compiled is progress, and looks like a hang to those who wait."""
+        return bool(self._at_desk) and time.monotonic() - self._told_at > SIGN_OF_LIFE_S
 
     def _handle(self, command: EngineCommand) -> None:
         match command:
@@ -89,6 +123,8 @@ class Engine:
                 self._add(command)
             case AbortRequest(run_id=run_id):
                 self._scheduler.abort(run_id)
+                self._grammar_desk.abandon(run_id)
+                self._at_desk.pop(run_id, None)
                 self._has_news = True
             case SetPaused(paused=paused):
                 self._is_paused = paused
@@ -97,22 +133,58 @@ class Engine:
                 self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
-        req = Req(
-            command.run_id,
-            unpack_token_ids(command.prompt_ids),
-            unpack_token_ids(command.output_ids),
-            command.sampling,
-            command.priority,
-            self._num_arrivals,
-            self._stop_check,
-            command.namespace,
-            time.monotonic(),
-        )
+        arrival = Arrival(command, self._num_arrivals, time.monotonic())
         self._num_arrivals += 1
-        self._scheduler.add(req)
         self._has_news = True
+        grammar = command.sampling.grammar
+        if grammar is None:
+            self._admit(arrival)
+            return
+        self._at_desk[command.run_id] = arrival
+        self._grammar_desk.wait_for(command.run_id, grammar, unpack_token_ids(command.output_ids))
+
+    def _take_seated(self) -> None:
+        """Requests whose grammar is ready go where they would have been without one."""
+        for seated in self._grammar_desk.take_seated() if self._at_desk else ():
+            arrival = self._at_desk.pop(seated.run_id)
+            self._has_news = True
+            if seated.matcher is None:
+                finish = Finish(FinishReason.ERROR, message=seated.error)
+                self._refused.append(RunOutput(seated.run_id, [], finish))
+            else:
+                self._admit(arrival, seated.matcher)
+
+    def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
+        command = arrival.command
+        self._scheduler.add(
+            Req(
+                command.run_id,
+                unpack_token_ids(command.prompt_ids),
+                unpack_token_ids(command.output_ids),
+                command.sampling,
+                command.priority,
+                arrival.number,
+                self._stop_check,
+                command.namespace,
+                arrival.at_s,
+                matcher,
+            )
+        )
 
     def _send(self, outputs: list[RunOutput]) -> None:
-        outputs = self._scheduler.take_ended() + outputs
+        ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
-        self._channel.send(StepOutput(self._num_steps, outputs, self._scheduler.load()))
+        self._told_at = time.monotonic()
+        self._channel.send(StepOutput(self._num_steps, ended + outputs, self._load()))
+
+    def _load(self) -> EngineLoad:
+        load = self._scheduler.load()
+        if not self._at_desk:
+            return load
+        at_desk = [arrival.command for arrival in self._at_desk.values()]
+        num_tokens = sum(len(each.prompt_ids) + len(each.output_ids) for each in at_desk) // 4
+        return msgspec.structs.replace(
+            load,
+            num_waiting=load.num_waiting + len(at_desk),
+            num_waiting_tokens=load.num_waiting_tokens + num_tokens,
+        )

@@ -12,6 +12,9 @@ from shared.protocol import SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.grammar.grammar_desk import GrammarDesk
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.grammar.llguidance_backend import LLGuidanceBackend
 from worker.engine.host_limits import num_usable_cores
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
@@ -52,19 +55,26 @@ class EngineLoader:
         with torch.inference_mode():
             model = self._load_model(model_config, dtype, max_context_len)
         pool = self._make_pool(model_config, dtype)
+        grammars = LLGuidanceBackend(
+            Path(self._config.model_path),
+            model_config.vocab_size,
+            model_config.eos_token_ids,
+            num_usable_cores(),
+        )
         budget = StepBudget(
             self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
         )
         self._tell("warm up", 1.0)
         num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
-        warm_up_books = self._make_books(model, model_config, pool, max_context_len)
+        warm_up_books = self._make_books(model, model_config, pool, max_context_len, grammars)
         _warm_up(*warm_up_books, budget, num_warm_up_tokens)
         return Engine(
             self._channel,
-            *self._make_books(model, model_config, pool, max_context_len),
+            *self._make_books(model, model_config, pool, max_context_len, grammars),
             budget,
             self._limits(model_config, pool, max_context_len),
             StopCheck(model_config.eos_token_ids, max_context_len),
+            GrammarDesk(grammars, self._config.grammar_timeout_s),
         )
 
     def _load_model(
@@ -94,7 +104,12 @@ class EngineLoader:
         )
 
     def _make_books(
-        self, model: Model, model_config: ModelConfig, pool: KVCachePool, max_context_len: int
+        self,
+        model: Model,
+        model_config: ModelConfig,
+        pool: KVCachePool,
+        max_context_len: int,
+        grammars: GrammarBackend,
     ) -> tuple[Scheduler, ModelRunner]:
         """A scheduler with empty books, and the runner that reads them."""
         max_running, vocab_size = self._config.max_running, model_config.vocab_size
@@ -109,7 +124,7 @@ class EngineLoader:
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
             ),
-            ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size),
+            ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size, grammars),
         )
 
     def _limits(

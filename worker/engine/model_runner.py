@@ -10,6 +10,7 @@ import torch
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.sampling.prompt_scores import score_prompt
@@ -47,12 +48,14 @@ class ModelRunner:
         kv_cache_pool: KVCachePool,
         req_to_token: ReqToTokenPool,
         vocab_size: int,
+        grammars: GrammarBackend | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
         self._vocab_size = vocab_size
+        self._grammars = grammars
         self._sampler = Sampler(vocab_size)
 
     @torch.inference_mode()
@@ -69,7 +72,7 @@ class ModelRunner:
         if not points:
             return DoneStep(StepResult([], prompt_logprobs=prompt_logprobs))
         logits = self._model.logits(hidden[forward_batch.sample_idx])
-        sampling = SamplingBatch.from_points(points, self._vocab_size)
+        sampling = SamplingBatch.from_points(points, self._vocab_size, self._grammars)
         samples = self._sampler.forward(logits, sampling)
         return DoneStep(StepResult(samples.token_ids, samples.logprobs, prompt_logprobs))
 

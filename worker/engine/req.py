@@ -6,7 +6,8 @@ import array
 import enum
 from collections.abc import Sequence
 
-from shared.protocol import Finish, SamplingParams
+from shared.protocol import Finish, FinishReason, SamplingParams
+from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
@@ -41,6 +42,7 @@ class Req:
         stop_check: StopCheck,
         namespace: bytes = b"",
         arrived_at_s: float = 0.0,
+        matcher: GrammarMatcher | None = None,
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
@@ -60,6 +62,7 @@ class Req:
         # A request that comes with output has them in the log.
         self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
         self._prompt_logprobs = bytearray()
+        self.matcher = matcher  # has read the output so far
         self._stop_check = stop_check
         self._num_counted = 0
         # Of the KV ledger:
@@ -94,20 +97,36 @@ class Req:
         """The highest is retracted first."""
         return self.priority, -self.num_output_tokens, self.arrival
 
+    @property
+    def early_end_ids(self) -> frozenset[int]:
+        """The tokens that would end it now, against `min_tokens` or `ignore_eos`."""
+        is_early = self.num_output_tokens < self.sampling.min_tokens
+        early_ids = self.stop_token_ids if is_early else frozenset[int]()
+        return early_ids | self._stop_check.eos_token_ids if self.sampling.ignore_eos else early_ids
+
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
+        if self.matcher is not None:
+            self.matcher.accept(token_id)
 
     def finish_by_tokens(self) -> Finish | None:
         """Whether the tokens so far end it; not before its prompt logprobs are made."""
         if self.num_prompt_top is not None:
             return None
-        return self._stop_check.finish_of(
+        ending = self._stop_check.finish_of(
             self.sampling,
             self.stop_token_ids,
             self.num_prompt_tokens,
             self.num_output_tokens,
             self.token_ids[-1],
         )
+        if self.matcher is None:
+            return ending
+        if self.matcher.error:
+            return Finish(FinishReason.ERROR, message=f"the grammar stops: {self.matcher.error}")
+        if self.matcher.is_terminated and (ending is None or ending.reason is FinishReason.LENGTH):
+            return Finish(FinishReason.STOP)
+        return ending
 
     def add_prompt_logprobs(self, start: int, records: bytes) -> None:
         """Of a prefill chunk that begins at `start`; a retraction begins them anew."""

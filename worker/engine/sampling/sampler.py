@@ -102,6 +102,8 @@ def _change(logits: torch.Tensor, batch: SamplingBatch) -> list[int]:
         logits[row, token_ids] = allowed
     if batch.banned is not None:
         logits[batch.banned] = -torch.inf
+    if batch.grammar_masks is not None:
+        batch.grammar_masks.apply(logits)
     if batch.penalties is not None:
         _apply_penalties(logits, batch.penalties)
     return batch.changed_rows

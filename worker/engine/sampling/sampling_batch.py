@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.grammar.grammar_masks import GrammarMasks, grammar_masks
+from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.req import Req
 from worker.engine.sampling.sample_point import SamplePoint
 
@@ -46,6 +48,7 @@ class SamplingBatch:
     bias: TokenBias | None
     allowed: list[tuple[int, torch.Tensor]]  # row, and [num_ids] int64: nothing else may be chosen
     banned: tuple[torch.Tensor, torch.Tensor] | None  # rows and token ids, [num_pairs] int64 each
+    grammar_masks: GrammarMasks | None
     penalties: Penalties | None
     num_top_logprobs: list[int | None]  # [num_rows], None where no logprobs are asked for
 
@@ -57,12 +60,20 @@ class SamplingBatch:
             rows |= set(self.bias.rows.tolist())
         if self.banned is not None:
             rows |= set(self.banned[0].tolist())
+        if self.grammar_masks is not None:
+            rows |= set(self.grammar_masks.rows)
         if self.penalties is not None:
             rows |= set(self.penalties.rows.tolist())
         return sorted(rows)
 
     @classmethod
-    def from_points(cls, points: Sequence[SamplePoint], vocab_size: int) -> SamplingBatch:
+    def from_points(
+        cls,
+        points: Sequence[SamplePoint],
+        vocab_size: int,
+        grammars: GrammarBackend | None = None,
+    ) -> SamplingBatch:
+        """`grammars` made the matchers of those requests that have one."""
         params = [point.req.sampling for point in points]
         return cls(
             temperature=np.array([each.temperature for each in params], np.float32),
@@ -74,6 +85,7 @@ class SamplingBatch:
             bias=_bias(points, vocab_size),
             allowed=_allowed(points, vocab_size),
             banned=_banned(points, vocab_size),
+            grammar_masks=None if grammars is None else grammar_masks(points, grammars, vocab_size),
             penalties=_penalties(points, vocab_size),
             num_top_logprobs=[each.logprobs for each in params],
         )
@@ -156,9 +168,12 @@ def _banned(
 
 
 def _banned_ids(point: SamplePoint) -> Iterator[int]:
-    """Until it has min_tokens, a request may not choose a token that would end it."""
+    """Until it has min_tokens, a request may not choose a token that would end it.
+
+    A grammar takes care of that itself: its output may be complete before.
+    """
     req = point.req
-    if point.num_output_tokens < req.sampling.min_tokens:
+    if req.matcher is None and point.num_output_tokens < req.sampling.min_tokens:
         yield from req.stop_token_ids
     rules = req.logit_rules
     if rules is not None:

@@ -1,0 +1,54 @@
+"""The seam to a grammar library: compile a grammar, then follow one output through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.protocol import Grammar
+
+Bitmask = npt.NDArray[np.int32]  # [num_rows, ceil(vocab_size / 32)]; bit i % 32 of word i // 32
+
+
+class GrammarMatcher(Protocol):
+    """Where one output stands in its grammar: a function of its tokens alone."""
+
+    @property
+    def error(self) -> str:
+        """Why nothing can follow any more; "" while all is well."""
+        ...
+
+    @property
+    def is_terminated(self) -> bool:
+        """The output is complete, and nothing but an end-of-turn token may follow."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a token. False when it may not come here: `error` says why, for ever."""
+        ...
+
+
+class CompiledGrammar(Protocol):
+    """A grammar, ready for any number of outputs."""
+
+    def matcher(self) -> GrammarMatcher:
+        """At the start of an output."""
+        ...
+
+
+class GrammarBackend(Protocol):
+    """A grammar library with the model's vocabulary. `compile` is called in threads."""
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Raises GrammarError."""
+        ...
+
+    def fill_masks(self, matchers: Sequence[GrammarMatcher], bitmask: Bitmask) -> None:
+        """Row i gets the tokens that may come next at matcher i, which this backend made.
+
+        An end-of-turn token is among them exactly when the output may end here.
+        """
+        ...

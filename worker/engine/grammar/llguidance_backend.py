@@ -1,0 +1,106 @@
+"""Grammars by llguidance: compiled in a millisecond, lexer states made as outputs meet them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+from shared.errors import ConfigError, GrammarError
+from shared.grammar_source import grammar_source, parser_limits
+from shared.protocol import Grammar
+from shared.tokenizer_bundle import TokenizerBundle
+from worker.engine.grammar.grammar_matcher import Bitmask, GrammarMatcher
+
+MAX_ERROR_CHARS = 300
+MIN_PARALLEL_ROWS = 8  # fewer masks are filled before a pool of threads has woken up
+
+
+class LLGuidanceMatcher:
+    """One output in a grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self.inner = matcher
+
+    @property
+    def error(self) -> str:
+        return error_of(self.inner)
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.inner.is_stopped()
+
+    def accept(self, token_id: int) -> bool:
+        return self.inner.consume_token(token_id)
+
+
+class LLGuidanceGrammar:
+    """A compiled grammar. Its matchers share the lexer states that any of them has met."""
+
+    def __init__(self, prototype: LLMatcher) -> None:
+        self._prototype = prototype
+
+    def matcher(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._prototype.deep_copy())
+
+
+class LLGuidanceBackend:
+    """llguidance with the vocabulary of one model, which is read when the first grammar comes."""
+
+    def __init__(
+        self, model_path: Path, vocab_size: int, eos_token_ids: Sequence[int], num_threads: int
+    ) -> None:
+        self._model_path = model_path
+        self._vocab_size = vocab_size
+        self._eos_token_ids = list(eos_token_ids)
+        self._executor = LLExecutor(num_threads) if num_threads > 1 else None
+        self._tokenizer: LLTokenizer | None = None
+        self._loading = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> LLGuidanceGrammar:
+        """Raises GrammarError."""
+        prototype = LLMatcher(
+            self._loaded_tokenizer(), grammar_source(grammar), limits=parser_limits(), log_level=0
+        )
+        if prototype.is_error():
+            raise GrammarError(error_of(prototype))
+        prototype.compute_bitmask()  # the slowest mask is the first
+        return LLGuidanceGrammar(prototype)
+
+    def fill_masks(self, matchers: Sequence[GrammarMatcher], bitmask: Bitmask) -> None:
+        """Row i for matcher i. A matcher with an error gets the end-of-turn tokens alone."""
+        assert bitmask.flags.c_contiguous
+        assert len(matchers) <= len(bitmask)
+        address, row_bytes = bitmask.ctypes.data, bitmask.strides[0]
+        inner = [_inner(matcher) for matcher in matchers]
+        if self._executor is not None and len(inner) >= MIN_PARALLEL_ROWS:
+            rows = [(matcher, row) for row, matcher in enumerate(inner)]
+            self._executor.unsafe_compute_mask_ptr(rows, address, row_bytes, len(bitmask))
+            return
+        for row, matcher in enumerate(inner):
+            matcher.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
+
+    def _loaded_tokenizer(self) -> LLTokenizer:
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = self._load_tokenizer()
+            return self._tokenizer
+
+    def _load_tokenizer(self) -> LLTokenizer:
+        try:
+            text = TokenizerBundle.from_model_dir(self._model_path).tokenizer().to_str()
+            return LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._eos_token_ids)
+        except (ConfigError, ValueError) as exc:
+            raise GrammarError(f"the model's tokenizer does not fit grammars: {exc}") from exc
+
+
+def error_of(matcher: LLMatcher) -> str:
+    """What went wrong, on one short line; "" when nothing did."""
+    return " ".join(matcher.get_error().split("<state>")[0].split())[:MAX_ERROR_CHARS]
+
+
+def _inner(matcher: GrammarMatcher) -> LLMatcher:
+    assert isinstance(matcher, LLGuidanceMatcher)
+    return matcher.inner
