@@ -14,13 +14,21 @@ class EngineCounters:
             metrics.prefix_cache_queries,
             metrics.prefix_cache_hits,
             metrics.num_preemptions,
+            metrics.num_drafted,
+            metrics.num_accepted,
         )
-        self._told = (0, 0, 0)
+        self._told = (0,) * len(self._counters)
 
     def update(self, load: EngineLoad) -> None:
-        values = (load.num_prefix_queries, load.num_prefix_hits, load.num_preemptions)
+        values = (
+            load.num_prefix_queries,
+            load.num_prefix_hits,
+            load.num_preemptions,
+            load.num_drafted,
+            load.num_accepted,
+        )
         if any(value < told for value, told in zip(values, self._told, strict=True)):
-            self._told = (0, 0, 0)  # another engine, which begins with nothing
+            self._told = (0,) * len(values)  # another engine, which begins with nothing
         for counter, value, told in zip(self._counters, values, self._told, strict=True):
             counter.inc(value - told)
         self._told = values

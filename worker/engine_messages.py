@@ -70,6 +70,8 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_preemptions: int  # since start
     num_prefix_queries: int  # prompt tokens looked up in the prefix cache, since start
     num_prefix_hits: int  # of which were found
+    num_drafted: int = 0  # tokens guessed, since start
+    num_accepted: int = 0  # of which were right
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag="step"):

@@ -33,6 +33,10 @@ class WorkerMetrics:
             "prefix_cache_hits", "Prompt tokens that came from the prefix cache."
         )
         self.num_preemptions = counter("num_preemptions", "Requests retracted for want of pages.")
+        self.num_drafted = counter("spec_decode_num_draft_tokens", "Tokens guessed by --speculate.")
+        self.num_accepted = counter(
+            "spec_decode_num_accepted_tokens", "Guessed tokens that were right."
+        )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests taken.")
         self.requests_taken = counter("requests_taken", "Requests claimed.")
         self.requests_resumed = counter("requests_resumed", "Requests taken over with tokens.")

@@ -9,6 +9,7 @@ import msgspec
 
 from shared.errors import ConfigError
 
+SpeculateName = Literal["off", "ngram"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 
 
@@ -45,6 +46,14 @@ class EngineConfig:
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None
     """CPU threads of the model; by default one for each usable core, a small model has one."""
+    speculate: SpeculateName = "off"
+    """Guess tokens for a step to confirm; ngram: what followed the same words in the request."""
+    num_draft_tokens: int = 8
+    """Guesses of a request in a step, at most."""
+    min_ngram_len: int = 2
+    """Tokens at the end that must have occurred before, at least."""
+    max_ngram_len: int = 4
+    """Of several occurrences the longest counts, up to this many tokens."""
     scripted: bool = False
     """No model: tokens made from a hash, at a given pace. For tests and benchmarks."""
     scripted_prefill_s: float = 0.0
@@ -71,7 +80,13 @@ class EngineConfig:
 
     def check(self) -> None:
         """Raises ConfigError for a value that no engine can run with."""
-        for name in ("max_running", "max_step_tokens", "page_size"):
+        for name in (
+            "max_running",
+            "max_step_tokens",
+            "page_size",
+            "num_draft_tokens",
+            "min_ngram_len",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("num_kv_tokens", "kv_memory_bytes", "max_context_len", "num_threads"):
@@ -80,6 +95,11 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if not self.priority_aging_s > 0:
             raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
+        if self.max_ngram_len < self.min_ngram_len:
+            raise ConfigError(
+                f"max_ngram_len={self.max_ngram_len} is less than "
+                f"min_ngram_len={self.min_ngram_len}"
+            )
         if self.max_running > self.max_step_tokens:
             raise ConfigError(
                 f"max_step_tokens={self.max_step_tokens} leaves no token for each of "

@@ -28,6 +28,7 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.registry import read_model_config
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
+from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_budget import StepBudget
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
@@ -123,9 +124,16 @@ class EngineLoader:
                 vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
+                self._make_drafter(),
             ),
             ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size, grammars),
         )
+
+    def _make_drafter(self) -> NgramDrafter | None:
+        config = self._config
+        if config.speculate == "off":
+            return None
+        return NgramDrafter(config.num_draft_tokens, config.min_ngram_len, config.max_ngram_len)
 
     def _limits(
         self, model_config: ModelConfig, pool: KVCachePool, max_context_len: int

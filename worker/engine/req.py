@@ -52,6 +52,7 @@ class Req:
         self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)
         self.num_prompt_tokens = len(prompt_ids)
+        self.max_num_tokens = stop_check.max_num_tokens(sampling, len(prompt_ids))
         self.token_ids = array.array("I", prompt_ids)  # prompt and output
         self.token_ids.extend(output_ids)
         self.status = ReqStatus.WAITING

@@ -29,6 +29,12 @@ class ScheduledReq:
         """From the first token that is not computed."""
         return cls(req, req.num_computed, end, num_samples=int(end == req.num_tokens))
 
+    @classmethod
+    def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
+        """Of a request that decodes: its last token, and guesses of the next ones."""
+        end = req.num_tokens + len(draft_ids)
+        return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
+
     @property
     def num_tokens(self) -> int:
         return self.end - self.start

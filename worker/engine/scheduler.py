@@ -14,6 +14,7 @@ from worker.engine.req import Req, ReqStatus
 from worker.engine.reserve_ratio import ReserveRatio
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_result import StepResult
 from worker.engine.waiting_queue import DEFAULT_AGING_S, WaitingQueue
 from worker.engine_messages import EngineLoad, RunOutput
@@ -36,8 +37,10 @@ class Scheduler:
         vocab_size: int,
         policy: SchedulePolicy = "fcfs",
         aging_s: float = DEFAULT_AGING_S,
+        drafter: NgramDrafter | None = None,
     ) -> None:
         self._ledger = ledger
+        self._drafter = drafter
         self._vocab_size = vocab_size
         self._max_running = max_running
         self._max_context_len = max_context_len
@@ -82,8 +85,8 @@ class Scheduler:
         num_preemptions = self._num_preemptions
         self._make_room_for_decodes()
         while True:
-            entries = self._plan_decodes()
-            num_left = token_budget - len(entries)
+            entries = self._plan_decodes(token_budget)
+            num_left = token_budget - sum(entry.num_tokens for entry in entries)
             adder = PrefillAdder(self._ledger, self._running, num_left, self._reserve_ratio.value)
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
             entries += adder.entries
@@ -110,6 +113,9 @@ class Scheduler:
             if entry_samples:
                 self._pending_prefixes.discard(req)
                 outputs.append(self._take_samples(entry, entry_samples))
+            if entry.draft_ids and self._drafter is not None:
+                num_accepted = max(0, len(outputs[-1].token_ids) - 1)
+                self._drafter.on_result(req, len(entry.draft_ids), num_accepted)
             if entry.is_prefill and req.status is ReqStatus.RUNNING:
                 self._ledger.commit(req)
         self._reserve_ratio.on_step()
@@ -133,6 +139,8 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             num_prefix_queries=ledger.num_prefix_queries,
             num_prefix_hits=ledger.num_prefix_hits,
+            num_drafted=self._drafter.num_drafted if self._drafter else 0,
+            num_accepted=self._drafter.num_accepted if self._drafter else 0,
         )
 
     def check_integrity(self) -> None:
@@ -179,12 +187,25 @@ class Scheduler:
             if req.is_decoding
         )
 
-    def _plan_decodes(self) -> list[ScheduledReq]:
+    def _plan_decodes(self, token_budget: int) -> list[ScheduledReq]:
+        reqs = [req for req in self._running if req.is_decoding]
+        for req in reqs:
+            self._ledger.extend(req, req.num_tokens)
+        if self._drafter is not None:
+            return self._plan_drafts(self._drafter, reqs, token_budget)
+        return [ScheduledReq.up_to(req, req.num_tokens) for req in reqs]
+
+    def _plan_drafts(
+        self, drafter: NgramDrafter, reqs: list[Req], token_budget: int
+    ) -> list[ScheduledReq]:
         entries: list[ScheduledReq] = []
-        for req in self._running:
-            if req.is_decoding:
-                self._ledger.extend(req, req.num_tokens)
-                entries.append(ScheduledReq.up_to(req, req.num_tokens))
+        num_left = drafter.step_budget(len(reqs), token_budget - len(reqs))
+        for req in reqs:
+            max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
+            draft_ids = drafter.draft(req, min(num_left, max_end - req.num_tokens))
+            self._ledger.extend(req, req.num_tokens + len(draft_ids))
+            entries.append(ScheduledReq.drafting(req, draft_ids))
+            num_left -= len(draft_ids)
         return entries
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
@@ -288,6 +309,8 @@ class Scheduler:
             self._running.remove(req)
         req.status = ReqStatus.FINISHED
         del self._reqs[req.run_id]
+        if self._drafter is not None:
+            self._drafter.forget(req)
 
 
 def _with_cached_tokens(finish: Finish, req: Req) -> Finish:

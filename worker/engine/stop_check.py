@@ -19,6 +19,10 @@ class StopCheck:
         stop_ids = frozenset(sampling.stop_token_ids)
         return stop_ids if sampling.ignore_eos else stop_ids | self.eos_token_ids
 
+    def max_num_tokens(self, sampling: SamplingParams, num_prompt_tokens: int) -> int:
+        """Prompt and output together; then it is over at the latest."""
+        return min(num_prompt_tokens + sampling.max_tokens, self.max_context_len)
+
     def finish_of(
         self,
         sampling: SamplingParams,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shared.protocol import SamplingParams
 from worker.engine.admission_order import SchedulePolicy
@@ -13,8 +13,11 @@ from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.scheduler import Scheduler
+from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_result import DoneStep, StepResult
 from worker.engine.stop_check import StopCheck
+
+Model = Callable[[Sequence[int]], int]
 
 VOCAB_SIZE = 50
 NAN_TOKEN = 49  # a prompt that ends in it breaks the model
@@ -25,11 +28,18 @@ def next_token(token_ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(token_ids)) % (VOCAB_SIZE - 1)
 
 
+def looping_token(token_ids: Sequence[int]) -> int:
+    """One of four, by the last two tokens alone, but for every seventh."""
+    hiccup = b"!" if len(token_ids) % 7 == 0 else b""
+    return zlib.crc32(bytes(token_ids[-2:]) + hiccup) % 4
+
+
 class FakeRunner:
     """Writes each token's prefix into its slot, and finds every slot of a request as written."""
 
-    def __init__(self, ledger: KVLedger) -> None:
+    def __init__(self, ledger: KVLedger, model: Model) -> None:
         self._ledger = ledger
+        self._model = model
         self._slots: dict[int, int] = {}  # slot -> hash of the tokens up to it
         self.num_steps = 0
         self.max_tokens_seen = 0
@@ -45,7 +55,7 @@ class FakeRunner:
             for position in range(entry.end):
                 slot = self._slot(entry.req, position)
                 assert self._slots.get(slot) == _prefix_hash(entry, position)
-        return DoneStep(StepResult([_sample(point) for point in batch.sample_points]))
+        return DoneStep(StepResult([_sample(point, self._model) for point in batch.sample_points]))
 
     def _wipe(self, pages: Sequence[int]) -> None:
         size = self._ledger.page_size
@@ -65,11 +75,11 @@ def _prefix_hash(entry: ScheduledReq, position: int) -> int:
     return hash(entry.req.namespace + bytes(token_ids[: position + 1]))
 
 
-def _sample(point: SamplePoint) -> int | SampleError:
+def _sample(point: SamplePoint, model: Model) -> int | SampleError:
     token_ids = [*point.req.token_ids, *point.draft_ids]
     assert len(token_ids) == point.position
     is_broken = token_ids[-1] == NAN_TOKEN
-    return SampleError.NOT_A_NUMBER if is_broken else next_token(token_ids)
+    return SampleError.NOT_A_NUMBER if is_broken else model(token_ids)
 
 
 class Stage:
@@ -85,11 +95,16 @@ class Stage:
         max_context_len: int = 64,
         eos_token_ids: Sequence[int] = (),
         policy: SchedulePolicy = "fcfs",
+        model: Model = next_token,
+        drafter: NgramDrafter | None = None,
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
-        self.scheduler = Scheduler(self.ledger, max_running, max_context_len, VOCAB_SIZE, policy)
+        self.scheduler = Scheduler(
+            self.ledger, max_running, max_context_len, VOCAB_SIZE, policy, drafter=drafter
+        )
         self.max_step_tokens = max_step_tokens
-        self.runner = FakeRunner(self.ledger)
+        self.model = model
+        self.runner = FakeRunner(self.ledger, model)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
         self.tokens: dict[int, list[int]] = {}
         self.finishes: dict[int, object] = {}
@@ -154,8 +169,10 @@ class Stage:
             self.finishes[run_id] = finish
 
 
-def expected_output(prompt_ids: Sequence[int], num_tokens: int) -> list[int]:
+def expected_output(
+    prompt_ids: Sequence[int], num_tokens: int, model: Model = next_token
+) -> list[int]:
     token_ids = list(prompt_ids)
     for _ in range(num_tokens):
-        token_ids.append(next_token(token_ids))
+        token_ids.append(model(token_ids))
     return token_ids[len(prompt_ids) :]

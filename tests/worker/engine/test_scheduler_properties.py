@@ -15,7 +15,14 @@ from hypothesis.stateful import (
 )
 
 from shared.protocol import Finish, FinishReason
-from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output
+from tests.worker.engine.fake_runner import (
+    NAN_TOKEN,
+    Stage,
+    expected_output,
+    looping_token,
+    next_token,
+)
+from worker.engine.speculation.ngram_drafter import NgramDrafter
 
 MAX_CONTEXT_LEN = 40
 
@@ -36,14 +43,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size=st.integers(1, 4),
         max_running=st.integers(1, 5),
         extra_tokens=st.integers(0, 12),
+        speculates=st.booleans(),
     )
-    def start(self, num_pages: int, page_size: int, max_running: int, extra_tokens: int) -> None:
+    def start(
+        self,
+        num_pages: int,
+        page_size: int,
+        max_running: int,
+        extra_tokens: int,
+        speculates: bool,
+    ) -> None:
         self.stage = Stage(
             num_pages=num_pages,
             page_size=page_size,
             max_running=max_running,
             max_step_tokens=max_running + extra_tokens,
             max_context_len=MAX_CONTEXT_LEN,
+            model=looping_token if speculates else next_token,
+            drafter=NgramDrafter(4, 1, 2) if speculates else None,
         )
 
     @rule(
@@ -54,7 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def add(self, prompt: list[int], num_resumed: int, max_tokens: int, priority: int) -> None:
         run_id = len(self.prompts)
-        output = expected_output(prompt, min(num_resumed, max_tokens))
+        output = self._expected_output(prompt, min(num_resumed, max_tokens))
         self.prompts[run_id] = prompt
         self.resumed[run_id] = len(output)
         self.max_tokens[run_id] = max_tokens
@@ -92,13 +109,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _check_run(self, run_id: int) -> None:
         tokens = self.stage.tokens[run_id]
         prompt = self.prompts[run_id]
-        assert tokens == expected_output(prompt, len(tokens))
+        assert tokens == self._expected_output(prompt, len(tokens))
         if run_id in self.aborted:
             assert run_id not in self.stage.finishes
             return
         finish = self.stage.finishes[run_id]
         assert isinstance(finish, Finish)
         assert (finish.reason, len(tokens)) == self._expected_end(run_id)
+
+    def _expected_output(self, prompt: list[int], num_tokens: int) -> list[int]:
+        return expected_output(prompt, num_tokens, self.stage.model)
 
     def _expected_end(self, run_id: int) -> tuple[FinishReason, int]:
         prompt, num_resumed = self.prompts[run_id], self.resumed[run_id]

@@ -13,6 +13,7 @@ from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
+MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together
 MIN_MATRIX_ROWS = 4  # fewer, and float32 takes another kernel that rounds differently
 MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
 
@@ -58,7 +59,7 @@ class TorchAttentionBackend:
         page, offset = batch.out_loc // page_size, batch.out_loc % page_size
         head_start = (page[:, None] * self._num_kv_heads + heads) * page_size
         self._write_idx = (head_start + offset[:, None]).view(-1)
-        self._groups = [*self._decode_groups(batch), *self._extend_groups(batch)]
+        self._groups = [*self._short_groups(batch), *self._extend_groups(batch)]
         self._is_one_group = len(self._groups) == 1  # then it has all tokens, in their order
 
     def forward(
@@ -115,20 +116,24 @@ class TorchAttentionBackend:
         num_matrices = group.num_reqs * self._num_kv_heads
         return gathered.view(num_matrices, -1, self._head_dim)
 
-    def _decode_groups(self, batch: ForwardBatch) -> list[_Group]:
-        """Rows of one token, together with rows of about the same length: little is padded."""
-        buckets: dict[int, list[int]] = {}
+    def _short_groups(self, batch: ForwardBatch) -> list[_Group]:
+        """Rows of a few tokens, with rows of as many and about as long: little is padded."""
+        buckets: dict[tuple[int, int], list[int]] = {}
         for row, query_len in enumerate(batch.query_lens):
-            if query_len == 1:
+            if query_len <= MAX_SHORT_ROWS:
                 num_pages = self._num_pages(batch.seq_lens[row])
-                buckets.setdefault(num_pages.bit_length(), []).append(row)
+                buckets.setdefault((query_len, num_pages.bit_length()), []).append(row)
         token_starts = _starts(batch.query_lens)
         groups = []
-        for rows in buckets.values():
+        for (query_len, _), rows in buckets.items():
+            queries = torch.arange(query_len)
             seq_lens = torch.tensor([batch.seq_lens[row] for row in rows])
             page_table = batch.page_table[rows, : self._num_pages(int(seq_lens.max()))]
-            tokens = torch.tensor([token_starts[row] for row in rows])
-            groups.append(self._group(tokens, page_table, seq_lens.view(-1, 1) - 1))
+            starts = torch.tensor([token_starts[row] for row in rows])
+            tokens = (starts[:, None] + queries).view(-1)
+            groups.append(
+                self._group(tokens, page_table, (seq_lens - query_len)[:, None] + queries)
+            )
         return groups
 
     def _extend_groups(self, batch: ForwardBatch) -> list[_Group]:
@@ -138,7 +143,7 @@ class TorchAttentionBackend:
         for row, (query_len, seq_len) in enumerate(
             zip(batch.query_lens, batch.seq_lens, strict=True)
         ):
-            if query_len == 1:
+            if query_len <= MAX_SHORT_ROWS:
                 continue
             for start in range(0, query_len, EXTEND_ROWS):
                 end = min(start + EXTEND_ROWS, query_len)

@@ -1,0 +1,1 @@
+"""Guessing tokens, so that one step can confirm several."""

@@ -1,0 +1,41 @@
+"""How much one request should guess, by how its guesses fared."""
+
+from __future__ import annotations
+
+MAX_WAIT = 32  # steps
+
+
+class DraftPace:
+    """More drafts after a step that confirmed all of them, fewer after one that did not.
+
+    After a step that confirmed none, some steps go without: their number doubles each time.
+    """
+
+    def __init__(self, max_drafts: int) -> None:
+        self._max_drafts = max_drafts
+        self._num_drafts = max_drafts
+        self._num_waits = 0  # of the last wait
+        self._num_waits_left = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self._num_waits_left == 0
+
+    def next_num_drafts(self) -> int:
+        """For the step that is being planned; counts as one step."""
+        if self.is_due:
+            return self._num_drafts
+        self._num_waits_left -= 1
+        return 0
+
+    def on_result(self, num_drafted: int, num_accepted: int) -> None:
+        if num_accepted == 0:
+            self._num_waits = min(MAX_WAIT, max(1, 2 * self._num_waits))
+            self._num_waits_left = self._num_waits
+            self._num_drafts = max(1, self._num_drafts // 2)
+            return
+        self._num_waits = 0
+        if num_accepted == num_drafted:
+            self._num_drafts = min(self._max_drafts, 2 * self._num_drafts)
+        else:
+            self._num_drafts = num_accepted + 1
