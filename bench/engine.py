@@ -1,13 +1,14 @@
 """`make bench-engine`: how fast an engine is on this CPU, ours alone or beside its peers.
 
 Token ids in, token ids out, greedy, end-of-text ignored; every engine is a process of its own with
-the same weights, prompts and number of threads. In each round the engines take turns, workload by
-workload, so that a noisy neighbour meets all of them. Each round has prompts of its own: nothing
-comes from a prefix cache but what the workload itself shares.
+the same weights, prompts and number of threads. Ours is the process that a worker starts, driven
+over the same channel. In each round the engines take turns, workload by workload, so that a noisy
+neighbour meets all of them; those that wait for their turn are stopped. Each round has prompts of
+its own: nothing comes from a prefix cache but what the workload itself shares.
 
     make bench-engine ARGS='--only W1,W4 --repeats 5'
-    bench/peers/setup.sh transformers .data/peers
-    make bench-engine ARGS='--peers transformers'
+    for peer in transformers vllm openvino llamacpp; do bench/peers/setup.sh $peer .data/peers; done
+    make bench-engine ARGS='--peers transformers,vllm,openvino,llamacpp'
 
 TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
 processes of an engine. The roofline is explained in bench/roofline.py.
@@ -21,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -31,27 +31,13 @@ from bench.checkpoint import ensure_checkpoint
 from bench.engine_report import EngineReport
 from bench.measurement import Measurement
 from bench.model_shape import ModelShape
+from bench.peers.peer import PEERS
 from bench.peers.runner import RequestTrace
 from bench.roofline import Ceilings
 from bench.runner_process import RunnerProcess
 from bench.workloads import WORKLOADS, Workload
 
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another engine."""
-
-    folder: str  # of its environment, under --peers-dir
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def python(self, peers_dir: Path) -> Path:
-        return peers_dir / self.folder / "bin" / "python"
-
-
 OURS = "jetflock"
-PEERS: dict[str, Peer] = {
-    "transformers": Peer("transformers"),
-}
 DEFAULT_MODEL = Path(".data/bench/llama-135m")
 MAX_LEN = 4096
 WARM_UP_LEN = 4  # output tokens
@@ -67,6 +53,7 @@ def main(
     peers_dir: Annotated[Path, cyclopts.Parameter(help="Environments of setup.sh.")] = Path(
         ".data/peers"
     ),
+    skip: Annotated[str, cyclopts.Parameter(help="Turns to leave out: transformers:W3.")] = "",
     repeats: int = 3,
     num_threads: int = 2,
     dtype: str = "bfloat16",
@@ -86,6 +73,7 @@ def main(
     ensure_checkpoint(model)
     workloads = chosen_workloads(only)
     names = chosen_peers(peers)
+    skipped = skipped_turns(skip)
     shape = ModelShape.read(model)
     flags = [str(model.resolve()), "--num-threads", str(num_threads), "--dtype", dtype]
     flags += ["--max-running", str(max_running), "--max-len", str(MAX_LEN)]
@@ -97,22 +85,24 @@ def main(
         report = EngineReport(shape, dtype, ceilings)
         engines: list[RunnerProcess] = []
         for name in [OURS, *names]:
-            peer = PEERS.get(name)
-            python = Path(sys.executable) if peer is None else peer.python(peers_dir)
-            name_flags = our_flags if name == OURS else flags
             log_path = Path(logs) / f"{name}.log"
-            environment = {} if peer is None else peer.environment
-            engine = RunnerProcess(name, python, name_flags, environment, log_path)
+            if name == OURS:
+                engine = RunnerProcess(name, Path(sys.executable), our_flags, {}, log_path)
+            else:
+                engine = PEERS[name].start(peers_dir, flags, num_threads, log_path)
             engines.append(stack.enter_context(engine))
+            engine.suspend()
             report.versions[name], report.load_s[name] = engine.version, engine.load_s
             print(f"# {name} {engine.version} loaded in {engine.load_s:.1f} s", flush=True)
         for workload in workloads:
             with locked(lock):
-                warm_up(engines, workload, shape)
+                turns = [engine for engine in engines if (engine.name, workload) not in skipped]
+                warm_up(turns, workload, shape)
         for round_idx in range(repeats):
             for workload in workloads:
                 with locked(lock):
-                    measure(engines, workload, shape, str(round_idx), report)
+                    turns = [engine for engine in engines if (engine.name, workload) not in skipped]
+                    measure(turns, workload, shape, str(round_idx), report)
     print(report.markdown())
     if json_path is not None:
         json_path.write_text(json.dumps(report.to_builtins(), indent=1) + "\n")
@@ -131,6 +121,7 @@ def measure(
     for engine in engines:
         traces = engine.run(prompts, workload.output_len)
         measurement = Measurement.of(workload, traces, engine.peak_bytes())
+        engine.suspend()
         report.add(workload, engine.name, measurement)
         ours = ours or traces
         if engine.name != OURS:
@@ -143,6 +134,7 @@ def warm_up(engines: Sequence[RunnerProcess], workload: Workload, shape: ModelSh
     prompts = workload.prompts(shape.vocab_size, "warm-up")
     for engine in engines:
         engine.run(prompts, min(workload.output_len, WARM_UP_LEN))
+        engine.suspend()
 
 
 def agreement(ours: Sequence[RequestTrace], theirs: Sequence[RequestTrace]) -> float:
@@ -162,6 +154,11 @@ def chosen_workloads(only: str) -> list[Workload]:
     return [_look_up(by_name, name, "workload") for name in only.split(",") if name] or list(
         WORKLOADS
     )
+
+
+def skipped_turns(skip: str) -> set[tuple[str, Workload]]:
+    pairs = [turn.partition(":") for turn in skip.split(",") if turn]
+    return {(engine, chosen_workloads(name)[0]) for engine, _, name in pairs}
 
 
 def chosen_peers(peers: str) -> list[str]:

@@ -43,7 +43,7 @@ class RunnerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"PYTHONPATH": _python_path()} | environment,
+                env=runner_environment(environment),
             )
         try:
             self.version = str(self._reply()["version"])
@@ -62,6 +62,8 @@ class RunnerProcess:
         traceback: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
+        for process in self._tree():
+            process.resume()
         self._process.stdin.close()
         try:
             self._process.wait(EXIT_TIMEOUT_S)
@@ -71,6 +73,7 @@ class RunnerProcess:
     def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
         """One run. The peak of the memory is counted anew from here."""
         for process in self._tree():
+            process.resume()
             _reset_peak(process.pid)
         assert self._process.stdin is not None
         job = {"prompts": prompts, "output_len": output_len}
@@ -81,6 +84,11 @@ class RunnerProcess:
     def peak_bytes(self) -> int:
         """Most resident memory since the last run began, summed over its processes."""
         return sum(_peak_bytes(process.pid) for process in self._tree())
+
+    def suspend(self) -> None:
+        """Until the next run: some engines spin while they wait."""
+        for process in self._tree():
+            process.suspend()
 
     def _reply(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -101,11 +109,12 @@ class RunnerProcess:
         self._process.wait()
 
 
-def _python_path() -> str:
-    """Ours first, so that the runner finds `bench` whatever its environment is."""
+def runner_environment(variables: dict[str, str]) -> dict[str, str]:
+    """Ours, these, and the way to `bench` from the environment of a peer."""
     assert bench.__file__ is not None
     folder = str(Path(bench.__file__).parent.parent)
-    return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": path} | variables
 
 
 def _reset_peak(pid: int) -> None:

@@ -94,6 +94,7 @@ def _engine_config(settings: RunnerSettings) -> EngineConfig:
         "dtype": settings.dtype,
         "max_running": settings.max_running,
         "max_context_len": settings.max_len,
+        "kv_memory_bytes": settings.kv_gib << 30,
     }
     names = {field.name for field in dataclasses.fields(EngineConfig)}
     for name, value in settings.extra.items():

@@ -9,6 +9,9 @@ environment of that engine; so this file needs nothing but the standard library.
 
 and on its stdin, one line a run: {"prompts": [[id, ...], ...], "output_len": 128}. The end of stdin
 ends it. Whatever else the engine's libraries print goes to stderr.
+
+With --convert it only writes the checkpoint in the engine's own format, where it has one, beside
+the checkpoint, and ends.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 
@@ -64,8 +68,14 @@ class RunnerSettings:
     dtype: str  # "bfloat16" or "float32"
     max_running: int  # requests that run at once, at most
     max_len: int  # of prompt and output
-    num_kv_tokens: int  # that the KV cache holds, where an engine does not choose by itself
+    kv_gib: int  # memory for keys and values
+    convert: bool  # do nothing else
     extra: dict[str, str]  # settings of this engine alone
+
+    def converted(self, suffix: str) -> Path:
+        """Where the checkpoint lies in another format."""
+        path = Path(self.model)
+        return path.with_name(f"{path.name}-{self.dtype}{suffix}")
 
     @classmethod
     def from_args(cls) -> RunnerSettings:
@@ -75,7 +85,8 @@ class RunnerSettings:
         parser.add_argument("--dtype", default="bfloat16")
         parser.add_argument("--max-running", type=int, default=64)
         parser.add_argument("--max-len", type=int, default=4096)
-        parser.add_argument("--num-kv-tokens", type=int, default=40960)
+        parser.add_argument("--kv-gib", type=int, default=1)
+        parser.add_argument("--convert", action="store_true")
         parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
         args = parser.parse_args()
         extra = dict(item.split("=", 1) for item in args.set)
@@ -85,12 +96,16 @@ class RunnerSettings:
             args.dtype,
             args.max_running,
             args.max_len,
-            args.num_kv_tokens,
+            args.kv_gib,
+            args.convert,
             extra,
         )
 
 
-def serve(load: Callable[[RunnerSettings], Runner]) -> None:
+def serve(
+    load: Callable[[RunnerSettings], Runner],
+    convert: Callable[[RunnerSettings], None] = lambda _: None,
+) -> None:
     """The whole program: load, then a run for each line of stdin."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -99,7 +114,11 @@ def serve(load: Callable[[RunnerSettings], Runner]) -> None:
         replies.write(json.dumps(message) + "\n")
         replies.flush()
 
-    runner = load(RunnerSettings.from_args())
+    settings = RunnerSettings.from_args()
+    if settings.convert:
+        convert(settings)
+        return
+    runner = load(settings)
     reply({"version": runner.version})
     for line in sys.stdin:
         job = json.loads(line)

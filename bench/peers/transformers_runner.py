@@ -27,7 +27,10 @@ class TransformersRunner:
         greedy = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=False, eos_token_id=-1, pad_token_id=2, max_new_tokens=settings.max_len
         )
-        num_blocks = settings.num_kv_tokens // PAGE_SIZE
+        config = model.config
+        values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+        bytes_per_token = values * getattr(torch, settings.dtype).itemsize
+        num_blocks = (settings.kv_gib << 30) // (bytes_per_token * PAGE_SIZE)
         batching = ContinuousBatchingConfig(
             page_size=PAGE_SIZE,
             num_blocks=num_blocks,
