@@ -154,6 +154,8 @@ class DecodeStatus:
             text,
             tokens[self._sent_position :],
             finish,
+            self._logprobs_from(self._sent_position),
+            b"" if self._sent_position else self.fold.prompt_logprobs,
         )
         self._sent_len = visible_len
         self._sent_position = len(tokens)
@@ -164,7 +166,22 @@ class DecodeStatus:
         text = self.text
         start = min(offset, len(text))
         tokens = self.fold.tokens
-        return TextChunk(self.rid, len(tokens), start, text[start:], list(tokens), self.fold.finish)
+        return TextChunk(
+            self.rid,
+            len(tokens),
+            start,
+            text[start:],
+            list(tokens),
+            self.fold.finish,
+            bytes(self.fold.logprobs),
+            self.fold.prompt_logprobs,
+        )
+
+    def _logprobs_from(self, position: int) -> bytes:
+        logprobs = self.fold.logprobs
+        if not logprobs:
+            return b""
+        return bytes(logprobs[len(logprobs) // len(self.fold.tokens) * position :])
 
 
 def make_visible_text(tokenizer: Tokenizer, params: TextParams) -> VisibleText:

@@ -56,14 +56,19 @@ def done_of(status: DecodeStatus) -> Done:
         text=status.text,
         finish=status.fold.finish,
         reply=status.reply,
+        logprobs=bytes(status.fold.logprobs),
+        prompt_logprobs=status.fold.prompt_logprobs,
     )
 
 
 def encode_done(done: Done, max_payload: int) -> bytes:
-    """Bytes that the broker takes: a result too large goes without its ids, then without text."""
+    """Bytes that the broker takes: a result too large goes without its ids, then without text.
+
+    Ids that logprobs belong to do not go alone: without them the result is an error.
+    """
     room = max_payload - 1024  # for subject and headers
     payload = encode(done)
-    if len(payload) > room:
+    if len(payload) > room and not done.logprobs and not done.prompt_logprobs:
         log.warning("done_without_token_ids", rid=done.rid, num_bytes=len(payload))
         payload = encode(Done(done.rid, b"", done.text, done.finish, done.reply))
     if len(payload) > room:

@@ -148,6 +148,8 @@ class ReplayDesk:
             visible.text_from(start),
             fold.tokens,
             fold.finish,
+            bytes(fold.logprobs),
+            fold.prompt_logprobs,
         )
         return ReplayReply(status, claim.reply, chunk)
 
@@ -171,5 +173,14 @@ def _live_reply(status: DecodeStatus, offset: int) -> ReplayReply:
 def _done_reply(done: Done, offset: int) -> ReplayReply:
     token_ids = unpack_token_ids(done.token_ids)
     start = min(offset, len(done.text))
-    chunk = TextChunk(done.rid, len(token_ids), start, done.text[start:], token_ids, done.finish)
+    chunk = TextChunk(
+        done.rid,
+        len(token_ids),
+        start,
+        done.text[start:],
+        token_ids,
+        done.finish,
+        done.logprobs,
+        done.prompt_logprobs,
+    )
     return ReplayReply(ReplayStatus.DONE, done.reply, chunk)

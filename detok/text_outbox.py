@@ -98,6 +98,7 @@ def _batches(chunks: list[TextChunk]) -> Iterator[list[TextChunk]]:
             chunk_bytes = 100 + 4 * len(chunk.text) + 5 * len(chunk.token_ids)
             if chunk.finish is not None:
                 chunk_bytes += len(chunk.finish.embedding)
+            chunk_bytes += len(chunk.logprobs) + len(chunk.prompt_logprobs)
             if batch and num_bytes + chunk_bytes > _MAX_FRAME_BYTES:
                 yield batch
                 batch, num_bytes = [], 0
@@ -118,6 +119,7 @@ def split_chunk(chunk: TextChunk) -> Iterator[TextChunk]:
         -(-len(token_ids) // _MAX_CHUNK_IDS),
     )
     first_position = chunk.position - len(token_ids)
+    record_bytes = len(chunk.logprobs) // (len(token_ids) or 1)
     for i in range(num_pieces):
         chars = slice(len(text) * i // num_pieces, len(text) * (i + 1) // num_pieces)
         ids = slice(len(token_ids) * i // num_pieces, len(token_ids) * (i + 1) // num_pieces)
@@ -128,4 +130,6 @@ def split_chunk(chunk: TextChunk) -> Iterator[TextChunk]:
             text[chars],
             token_ids[ids],
             chunk.finish if i == num_pieces - 1 else None,
+            chunk.logprobs[ids.start * record_bytes : ids.stop * record_bytes],
+            b"" if i else chunk.prompt_logprobs,
         )

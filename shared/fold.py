@@ -26,7 +26,8 @@ class RequestFold:
     """What the log says of one request.
 
     Invariants: `tokens` only grows; nothing changes once `finish` is set; `epoch_len` is the
-    contiguous length, from position 0, that the current epoch has written.
+    contiguous length, from position 0, that the current epoch has written; `logprobs` holds one
+    record for each token, or nothing.
     """
 
     rid: str
@@ -38,6 +39,8 @@ class RequestFold:
     last_record_seq: int = 0  # of the ownership log
     num_fenced: int = 0  # entries of a past epoch, or of a worker that is not the writer
     num_holes: int = 0  # entries that came before what should precede them
+    logprobs: bytearray = field(default_factory=bytearray)
+    prompt_logprobs: bytes = b""
 
     def apply_record(self, seq: int, record: OwnershipRecord) -> None:
         """An ownership record stored at `seq`."""
@@ -64,6 +67,8 @@ class RequestFold:
             return 0
         position, ids = entry.position, entry.token_ids
         if position == self.epoch_len == len(self.tokens):  # the usual case: what comes next
+            if not self._take_logprobs(entry, 0):
+                return self._fail("tells other logprobs")
             self.tokens += ids
             self.epoch_len = len(self.tokens)
             self.finish = entry.finish
@@ -74,11 +79,9 @@ class RequestFold:
         end = position + len(ids)
         overlap = len(self.tokens) - position
         if overlap > 0 and self.tokens[position:end] != ids[:overlap]:
-            self.finish = Finish(
-                FinishReason.ERROR,
-                message=f"the log is damaged: epoch {self.epoch} restates other tokens",
-            )
-            return 0
+            return self._fail("restates other tokens")
+        if not self._take_logprobs(entry, overlap):
+            return self._fail("restates other logprobs")
         num_new = max(0, len(ids) - max(0, overlap))
         if num_new:
             self.tokens.extend(ids[len(ids) - num_new :])
@@ -86,3 +89,31 @@ class RequestFold:
         if entry.finish is not None and end == len(self.tokens):
             self.finish = entry.finish
         return num_new
+
+    def _fail(self, what: str) -> int:
+        message = f"the log is damaged: epoch {self.epoch} {what}"
+        self.finish = Finish(FinishReason.ERROR, message=message)
+        return 0
+
+    def _take_logprobs(self, entry: TokenEntry, overlap: int) -> bool:
+        """Append what is new. False when tokens and records do not fit together.
+
+        `overlap` is how many tokens are known from the entry's position on.
+        """
+        if entry.prompt_logprobs:
+            if self.tokens and self.prompt_logprobs != entry.prompt_logprobs:
+                return False
+            self.prompt_logprobs = entry.prompt_logprobs
+        logprobs = entry.logprobs
+        if not logprobs:
+            return not self.logprobs or not entry.token_ids
+        if len(self.tokens) and not self.logprobs:
+            return False
+        record_bytes, rest = divmod(len(logprobs), len(entry.token_ids) or 1)
+        if rest or not entry.token_ids or len(self.logprobs) != record_bytes * len(self.tokens):
+            return False
+        known = self.logprobs[entry.position * record_bytes :][: len(logprobs)]
+        if logprobs[: len(known)] != known:
+            return False
+        self.logprobs += logprobs[max(0, overlap) * record_bytes :]
+        return True

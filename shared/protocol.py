@@ -131,6 +131,8 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_s: float = 0.0  # budget from `created` on, for whoever serves the stream; 0: unknown
     include_usage: bool = False
     echo: str = ""  # prompt text that precedes the output (completions with echo)
+    num_top: int | None = None  # alternatives told with each output token; None: no logprobs
+    num_prompt_top: int | None = None  # the same of the prompt
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
@@ -202,6 +204,8 @@ class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     position: Place  # index of the first id among the request's output tokens
     token_ids: list[TokenId]
     finish: Finish | None = None  # set once, on the last entry
+    logprobs: bytes = b""  # a record of `shared.logprobs` for each id, if the request asks
+    prompt_logprobs: bytes = b""  # at position 0: of the whole prompt, if the request asks
 
 
 class TokenFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -221,6 +225,8 @@ class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     text: str
     token_ids: list[int] = []  # the new ids, ending at `position`
     finish: Finish | None = None
+    logprobs: bytes = b""  # a record for each of `token_ids`, if the request asks
+    prompt_logprobs: bytes = b""  # with the first ids, if the request asks
 
 
 class TextFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -238,6 +244,8 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     finish: Finish
     reply: ReplyParams | None  # None when it was ended before anybody said where it goes
+    logprobs: bytes = b""  # a record for each token, if the request asked
+    prompt_logprobs: bytes = b""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag_field="t", tag="cancel"):

@@ -13,6 +13,7 @@ from shared.ownership import StoredRecord
 from shared.protocol import Claim, End, FinishReason, GenerateRequest
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
+from worker.logged_output import LoggedOutput
 
 log = get_logger(__name__)
 
@@ -22,7 +23,7 @@ class Taken:
     """The claim is stored: the request is ours under `epoch`, to go on after `prefix`."""
 
     epoch: int
-    prefix: list[int]
+    prefix: LoggedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,12 @@ class Claimer:
         epoch: int,
     ) -> TakeResult:
         """The claim is stored at `epoch`: read the past, check the deadline."""
-        prefix: list[int] = []
+        prefix = LoggedOutput()
         if records:
             fold = await self._history.read(request.rid, records, epoch)
             if fold.finish is not None:
                 return Over("its finish is in the log")
-            prefix = fold.tokens
+            prefix = LoggedOutput.of(fold)
         if await self._is_expired(request, delivery, epoch):
             end = End(0, FinishReason.DEADLINE, by=self._worker_id)
             await self._ownership.end(request.rid, end)

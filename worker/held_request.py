@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from shared.protocol import Finish, FinishReason, GenerateRequest, TokenEntry
 from shared.visible_text import VisibleText
 from worker.delivery import Delivery
+from worker.engine_messages import RunOutput
+from worker.logged_output import LoggedOutput
 
 _RESTATE_TOKENS = 512
 _RESTATE_S = 20.0
@@ -38,6 +40,8 @@ class HeldRequest:
     run_id: int = 0  # of its run in the engine; 0: none was started
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)
+    logprobs: bytearray = field(default_factory=bytearray)  # a record for each token, if it asks
+    prompt_logprobs: bytes = b""
     num_prefix: int = 0  # tokens that earlier epochs had logged
     num_logged: int = 0
     finish: Finish | None = None
@@ -61,32 +65,40 @@ class HeldRequest:
         """Whether this epoch logged a token that no earlier one had."""
         return self.num_logged > self.num_prefix
 
-    def resume_from(self, prefix: list[int], visible: VisibleText | None) -> None:
-        """Start with the tokens of earlier epochs: rebuilds the stop state, a fresh `visible`, by
-        replay. What a run made without them is forgotten.
+    def resume_from(self, prefix: LoggedOutput, visible: VisibleText | None) -> None:
+        """Start with the output of earlier epochs: rebuilds the stop state, a fresh `visible`, by
+        replay. What a run made without it is forgotten.
         """
         self.run_id = 0
         self.finish = None
         self.visible = visible
-        self.tokens = list(prefix)
-        self.num_prefix = len(prefix)
+        self.tokens = list(prefix.tokens)
+        self.logprobs = bytearray(prefix.logprobs)
+        self.prompt_logprobs = prefix.prompt_logprobs
+        self.num_prefix = len(prefix.tokens)
         if self.visible is not None:
-            for token_id in prefix:
+            for token_id in prefix.tokens:
                 if self.visible.add(token_id):
                     self.finish = Finish(FinishReason.STOP, matched=self.visible.matched_stop)
                     break
 
-    def accept(self, token_ids: list[int], finish: Finish | None) -> bool:
+    def accept(self, output: RunOutput, finish: Finish | None) -> bool:
         """Take new tokens from the engine. True when a stop string ended it: abort the run.
 
         Tokens behind the stop string are dropped: they never reach the log.
         """
+        token_ids = output.token_ids
+        if output.prompt_logprobs:
+            self.prompt_logprobs = output.prompt_logprobs
         if self.visible is None:
             self.tokens += token_ids
+            self.logprobs += output.logprobs
             self.finish = finish
             return False
-        for token_id in token_ids:
+        record_bytes = len(output.logprobs) // (len(token_ids) or 1)
+        for idx, token_id in enumerate(token_ids):
             self.tokens.append(token_id)
+            self.logprobs += output.logprobs[idx * record_bytes : (idx + 1) * record_bytes]
             if self.visible.add(token_id):
                 cached = 0 if finish is None else finish.num_cached_tokens
                 self.finish = Finish(
@@ -102,11 +114,25 @@ class HeldRequest:
         """What the log does not have yet, under the current epoch; None when it has all."""
         if self.num_logged == len(self.tokens) and self.finish is None:
             return None
-        entry = TokenEntry(
-            self.rid, self.epoch, self.num_logged, self.tokens[self.num_logged :], self.finish
-        )
+        entry = self._entry(self.num_logged, len(self.tokens), self.finish)
         self.num_logged = len(self.tokens)
         return entry
+
+    def _entry(self, start: int, end: int, finish: Finish | None) -> TokenEntry:
+        """Of tokens [start, end)."""
+        token_ids = self.tokens[start:end]
+        if not self.logprobs and not self.prompt_logprobs:
+            return TokenEntry(self.rid, self.epoch, start, token_ids, finish)
+        record_bytes = len(self.logprobs) // (len(self.tokens) or 1)
+        return TokenEntry(
+            self.rid,
+            self.epoch,
+            start,
+            token_ids,
+            finish,
+            bytes(self.logprobs[start * record_bytes : end * record_bytes]),
+            b"" if start else self.prompt_logprobs,
+        )
 
     @property
     def age_s(self) -> float:
@@ -120,8 +146,8 @@ class HeldRequest:
             return True
         return num_new > self.num_logged // 8 and now - self.restated_at > _RESTATE_S
 
-    def restate(self, now: float) -> list[int]:
-        """All tokens that the log has been given, to be given once more."""
+    def restate(self, now: float) -> TokenEntry:
+        """All that the log has been given, to be given once more."""
         self.num_restated = self.num_logged
         self.restated_at = now
-        return self.tokens[: self.num_logged]
+        return self._entry(0, self.num_logged, None)

@@ -73,7 +73,7 @@ class Keeper:
                 await self._acks.in_progress(held.delivery.ack_subject)
             if held.state is HoldState.RUNNING:
                 if held.is_restatement_due(now):
-                    self._token_log.restate(held.rid, held.epoch, held.restate(now))
+                    self._token_log.restate(held.restate(now))
                 if held.age_s > held.request.deadline_s + _DEADLINE_SLACK_S:
                     self._on_overdue(held)
         self._token_log.flush()

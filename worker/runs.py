@@ -15,6 +15,7 @@ from worker.engine_host import EngineHost
 from worker.engine_messages import RunOutput, StepOutput
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests
+from worker.logged_output import LoggedOutput
 from worker.metrics import WorkerMetrics
 from worker.token_log import TokenLog
 
@@ -62,14 +63,16 @@ class Runs:
             request.pooling,
         )
 
-    def confirm(self, held: HeldRequest, epoch: int, prefix: list[int], prompt_ids: bytes) -> None:
+    def confirm(
+        self, held: HeldRequest, epoch: int, prefix: LoggedOutput, prompt_ids: bytes
+    ) -> None:
         """Its claim is stored: what an early run made meanwhile goes to the log now.
 
         Behind a prefix an early run counts for nothing: it is started again.
         """
         held.epoch = epoch
         held.state = HoldState.RUNNING
-        if prefix:
+        if prefix.tokens:
             self.abort(held)
             held.resume_from(prefix, self.visible_text(held.request))
         if not held.run_id and held.finish is None:
@@ -105,7 +108,7 @@ class Runs:
         return has_ended
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
-        if held.accept(output.token_ids, self._storable(output.finish)):
+        if held.accept(output, self._storable(output.finish)):
             self._engine.abort(held.run_id)
         if held.finish is not None:
             self._held_requests.end_run(held)
@@ -130,4 +133,4 @@ class Runs:
         if entry.finish is not None:
             held.state = HoldState.FINISHING
         elif held.is_restatement_due(now):
-            self._token_log.restate(held.rid, held.epoch, held.restate(now))
+            self._token_log.restate(held.restate(now))

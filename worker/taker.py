@@ -105,7 +105,7 @@ class Taker:
     def _count(self, held: HeldRequest, taken: Taken) -> None:
         self._metrics.requests_taken.inc()
         self._metrics.prompt_tokens.inc(held.request.reply.num_prompt_tokens)
-        if taken.prefix:
+        if taken.prefix.tokens:
             self._metrics.requests_resumed.inc()
 
     async def _prompt_ids(self, request: GenerateRequest) -> bytes:

@@ -90,6 +90,8 @@ class PartitionWriter:
                     last.position,
                     last.token_ids + entry.token_ids,
                     entry.finish,
+                    last.logprobs + entry.logprobs,
+                    last.prompt_logprobs,
                 )
                 return
         self._pending_idx[key] = len(self._pending)
@@ -185,11 +187,23 @@ class TokenLog:
         """Queue an entry for the next frame of its partition; `flush` sends it."""
         self._partitions[self._subjects.partition(entry.rid)].append(entry)
 
-    def restate(self, rid: str, epoch: int, token_ids: list[int]) -> None:
-        """Queue all tokens of a request from position 0."""
-        for start in range(0, len(token_ids), MAX_ENTRY_TOKENS):
-            ids = token_ids[start : start + MAX_ENTRY_TOKENS]
-            self.append(TokenEntry(rid, epoch, start, ids))
+    def restate(self, whole: TokenEntry) -> None:
+        """Queue an entry with all tokens of a request, in parts if there are many."""
+        if len(whole.token_ids) <= MAX_ENTRY_TOKENS:
+            self.append(whole)
+            return
+        record_bytes = len(whole.logprobs) // len(whole.token_ids)
+        for start in range(0, len(whole.token_ids), MAX_ENTRY_TOKENS):
+            end = start + MAX_ENTRY_TOKENS
+            part = TokenEntry(
+                whole.rid,
+                whole.epoch,
+                start,
+                whole.token_ids[start:end],
+                logprobs=whole.logprobs[start * record_bytes : end * record_bytes],
+                prompt_logprobs=b"" if start else whole.prompt_logprobs,
+            )
+            self.append(part)
 
     def flush(self) -> None:
         """Send what is queued as soon as the loop gets to it."""
@@ -286,6 +300,9 @@ class TokenLog:
 
 def _weight(entry: TokenEntry) -> int:
     """What it takes in a frame, in tokens."""
-    if entry.finish is None:
-        return len(entry.token_ids)
-    return len(entry.token_ids) + 1 + len(entry.finish.embedding) // _TOKEN_BYTES
+    weight = len(entry.token_ids)
+    if entry.logprobs or entry.prompt_logprobs:
+        weight += (len(entry.logprobs) + len(entry.prompt_logprobs)) // _TOKEN_BYTES
+    if entry.finish is not None:
+        weight += 1 + len(entry.finish.embedding) // _TOKEN_BYTES
+    return weight

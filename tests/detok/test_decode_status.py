@@ -6,9 +6,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from detok.decode_status import DecodeStatus
+from detok.done_writer import done_of, encode_done
+from detok.text_outbox import split_chunk
+from shared.codec import decode
 from shared.fold import RequestFold
+from shared.logprobs import TokenLogprob, pack_logprobs, unpack_logprobs
 from shared.protocol import (
     Claim,
+    Done,
     End,
     Finish,
     FinishReason,
@@ -52,6 +57,45 @@ def write(status: DecodeStatus, position: int, ids: list[int], finish: Finish | 
 def next_chunk(status: DecodeStatus, tokenizers: FakeTokenizers) -> TextChunk | None:
     assert status.bring_up_to_date(tokenizers)  # type: ignore[arg-type]
     return status.next_chunk()
+
+
+def test_a_chunk_carries_the_logprobs_of_its_tokens(tokenizers: FakeTokenizers) -> None:
+    status = make_status()
+    ids = tokenizers.tokenizer.encode("the quick fox").ids
+    records = [pack_logprobs([TokenLogprob(token_id, 1, -0.5, ((3, -0.5),))]) for token_id in ids]
+    first = TokenEntry(RID, 5, 0, ids[:2], None, b"".join(records[:2]), b"prompt")
+    status.apply_entry(10, "w", first)
+    chunk = next_chunk(status, tokenizers)
+    assert chunk is not None
+    assert (chunk.logprobs, chunk.prompt_logprobs) == (b"".join(records[:2]), b"prompt")
+    rest = TokenEntry(RID, 5, 2, ids[2:], STOP, b"".join(records[2:]))
+    status.apply_entry(12, "w", rest)
+    chunk = next_chunk(status, tokenizers)
+    assert chunk is not None
+    assert chunk.token_ids == ids[2:]
+    assert (chunk.logprobs, chunk.prompt_logprobs) == (b"".join(records[2:]), b"")
+    replay = status.replay_chunk(4)
+    assert (replay.logprobs, replay.prompt_logprobs) == (b"".join(records), b"prompt")
+    done = done_of(status)
+    assert (done.logprobs, done.prompt_logprobs) == (replay.logprobs, b"prompt")
+    assert decode(Done, encode_done(done, 1 << 20)) == done
+
+
+def test_a_result_too_large_for_its_logprobs_is_an_error() -> None:
+    done = Done(RID, bytes(4), "a", STOP, None, bytes(5000), b"")
+    assert decode(Done, encode_done(done, 4096)).finish.reason is FinishReason.ERROR
+
+
+def test_a_split_chunk_keeps_each_record_with_its_token() -> None:
+    token_ids = list(range(70_000))
+    logprobs = pack_logprobs([TokenLogprob(token_id, 1, -1.0) for token_id in token_ids])
+    chunk = TextChunk(RID, 70_000, 0, "x" * 100, token_ids, STOP, logprobs, b"prompt")
+    pieces = list(split_chunk(chunk))
+    assert len(pieces) == 3
+    for piece in pieces:
+        records = unpack_logprobs(piece.logprobs, 0)
+        assert [record.token_id for record in records] == piece.token_ids
+    assert [piece.prompt_logprobs for piece in pieces] == [b"prompt", b"", b""]
 
 
 def test_each_chunk_begins_where_the_last_one_ended(tokenizers: FakeTokenizers) -> None:

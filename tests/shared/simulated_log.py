@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from shared.fold import RequestFold
+from shared.logprobs import TokenLogprob, pack_logprobs, record_bytes
 from shared.protocol import (
     Claim,
     End,
@@ -33,6 +34,11 @@ REPLY = ReplyParams("jf.out.f", Surface.CHAT, "m", 1, 3, RID)
 def next_token(tokens: list[int], epoch: int) -> int:
     text = f"{tokens}/{epoch}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=2).digest(), "big") % 1000
+
+
+def logprobs_of(tokens: list[int], epoch: int) -> bytes:
+    """Of the last token, as the worker of this epoch computes it."""
+    return pack_logprobs([TokenLogprob(tokens[-1], epoch, 0.0)])
 
 
 def make_claim(prev: int, worker: str) -> Claim:
@@ -59,6 +65,8 @@ class Writer:
     worker: str
     epoch: int
     tokens: list[int]  # starts as the prefix it folded
+    logprobs: bytearray
+    prompt_logprobs: bytes
     entries: list[TokenEntry] = field(default_factory=list)  # all it ever made, in order
     num_sent: int = 0  # entries[:num_sent] were published in order, unless lost
     is_finished: bool = False
@@ -72,16 +80,23 @@ class Writer:
         for _ in range(num_new):
             new.append(next_token(self.tokens, self.epoch))
             self.tokens.append(new[-1])
+            self.logprobs += logprobs_of(self.tokens, self.epoch)
         self.is_finished = finish
         reason = Finish(FinishReason.STOP) if finish else None
-        self.entries.append(TokenEntry(RID, self.epoch, position, before + new, reason))
+        self.entries.append(self._entry(position, before + new, reason))
 
     def restate(self, num_pieces: int) -> None:
         if self.is_finished or not self.entries:
             return
         cuts = [len(self.tokens) * i // num_pieces for i in range(num_pieces + 1)]
         for start, stop in itertools.pairwise(cuts):
-            self.entries.append(TokenEntry(RID, self.epoch, start, self.tokens[start:stop]))
+            self.entries.append(self._entry(start, self.tokens[start:stop], None))
+
+    def _entry(self, position: int, token_ids: list[int], finish: Finish | None) -> TokenEntry:
+        records = record_bytes(0)
+        logprobs = bytes(self.logprobs[position * records :][: len(token_ids) * records])
+        prompt_logprobs = b"" if position else self.prompt_logprobs
+        return TokenEntry(RID, self.epoch, position, token_ids, finish, logprobs, prompt_logprobs)
 
 
 @dataclass
@@ -100,7 +115,13 @@ class SimulatedLog:
         self._record(make_claim(self.last_record, worker))
         # A worker resumes from what the log says up to its claim.
         if self.fold.finish is None:
-            self.writers.append(Writer(worker, self.seq, list(self.fold.tokens)))
+            fold = self.fold
+            prompt_logprobs = fold.prompt_logprobs if fold.tokens else b"prompt%d" % self.seq
+            self.writers.append(
+                Writer(
+                    worker, self.seq, list(fold.tokens), bytearray(fold.logprobs), prompt_logprobs
+                )
+            )
 
     def release(self) -> None:
         self._record(Release(self.last_record, self.fold.writer))

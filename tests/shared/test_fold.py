@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.fold import RequestFold
+from shared.logprobs import record_bytes
 from shared.protocol import End, Finish, FinishReason, Release, TokenEntry
 from tests.shared.simulated_log import (
     ACTIONS,
     RID,
     LoggedRecord,
     SimulatedLog,
+    logprobs_of,
     make_claim,
     next_token,
     simulated_logs,
@@ -46,6 +49,17 @@ def test_tokens_only_grow_and_nothing_changes_after_the_finish(log: SimulatedLog
 
 
 @given(simulated_logs())
+def test_each_token_has_the_logprobs_that_its_own_epoch_computed(log: SimulatedLog) -> None:
+    fold = log.fold
+    expected = b"".join(
+        logprobs_of(fold.tokens[: i + 1], epoch) for i, epoch in enumerate(log.epoch_of_token)
+    )
+    assert fold.logprobs == expected
+    if fold.tokens:
+        assert fold.prompt_logprobs == b"prompt%d" % log.epoch_of_token[0]
+
+
+@given(simulated_logs())
 def test_honest_writers_never_make_the_log_look_damaged(log: SimulatedLog) -> None:
     assert log.fold.finish is None or log.fold.finish.reason is not FinishReason.ERROR
 
@@ -63,6 +77,10 @@ def test_a_reader_that_starts_in_the_middle_sees_a_prefix(log: SimulatedLog, ran
         if i < start and isinstance(item, LoggedRecord):
             partial.apply_record(item.seq, item.record)  # the ownership log is always at hand
         assert partial.tokens == whole.tokens[: len(partial.tokens)]
+        assert partial.logprobs == whole.logprobs[: len(partial.logprobs)]
+        assert len(partial.logprobs) == record_bytes(0) * len(partial.tokens)
+        if partial.tokens:
+            assert partial.prompt_logprobs == whole.prompt_logprobs
 
 
 @settings(max_examples=30)
@@ -130,6 +148,40 @@ def test_other_tokens_at_a_known_position_mean_damage() -> None:
     assert fold.finish is not None
     assert fold.finish.reason is FinishReason.ERROR
     assert fold.tokens == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        TokenEntry(RID, 5, 2, [3]),
+        TokenEntry(RID, 5, 2, [3], logprobs=bytes(13)),
+        TokenEntry(RID, 5, 2, [3], logprobs=bytes(20)),
+        TokenEntry(RID, 5, 2, [3, 4], logprobs=bytes(12)),
+        TokenEntry(RID, 5, 2, [], logprobs=bytes(12)),
+        TokenEntry(RID, 5, 0, [1, 2, 3], logprobs=b"x" * 36, prompt_logprobs=b"p"),
+        TokenEntry(RID, 5, 0, [1, 2], logprobs=bytes(24), prompt_logprobs=b"q"),
+    ],
+    ids=["none", "odd", "larger", "too few", "no token", "others", "other prompt"],
+)
+def test_logprobs_that_do_not_fit_mean_damage(entry: TokenEntry) -> None:
+    fold = RequestFold(RID)
+    fold.apply_record(5, make_claim(0, "w1"))
+    first = TokenEntry(RID, 5, 0, [1, 2], logprobs=bytes(24), prompt_logprobs=b"p")
+    assert fold.apply_entry("w1", first) == 2
+    assert fold.apply_entry("w1", first) == 0
+    assert fold.finish is None
+    assert fold.apply_entry("w1", entry) == 0
+    assert fold.finish is not None
+    assert fold.finish.reason is FinishReason.ERROR
+    assert (fold.tokens, fold.logprobs, fold.prompt_logprobs) == ([1, 2], bytes(24), b"p")
+
+
+def test_a_scored_prompt_without_output_finishes_at_position_zero() -> None:
+    fold = RequestFold(RID)
+    fold.apply_record(5, make_claim(0, "w1"))
+    finish = Finish(FinishReason.LENGTH)
+    fold.apply_entry("w1", TokenEntry(RID, 5, 0, [], finish, prompt_logprobs=b"p"))
+    assert (fold.finish, fold.prompt_logprobs, fold.tokens) == (finish, b"p", [])
 
 
 def test_a_negative_position_counts_for_nothing() -> None:

@@ -22,6 +22,7 @@ from shared.protocol import (
 from tests.worker.io_stage import Stage, ids, make_claim, make_request
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
 from worker.log_history import LogHistory
+from worker.logged_output import LoggedOutput
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +68,7 @@ async def test_a_first_delivery_is_claimed_with_nothing_before_it(stage: Stage) 
     delivery = await stage.submit_and_pull(request)
     taken = await make_claimer(stage, "w").take(request, delivery)
     [stored] = await stage.records(request.rid)
-    assert taken == Taken(stored.seq, [])
+    assert taken == Taken(stored.seq, LoggedOutput())
     assert isinstance(stored.record, Claim)
     assert (stored.record.worker, stored.record.request_seq) == ("w", delivery.request_seq)
     assert stored.record.ack_subject == delivery.ack_subject
@@ -90,7 +91,7 @@ async def test_of_two_workers_that_race_exactly_one_holds_it(
     [stored] = await stage.records(request.rid)
     assert isinstance(stored.record, Claim)
     winner = ("a", "b").index(stored.record.worker)
-    assert results[winner] == Taken(stored.seq, [])
+    assert results[winner] == Taken(stored.seq, LoggedOutput())
     assert results[1 - winner] == Postponed(ACK_WAIT_S / 2)
 
 
@@ -112,7 +113,7 @@ async def test_a_claim_that_was_stored_although_the_answer_was_lost_is_ours(stag
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
     taken = await claimer.take(request, delivery)
-    assert taken == Taken(ownership.appended[0], [])
+    assert taken == Taken(ownership.appended[0], LoggedOutput())
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -124,7 +125,8 @@ async def test_a_takeover_whose_answer_was_lost_keeps_its_prefix(stage: Stage) -
     claimer = make_claimer(stage, "w")
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
-    assert await claimer.take(request, delivery) == Taken(ownership.appended[0], ids("abc"))
+    taken = await claimer.take(request, delivery)
+    assert taken == Taken(ownership.appended[0], LoggedOutput(ids("abc")))
     assert len(await stage.records(request.rid)) == 2
 
 
@@ -243,7 +245,7 @@ async def test_our_own_old_claim_is_not_waited_for(stage: Stage) -> None:
     await stage.write("w", request.rid, epoch, 0, ids("ab"))
     taken = await make_claimer(stage, "w").take(request, delivery)
     assert isinstance(taken, Taken)
-    assert taken.prefix == ids("ab")
+    assert taken.prefix.tokens == ids("ab")
 
 
 async def test_a_dead_workers_tokens_are_the_prefix(stage: Stage) -> None:
@@ -254,7 +256,7 @@ async def test_a_dead_workers_tokens_are_the_prefix(stage: Stage) -> None:
     await stage.write("dead", request.rid, epoch, 3, ids("lo"))
     taken = await make_claimer(stage, "w").take(request, delivery)
     assert isinstance(taken, Taken)
-    assert taken.prefix == ids("hello")
+    assert taken.prefix.tokens == ids("hello")
     claim = (await stage.records(request.rid))[-1]
     assert (claim.seq, claim.record.prev) == (taken.epoch, epoch)
 
@@ -267,7 +269,7 @@ async def test_a_first_delivery_with_a_past_is_found_out(stage: Stage) -> None:
     await stage.write("dead", request.rid, epoch, 0, ids("hi"))
     taken = await make_claimer(stage, "w").take(request, delivery)
     assert isinstance(taken, Taken)
-    assert taken.prefix == ids("hi")
+    assert taken.prefix.tokens == ids("hi")
 
 
 async def test_a_finish_before_our_claim_is_not_generated_again(stage: Stage) -> None:
@@ -293,7 +295,7 @@ async def test_a_finish_behind_our_claim_does_not_count(stage: Stage) -> None:
     claimer._ownership = Late(stage.cluster.ownership)  # type: ignore[assignment]
     taken = await claimer.take(request, delivery)
     assert isinstance(taken, Taken)
-    assert taken.prefix == ids("h")
+    assert taken.prefix.tokens == ids("h")
     assert (await stage.fold(request.rid)).finish is None
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shared.codec import decode_token_frame
 from shared.fold import RequestFold
+from shared.logprobs import TokenLogprob, pack_logprobs, record_bytes
 from shared.protocol import (
     Claim,
     Finish,
@@ -19,7 +20,8 @@ from shared.protocol import (
     TextParams,
     TokenEntry,
 )
-from worker.token_log import PartitionWriter
+from shared.subjects import Subjects
+from worker.token_log import MAX_ENTRY_TOKENS, PartitionWriter, TokenLog
 
 RID = "0" * 32
 EPOCH = 7
@@ -29,6 +31,13 @@ FINISH = Finish(FinishReason.STOP)
 def make_claim(worker: str) -> Claim:
     reply = ReplyParams("out", Surface.GENERATE, "m", 0, 1, RID)
     return Claim(0, worker, "nonce", 1, "ack", "hash", TextParams(), reply, "pool")
+
+
+class NoClient:
+    """Of NATS: only its inbox is asked for."""
+
+    def new_inbox(self) -> str:
+        return "inbox"
 
 
 class LossyBroker:
@@ -58,6 +67,17 @@ class LossyBroker:
         return [] if self._rng.random() < self._loss else [(number, EPOCH + len(self.stored))]
 
 
+def logprobs_of(token_ids: list[int]) -> bytes:
+    return pack_logprobs([TokenLogprob(token_id, 1, -0.5) for token_id in token_ids])
+
+
+def make_entry(truth: list[int], start: int, end: int, finish: Finish | None = None) -> TokenEntry:
+    """Of tokens [start, end)."""
+    token_ids = truth[start:end]
+    prompt_logprobs = b"" if start else b"prompt"
+    return TokenEntry(RID, EPOCH, start, token_ids, finish, logprobs_of(token_ids), prompt_logprobs)
+
+
 def fold_of(stored: list[bytes]) -> RequestFold:
     fold = RequestFold(RID)
     fold.apply_record(EPOCH, make_claim("w"))
@@ -85,12 +105,10 @@ def test_the_fold_is_a_prefix_and_a_confirmed_finish_counts(
         if num_made < num_tokens:
             count = min(rng.randrange(1, 4), num_tokens - num_made)
             finish = FINISH if num_made + count == num_tokens else None
-            writer.append(
-                TokenEntry(RID, EPOCH, num_made, truth[num_made : num_made + count], finish)
-            )
+            writer.append(make_entry(truth, num_made, num_made + count, finish))
             num_made += count
             if rng.random() < 0.2 and finish is None:
-                writer.append(TokenEntry(RID, EPOCH, 0, truth[:num_made]))  # a restatement
+                writer.append(make_entry(truth, 0, num_made))  # a restatement
         acks = broker.deliver_late()
         for overdue in writer.frames_to_resend(now, all_of_them=rng.random() < 0.1):
             acks += broker.publish(overdue.number, overdue.payload)
@@ -101,11 +119,13 @@ def test_the_fold_is_a_prefix_and_a_confirmed_finish_counts(
             writer.on_ack(number, seq)
         fold = fold_of(broker.stored)
         assert fold.tokens == truth[: len(fold.tokens)]
+        assert fold.logprobs == logprobs_of(fold.tokens)
         assert now < 10_000, "never confirmed"
     assert len(confirmed) == 1
     at_confirmation = fold_of(broker.stored[: confirmed[0] - EPOCH])
     assert at_confirmation.finish == FINISH
     assert at_confirmation.tokens == truth
+    assert at_confirmation.prompt_logprobs == b"prompt"
 
 
 def test_a_frame_is_not_confirmed_by_a_copy_stored_before_its_predecessor() -> None:
@@ -179,3 +199,29 @@ def test_a_finish_without_tokens_counts_as_pending() -> None:
     writer = PartitionWriter("w1", 1, lambda *_: None)
     writer.append(TokenEntry(RID, EPOCH, 0, [], FINISH))
     assert writer.num_pending_tokens > 0
+
+
+def test_frames_with_logprobs_stay_below_the_payload_limit() -> None:
+    writer = PartitionWriter("w", 8, lambda entry, seq: None)
+    num_tokens = 3000
+    for idx in range(3):
+        logprobs = bytes(record_bytes(20) * num_tokens)
+        writer.append(TokenEntry(f"{idx:032x}", EPOCH, 0, [2**31] * num_tokens, logprobs=logprobs))
+    sizes = []
+    while (frame := writer.next_frame(0.0)) is not None:
+        sizes.append(len(frame.payload))
+    assert max(sizes) < 1 << 20
+    assert len(sizes) == 3
+
+
+def test_a_long_restatement_is_cut_with_its_logprobs() -> None:
+    log = TokenLog(NoClient(), Subjects("jf", 1), "w", lambda entry, seq: None)  # type: ignore[arg-type]
+    token_ids = list(range(MAX_ENTRY_TOKENS + 5))
+    log.restate(TokenEntry(RID, EPOCH, 0, token_ids, None, logprobs_of(token_ids), b"prompt"))
+    frame = log._partitions[0].next_frame(0.0)
+    assert frame is not None
+    fold = fold_of([frame.payload])
+    assert fold.tokens == token_ids
+    assert fold.logprobs == logprobs_of(token_ids)
+    assert fold.prompt_logprobs == b"prompt"
+    assert len(decode_token_frame(frame.payload).entries) == 2

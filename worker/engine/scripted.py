@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 from shared.protocol import Finish, FinishReason, SamplingParams
 from shared.token_ids import unpack_token_ids
 from worker.engine.config import EngineConfig
+from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import (
@@ -46,6 +47,7 @@ class _Run:
     sampling: SamplingParams
     stop_token_ids: frozenset[int]
     hash_key: int  # of prompt and seed
+    prompt_logprobs: bytes = b""  # until they are told
     ready_at: float = 0.0  # seconds of the clock; end of its prefill, known at admission
 
     @property
@@ -163,9 +165,14 @@ class ScriptedEngine:
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
             hash_key=(sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
-        finish = self._refusal(run) or self._finish_of(run)
+        finish = self._refusal(run)
+        if finish is None and not run.output_ids:
+            prompt_ids = unpack_token_ids(command.prompt_ids)
+            run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
+        finish = finish or self._finish_of(run)
         if finish is not None:
-            self._finished.append(RunOutput(run.run_id, [], finish))
+            output = RunOutput(run.run_id, [], finish, prompt_logprobs=run.prompt_logprobs)
+            self._finished.append(output)
             return
         heapq.heappush(self._waiting, _Waiting(command.priority, self._num_arrivals, run))
         self._num_arrivals += 1
@@ -224,7 +231,9 @@ class ScriptedEngine:
         if finish is not None:
             del self._runs[run.run_id]
             self._num_used_tokens -= run.num_tokens
-        return RunOutput(run.run_id, [token_id], finish)
+        logprobs = scripted_logprobs(token_id, run.num_tokens, run.sampling.logprobs)
+        prompt_logprobs, run.prompt_logprobs = run.prompt_logprobs, b""
+        return RunOutput(run.run_id, [token_id], finish, logprobs, prompt_logprobs)
 
     def _token_at(self, hash_key: int, position: int) -> int:
         mixed = (hash_key + position * 0x9E3779B97F4A7C15) & _MASK
