@@ -33,21 +33,14 @@ MAX_CONTEXT_LEN = 4096
 STOP_CHECK = StopCheck([2], MAX_CONTEXT_LEN)
 
 
-class InstantModel:
-    """Hidden states and logits of nothing; with attention and sampler below it takes no time."""
+class InstantForward:
+    """Hidden states and logits of nothing; with the sampler below it takes no time."""
 
-    def forward(self, batch: ForwardBatch, attention: object) -> torch.Tensor:
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
         return torch.empty((len(batch.input_ids), 1))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
-
-
-class InstantAttention:
-    def plan(self, batch: object) -> None: ...
-
-    def forward(self, *args: object) -> torch.Tensor:
-        return torch.empty(0)
 
 
 class InstantSampler:
@@ -82,9 +75,7 @@ class HostRig:
         self.ledger = KVLedger(num_pages, PAGE_SIZE, max_running, MAX_CONTEXT_LEN)
         self.scheduler = Scheduler(self.ledger, max_running, MAX_CONTEXT_LEN, VOCAB_SIZE)
         pool = KVCachePool(1, num_pages, PAGE_SIZE, 1, 1, torch.float32)
-        self.runner = ModelRunner(
-            InstantModel(), InstantAttention(), pool, self.ledger.req_to_token, VOCAB_SIZE
-        )
+        self.runner = ModelRunner(InstantForward(), pool, self.ledger.req_to_token, VOCAB_SIZE)
         self.runner._sampler = InstantSampler()  # type: ignore[assignment]
         self._prompts = _prompts()
         self.num_added = 0

@@ -11,6 +11,7 @@ from shared.errors import ConfigError
 
 SpeculateName = Literal["off", "ngram"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
+CpuKernelsName = Literal["auto", "native", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class EngineConfig:
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
     device: Literal["cpu"] = "cpu"
     """Where the model runs."""
+    cpu_kernels: CpuKernelsName = "auto"
+    """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
     max_running: int = 32
     """Requests that decode in one step."""
     max_step_tokens: int = 512

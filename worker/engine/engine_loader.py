@@ -19,18 +19,22 @@ from worker.engine.host_limits import num_usable_cores
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
-from worker.engine.model_runner import Model, ModelRunner
+from worker.engine.model_runner import Forward, ModelRunner
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
 from worker.engine.models.loader import CheckpointReader
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.registry import read_model_config
+from worker.engine.native.native_choice import choose_native_library
+from worker.engine.native.native_forward import NativeForward
+from worker.engine.native.native_weights import NativeWeights
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_budget import StepBudget
 from worker.engine.stop_check import StopCheck
+from worker.engine.torch_forward import TorchForward
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import EngineLoading, EngineReady
 
@@ -54,8 +58,7 @@ class EngineLoader:
         dtype = choose_dtype(self._config.dtype, model_config)
         max_context_len = self._max_context_len(model_config)
         with torch.inference_mode():
-            model = self._load_model(model_config, dtype, max_context_len)
-        pool = self._make_pool(model_config, dtype)
+            pool, forward = self._load_model(model_config, dtype, max_context_len)
         grammars = LLGuidanceBackend(
             Path(self._config.model_path),
             model_config.vocab_size,
@@ -67,11 +70,11 @@ class EngineLoader:
         )
         self._tell("warm up", 1.0)
         num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
-        warm_up_books = self._make_books(model, model_config, pool, max_context_len, grammars)
+        warm_up_books = self._make_books(forward, model_config, pool, max_context_len, grammars)
         _warm_up(*warm_up_books, budget, num_warm_up_tokens)
         return Engine(
             self._channel,
-            *self._make_books(model, model_config, pool, max_context_len, grammars),
+            *self._make_books(forward, model_config, pool, max_context_len, grammars),
             budget,
             self._limits(model_config, pool, max_context_len),
             StopCheck(model_config.eos_token_ids, max_context_len),
@@ -80,10 +83,19 @@ class EngineLoader:
 
     def _load_model(
         self, model_config: DecoderConfig, dtype: torch.dtype, max_context_len: int
-    ) -> Model:
+    ) -> tuple[KVCachePool, Forward]:
+        library = choose_native_library(self._config, model_config, dtype)
         self._tell("load weights", 0.0)
         with CheckpointReader(Path(self._config.model_path), dtype, self._on_progress) as reader:
-            return DecoderModel(model_config, reader, dtype, max_context_len)
+            if library is not None:
+                weights = NativeWeights(library, model_config, reader)
+                pool = self._make_pool(model_config, dtype)
+                num_threads = torch.get_num_threads()
+                return pool, NativeForward(weights, pool, max_context_len, num_threads)
+            model = DecoderModel(model_config, reader, dtype, max_context_len)
+            pool = self._make_pool(model_config, dtype)
+            attention = TorchAttentionBackend(pool, model.attention_layers)
+            return pool, TorchForward(model, attention)
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
@@ -106,7 +118,7 @@ class EngineLoader:
 
     def _make_books(
         self,
-        model: Model,
+        forward: Forward,
         model_config: ModelConfig,
         pool: KVCachePool,
         max_context_len: int,
@@ -115,7 +127,6 @@ class EngineLoader:
         """A scheduler with empty books, and the runner that reads them."""
         max_running, vocab_size = self._config.max_running, model_config.vocab_size
         ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
-        attention = TorchAttentionBackend(pool, model.attention_layers)
         return (
             Scheduler(
                 ledger,
@@ -126,7 +137,7 @@ class EngineLoader:
                 self._config.priority_aging_s,
                 self._make_drafter(),
             ),
-            ModelRunner(model, attention, pool, ledger.req_to_token, vocab_size, grammars),
+            ModelRunner(forward, pool, ledger.req_to_token, vocab_size, grammars),
         )
 
     def _make_drafter(self) -> NgramDrafter | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.kv_cache_pool import KVCachePool
@@ -21,16 +18,11 @@ from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.step_result import DoneStep, StepResult
 
 
-class Model(Protocol):
-    """A decoder with its weights."""
+class Forward(Protocol):
+    """A model together with its keys and values: what a step computes."""
 
-    @property
-    def attention_layers(self) -> Sequence[AttentionLayer]:
-        """What the attention backend computes for it, by layer id."""
-        ...
-
-    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
-        """[num_tokens, hidden_size] in the model's dtype: what the last norm gives."""
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """[num_tokens, hidden_size], of whatever float type: what the last norm gives."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -43,15 +35,13 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Model,
-        attention: AttentionBackend,
+        forward: Forward,
         kv_cache_pool: KVCachePool,
         req_to_token: ReqToTokenPool,
         vocab_size: int,
         grammars: GrammarBackend | None = None,
     ) -> None:
-        self._model = model
-        self._attention = attention
+        self._forward = forward
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
         self._vocab_size = vocab_size
@@ -65,13 +55,12 @@ class ModelRunner:
         forward_batch = ForwardBatch.from_schedule_batch(
             batch, self._req_to_token, self._kv_cache_pool.page_size
         )
-        self._attention.plan(forward_batch)
-        hidden = self._model.hidden(forward_batch, self._attention)
+        hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
         points = batch.sample_points
         if not points:
             return DoneStep(StepResult([], prompt_logprobs=prompt_logprobs))
-        logits = self._model.logits(hidden[forward_batch.sample_idx])
+        logits = self._forward.logits(hidden[forward_batch.sample_idx])
         sampling = SamplingBatch.from_points(points, self._vocab_size, self._grammars)
         samples = self._sampler.forward(logits, sampling)
         return DoneStep(StepResult(samples.token_ids, samples.logprobs, prompt_logprobs))
@@ -85,6 +74,6 @@ class ModelRunner:
         for entry in batch.entries:
             if entry.req.num_prompt_top is not None:
                 rows = hidden[start : start + entry.num_tokens]
-                records[entry.req.run_id] = score_prompt(self._model.logits, rows, entry)
+                records[entry.req.run_id] = score_prompt(self._forward.logits, rows, entry)
             start += entry.num_tokens
         return records

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from tests.worker.engine_fakes import FakeChannel
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.engine_loader import EngineLoader
 from worker.engine.forward_batch import ForwardBatch
-from worker.engine.model_runner import Model, ModelRunner
+from worker.engine.model_runner import Forward, ModelRunner
+from worker.engine.models.decoder import DecoderModel
 from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.step_result import StepHandle
+from worker.engine.torch_forward import TorchForward
 from worker.engine_messages import EngineCommand
 
 VOCAB_SIZE = 300
@@ -28,9 +28,17 @@ Logits = dict[tuple[int, int], torch.Tensor]  # (run_id, position of the new tok
 
 
 def save_tiny_model(
-    path: Path, model_type: str, *, max_shard_size: str = "5GB", **overrides: Any
+    path: Path,
+    model_type: str,
+    *,
+    max_shard_size: str = "5GB",
+    is_rounded: bool = False,
+    **overrides: Any,
 ) -> Path:
-    """Weights wide enough that greedy text does not fall into a loop at once."""
+    """Weights wide enough that greedy text does not fall into a loop at once.
+
+    With `is_rounded` they are such that bfloat16 holds them exactly.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
@@ -56,6 +64,8 @@ def save_tiny_model(
         for parameter in model.parameters():
             if parameter.ndim == 1:  # biases, which are made as zeros, and norms
                 parameter += 0.3 * torch.randn(parameter.shape)
+            if is_rounded:
+                parameter.copy_(parameter.bfloat16())
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return path
 
@@ -93,24 +103,20 @@ def assert_like_reference(
     assert (ours - theirs).norm() / theirs.norm() < max_error
 
 
-class RecordingModel:
+class RecordingForward:
     """Keeps the logits of the step."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
         self.sample_logits = torch.empty(0)
 
-    @property
-    def attention_layers(self) -> Sequence[AttentionLayer]:
-        return self._model.attention_layers
-
-    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
         self.sample_logits = torch.empty(0)
-        return self._model.hidden(batch, attention)
+        return self._forward.hidden(batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The last call of a step is for the tokens to be chosen."""
-        logits = self._model.logits(hidden)
+        logits = self._forward.logits(hidden)
         self.sample_logits = logits.clone()
         return logits
 
@@ -120,8 +126,8 @@ class RecordingRunner:
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._model = RecordingModel(runner._model)
-        runner._model = self._model
+        self._forward = RecordingForward(runner._forward)
+        runner._forward = self._forward
         self.logits: Logits = {}
         self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
 
@@ -130,7 +136,7 @@ class RecordingRunner:
         self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
         handle = self._runner.launch(batch)
         if keys:
-            self.logits.update(zip(keys, self._model.sample_logits, strict=True))
+            self.logits.update(zip(keys, self._forward.sample_logits, strict=True))
         return handle
 
 
@@ -152,6 +158,14 @@ class Rig:
         self.engine.run(until_idle=True)
         self.engine._scheduler.check_integrity()
         return self.channel.tokens()
+
+    @property
+    def decoder(self) -> DecoderModel:
+        """In torch."""
+        forward = self.runner._forward._forward
+        assert isinstance(forward, TorchForward)
+        assert isinstance(forward._model, DecoderModel)
+        return forward._model
 
     @property
     def logits(self) -> Logits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 
 import torch
@@ -30,10 +32,9 @@ class KVCachePool:
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
         self.dtype = dtype
-        # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]. Not wiped as a whole:
-        # memory that is never used stays with the operating system.
-        self._data = torch.empty(
-            (num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim), dtype=dtype
+        # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]
+        self._data = _allocate(
+            (num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim), dtype
         )
         self.wipe([num_pages])
 
@@ -45,3 +46,14 @@ class KVCachePool:
     def wipe(self, pages: Sequence[int]) -> None:
         for page in pages:  # index_fill_ over all of them at once takes a hundred times as long
             self._data[:, :, page].zero_()
+
+
+def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Memory that stays with the operating system until it is used, then comes in huge pages.
+
+    Attention jumps from page to page: with small ones each jump looks up an address.
+    """
+    num_values = math.prod(shape)
+    memory = mmap.mmap(-1, num_values * dtype.itemsize)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

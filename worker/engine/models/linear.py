@@ -80,7 +80,10 @@ def _lone_row_differs(weight: torch.Tensor) -> bool:
     return not torch.equal(together, alone)
 
 
-def choose_linears(dtype: torch.dtype) -> PackedLinears | PlainLinears:
+Linears = PackedLinears | PlainLinears
+
+
+def choose_linears(dtype: torch.dtype) -> Linears:
     """PackedLinears where this build of torch has the operators, and they agree with F.linear.
 
     The operators are private to torch: another version may change or drop them.

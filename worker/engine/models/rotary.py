@@ -23,12 +23,12 @@ class RotaryEmbedding:
         frequencies = _frequencies(config, head_dim, max_positions)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
         scale = _attention_factor(config)
-        self._cos = (angles.cos() * scale).to(dtype)  # [max_positions, head_dim / 2]
-        self._sin = (angles.sin() * scale).to(dtype)
+        self.cos = (angles.cos() * scale).to(dtype)  # [max_positions, head_dim / 2]
+        self.sin = (angles.sin() * scale).to(dtype)
 
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers."""
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,106 @@
+"""The tensors of a decoder by their names in checkpoints; what is multiplied together is joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.loader import CheckpointReader
+
+
+class Projection(NamedTuple):
+    """Of a linear layer."""
+
+    weight: torch.Tensor  # [out_features, in_features]
+    bias: torch.Tensor | None  # [out_features]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """Attention and MLP of one layer."""
+
+    attention_norm: torch.Tensor  # [hidden_size]
+    qkv: Projection  # to the heads of queries, then keys, then values
+    qk_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
+    output: Projection
+    mlp_norm: torch.Tensor  # [hidden_size]
+    gate_up: Projection  # gates, then what they are multiplied with
+    down: Projection
+
+
+class DecoderWeights:
+    """Reads them, each when it is asked for."""
+
+    def __init__(self, config: DecoderConfig, checkpoint: CheckpointReader) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+
+    def embeddings(self) -> torch.Tensor:
+        """[vocab_size, hidden_size]."""
+        config = self._config
+        return self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+
+    def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """[vocab_size, hidden_size]: `embeddings` where they are tied."""
+        if self._config.has_tied_embeddings:
+            return embeddings
+        return self._read("lm_head.weight", *embeddings.shape)
+
+    def norm(self) -> torch.Tensor:
+        """The last one, [hidden_size]."""
+        return self._read("model.norm.weight", self._config.hidden_size)
+
+    def layer(self, layer_id: int) -> LayerWeights:
+        config = self._config
+        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+        attention_size, kv_size = (
+            num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
+        )
+        qkv_sizes = {"q_proj": attention_size, "k_proj": kv_size, "v_proj": kv_size}
+        gate_up_sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+        layer = f"model.layers.{layer_id}."
+        attention, mlp = layer + "self_attn.", layer + "mlp."
+        return LayerWeights(
+            attention_norm=self._read(layer + "input_layernorm.weight", hidden_size),
+            qkv=self._join(attention, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias),
+            qk_norm=self._qk_norm(attention) if config.has_qk_norm else None,
+            output=self._join(
+                attention,
+                {"o_proj": hidden_size},
+                attention_size,
+                has_bias=config.has_output_bias,
+            ),
+            mlp_norm=self._read(layer + "post_attention_layernorm.weight", hidden_size),
+            gate_up=self._join(mlp, gate_up_sizes, hidden_size, has_bias=config.has_mlp_bias),
+            down=self._join(
+                mlp, {"down_proj": hidden_size}, intermediate_size, has_bias=config.has_mlp_bias
+            ),
+        )
+
+    def _qk_norm(self, prefix: str) -> torch.Tensor:
+        """All query heads share one norm, all keys one."""
+        config = self._config
+        q = self._read(prefix + "q_norm.weight", config.head_dim).expand(config.num_heads, -1)
+        k = self._read(prefix + "k_norm.weight", config.head_dim).expand(config.num_kv_heads, -1)
+        return torch.cat([q, k])
+
+    def _join(
+        self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
+    ) -> Projection:
+        """One layer of several, each with its number of output features."""
+        weight = torch.cat(
+            [
+                self._read(f"{prefix}{name}.weight", size, in_features)
+                for name, size in sizes.items()
+            ]
+        )
+        if not has_bias:
+            return Projection(weight, None)
+        bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
+        return Projection(weight, bias)
+
+    def _read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._checkpoint.read(name, *shape)

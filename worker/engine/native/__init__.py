@@ -1,0 +1,1 @@
+"""The fused decoder in C++, built when a worker first needs it."""

@@ -1,0 +1,255 @@
+// Attention over the paged pool of keys and values.
+
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "vector_math.h"
+
+namespace jetflock {
+
+constexpr int kGroupTokens = 16;  // tokens whose keys and values lie interleaved
+constexpr int kNumGroups = 4;     // groups of a block: the unit in which a softmax proceeds
+constexpr int kBlockTokens = kGroupTokens * kNumGroups;
+constexpr int kMaxQueryRows = 6;  // 6 rows x 4 vectors of sums fill the registers
+constexpr int kMaxHeadDim = 256;
+
+// One layer's keys and values: [num_pages][num_kv_heads][page_size * head_dim] each. Within a page
+// and head, tokens come in groups of sixteen:
+//   keys    [head_dim / 2][16 tokens][2]  two neighbouring values of each token side by side
+//   values  [8 pairs of tokens][head_dim][2]  a value of each of two neighbouring tokens
+// so that both products are dot products of pairs without any shuffling.
+struct LayerPool {
+  bf16* keys;
+  bf16* values;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t page_size;
+
+  // Of the group that the token at `offset` of a page belongs to.
+  int64_t group_start(int64_t page, int64_t kv_head, int64_t offset) const {
+    return ((page * num_kv_heads + kv_head) * page_size + offset / kGroupTokens * kGroupTokens) *
+           head_dim;
+  }
+
+  void write(int64_t slot, int64_t kv_head, const bf16* key, const bf16* value) const {
+    const int64_t offset = slot % page_size;
+    const int64_t start = group_start(slot / page_size, kv_head, offset);
+    const int64_t token = offset % kGroupTokens;
+    bf16* to = keys + start + token * 2;
+    for (int64_t dim = 0; dim < head_dim; dim += 2) {
+      to[dim * kGroupTokens] = key[dim];
+      to[dim * kGroupTokens + 1] = key[dim + 1];
+    }
+    to = values + start + token / 2 * head_dim * 2 + token % 2;
+    for (int64_t dim = 0; dim < head_dim; ++dim) to[dim * 2] = value[dim];
+  }
+};
+
+// Queries of one request and one KV head that are computed together: query tokens times the query
+// heads that share the KV head, token by token.
+struct QueryTile {
+  const bf16* queries[kMaxQueryRows];
+  bf16* outputs[kMaxQueryRows];
+  int64_t positions[kMaxQueryRows];
+};
+
+struct AttentionShape {
+  const LayerPool& pool;
+  const int32_t* pages;  // of the request
+  int64_t kv_head;
+  float scale;     // of the scores, times log2(e)
+  int64_t window;  // a query sees itself and window - 1 tokens before it; 0: all
+};
+
+struct Block {
+  const bf16* keys[kNumGroups];
+  const bf16* values[kNumGroups];
+};
+
+inline Block find_block(const AttentionShape& shape, int64_t start, int64_t last_position) {
+  Block block;
+  for (int group = 0; group < kNumGroups; ++group) {
+    // Groups beyond the end are masked: any group that exists will do.
+    const int64_t position = std::min(start + group * kGroupTokens, last_position);
+    const int64_t page = shape.pages[position / shape.pool.page_size];
+    const int64_t at =
+        shape.pool.group_start(page, shape.kv_head, position % shape.pool.page_size);
+    block.keys[group] = shape.pool.keys + at;
+    block.values[group] = shape.pool.values + at;
+  }
+  return block;
+}
+
+template <int kRows>
+inline void score(const QueryTile& tile, const Block& block, const Block& next, int64_t head_dim,
+                  __m512 (&scores)[kRows][kNumGroups]) {
+#pragma GCC unroll 6
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 4
+    for (int group = 0; group < kNumGroups; ++group) scores[row][group] = _mm512_setzero_ps();
+  }
+  for (int64_t dim = 0; dim < head_dim; dim += 2) {
+    __m512bh keys[kNumGroups];
+#pragma GCC unroll 4
+    for (int group = 0; group < kNumGroups; ++group) {
+      keys[group] = load_pairs(block.keys[group] + dim * kGroupTokens);
+      prefetch(next.keys[group] + dim * kGroupTokens);
+    }
+#pragma GCC unroll 6
+    for (int row = 0; row < kRows; ++row) {
+      const __m512bh query = broadcast_pair(tile.queries[row] + dim);
+#pragma GCC unroll 4
+      for (int group = 0; group < kNumGroups; ++group) {
+        scores[row][group] = _mm512_dpbf16_ps(scores[row][group], query, keys[group]);
+      }
+    }
+  }
+}
+
+// Scores of positions that the query does not see become -infinity.
+inline void mask_scores(__m512 (&scores)[kNumGroups], int64_t start, int64_t position,
+                        int64_t window) {
+  const __m512i lanes =
+      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+  for (int group = 0; group < kNumGroups; ++group) {
+    const int64_t group_start = start + group * kGroupTokens;
+    const __m512i positions =
+        _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(group_start)));
+    const __mmask16 hidden =
+        _mm512_cmpgt_epi32_mask(positions, _mm512_set1_epi32(static_cast<int32_t>(position))) |
+        _mm512_cmplt_epi32_mask(positions, _mm512_set1_epi32(static_cast<int32_t>(first)));
+    scores[group] = _mm512_mask_mov_ps(
+        scores[group], hidden, _mm512_set1_ps(-std::numeric_limits<float>::infinity()));
+  }
+}
+
+// sums[row][start..] = sums * factors + weights x values, for kVectors * 16 dimensions.
+template <int kRows, int kVectors>
+inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&factors)[kRows],
+                       const bf16 (&weights)[kMaxQueryRows][kBlockTokens], const Block& block,
+                       const Block& next, int64_t head_dim, int64_t start) {
+  __m512 acc[kRows][kVectors];
+#pragma GCC unroll 6
+  for (int row = 0; row < kRows; ++row) {
+    const __m512 factor = _mm512_set1_ps(factors[row]);
+#pragma GCC unroll 4
+    for (int part = 0; part < kVectors; ++part) {
+      acc[row][part] =
+          _mm512_mul_ps(factor, _mm512_loadu_ps(&sums[row][start + part * kLanes]));
+    }
+  }
+  for (int group = 0; group < kNumGroups; ++group) {
+    for (int pair = 0; pair < kGroupTokens / 2; ++pair) {
+      const int64_t at = (pair * head_dim + start) * 2;
+      const bf16* from = block.values[group] + at;
+      __m512bh values[kVectors];
+#pragma GCC unroll 4
+      for (int part = 0; part < kVectors; ++part) {
+        values[part] = load_pairs(from + part * kLanes * 2);
+        prefetch(next.values[group] + at + part * kLanes * 2);
+      }
+#pragma GCC unroll 6
+      for (int row = 0; row < kRows; ++row) {
+        const __m512bh weight = broadcast_pair(&weights[row][group * kGroupTokens + pair * 2]);
+#pragma GCC unroll 4
+        for (int part = 0; part < kVectors; ++part) {
+          acc[row][part] = _mm512_dpbf16_ps(acc[row][part], weight, values[part]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 4
+    for (int part = 0; part < kVectors; ++part) {
+      _mm512_storeu_ps(&sums[row][start + part * kLanes], acc[row][part]);
+    }
+  }
+}
+
+// A softmax that proceeds block by block, blocks starting at multiples of kBlockTokens: each row's
+// result depends on its query, its position and the pool alone, not on the rows beside it.
+template <int kRows>
+void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
+  const int64_t head_dim = shape.pool.head_dim;
+  const int64_t last_position = tile.positions[kRows - 1];
+  alignas(64) float sums[kMaxQueryRows][kMaxHeadDim] = {};
+  alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
+  float largest[kRows];
+  __m512 totals[kRows];
+  for (int row = 0; row < kRows; ++row) {
+    largest[row] = -std::numeric_limits<float>::infinity();
+    totals[row] = _mm512_setzero_ps();
+  }
+  const int64_t first =
+      shape.window > 0 ? std::max<int64_t>(0, tile.positions[0] - shape.window + 1) : 0;
+  const int64_t first_start = first / kBlockTokens * kBlockTokens;
+  Block next = find_block(shape, first_start, last_position);
+  for (int64_t start = first_start; start <= last_position; start += kBlockTokens) {
+    const Block block = next;
+    next = find_block(shape, std::min(start + kBlockTokens, last_position), last_position);
+    __m512 scores[kRows][kNumGroups];
+    score<kRows>(tile, block, next, head_dim, scores);
+    float factors[kRows];
+    for (int row = 0; row < kRows; ++row) {
+      __m512(&row_scores)[kNumGroups] = scores[row];
+      for (auto& part : row_scores) part = _mm512_mul_ps(part, _mm512_set1_ps(shape.scale));
+      const int64_t position = tile.positions[row];
+      if (position < start + kBlockTokens - 1 ||
+          (shape.window > 0 && position - shape.window + 1 > start)) {
+        mask_scores(row_scores, start, position, shape.window);
+      }
+      const float block_largest = _mm512_reduce_max_ps(
+          _mm512_max_ps(_mm512_max_ps(row_scores[0], row_scores[1]),
+                        _mm512_max_ps(row_scores[2], row_scores[3])));
+      const float new_largest = std::max(largest[row], block_largest);
+      // Nothing seen so far: any finite number keeps the weights at zero.
+      const float base =
+          new_largest == -std::numeric_limits<float>::infinity() ? 0.0f : new_largest;
+      factors[row] = _mm512_cvtss_f32(exp2(_mm512_set1_ps(largest[row] - base)));
+      largest[row] = new_largest;
+      totals[row] = _mm512_mul_ps(totals[row], _mm512_set1_ps(factors[row]));
+      for (int group = 0; group < kNumGroups; ++group) {
+        const __m512 weight = exp2(_mm512_sub_ps(row_scores[group], _mm512_set1_ps(base)));
+        totals[row] = _mm512_add_ps(totals[row], weight);
+        store_bf16(&weights[row][group * kGroupTokens], weight);
+      }
+    }
+    int64_t dim = 0;
+    for (; dim + 64 <= head_dim; dim += 64) {
+      accumulate<kRows, 4>(sums, factors, weights, block, next, head_dim, dim);
+    }
+    for (; dim + 32 <= head_dim; dim += 32) {
+      accumulate<kRows, 2>(sums, factors, weights, block, next, head_dim, dim);
+    }
+    for (; dim < head_dim; dim += 16) {
+      accumulate<kRows, 1>(sums, factors, weights, block, next, head_dim, dim);
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    const __m512 inverse = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(totals[row]));
+    for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
+      store_bf16(tile.outputs[row] + dim, _mm512_mul_ps(_mm512_load_ps(&sums[row][dim]), inverse));
+    }
+  }
+}
+
+inline void attend_tile(int num_rows, const AttentionShape& shape, const QueryTile& tile) {
+  switch (num_rows) {
+#define JETFLOCK_CASE(N) \
+  case N:                \
+    return attend_tile<N>(shape, tile);
+    JETFLOCK_CASE(1)
+    JETFLOCK_CASE(2)
+    JETFLOCK_CASE(3)
+    JETFLOCK_CASE(4)
+    JETFLOCK_CASE(5)
+    JETFLOCK_CASE(6)
+#undef JETFLOCK_CASE
+  }
+}
+
+}  // namespace jetflock

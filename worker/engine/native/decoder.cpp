@@ -1,0 +1,318 @@
+// The decoder of models/decoder.py in one call a step, for bfloat16 weights on a processor with
+// AVX512-BF16. The residual stream and all sums are float32; a token's result does not depend, bit
+// for bit, on the tokens computed beside it, nor on whether it comes in a prefill chunk or alone.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "thread_team.h"
+#include "vector_math.h"
+
+namespace jetflock {
+
+constexpr int kTaskQueryRows = 48;  // of a prefill chunk, in one task
+constexpr size_t kHugePage = 2 << 20;
+
+struct LayerWeights {
+  const float* attention_norm;  // [hidden_size]
+  Linear qkv;                   // to queries, keys, values: heads one after the other
+  const float* query_norm;      // [head_dim], or null
+  const float* key_norm;
+  Linear output;
+  const float* mlp_norm;
+  Linear gate_up;  // gates and values interleaved, see pack_linear
+  Linear down;
+  bf16* keys;  // this layer's part of the pool
+  bf16* values;
+  int64_t window;  // of sliding attention; 0: none
+};
+
+struct DecoderShape {
+  int64_t hidden_size;
+  int64_t intermediate_size;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t page_size;
+  float norm_eps;
+  float attention_scale;
+  const bf16* embeddings;   // [vocab_size, hidden_size]
+  const float* cosines;     // [max_positions, head_dim / 2]
+  const float* sines;
+  const float* final_norm;  // [hidden_size]
+  Linear lm_head;
+};
+
+// One step, as in forward_batch.py. The outputs are [num_tokens, hidden_size].
+struct Batch {
+  int64_t num_tokens;
+  int64_t num_rows;
+  int64_t max_pages;
+  const int64_t* input_ids;   // [num_tokens]
+  const int64_t* positions;   // [num_tokens]
+  const int64_t* out_loc;     // [num_tokens]
+  const int32_t* query_lens;  // [num_rows]
+  const int32_t* page_table;  // [num_rows, max_pages]
+  float* hidden;              // out: after the last norm
+};
+
+template <class Out>
+void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out* out) {
+  __m512 squares = _mm512_setzero_ps();
+  for (int64_t at = 0; at < size; at += kLanes) {
+    const __m512 values = _mm512_maskz_loadu_ps(first_lanes(size - at), x + at);
+    squares = _mm512_fmadd_ps(values, values, squares);
+  }
+  const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
+  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(mean + eps));
+  for (int64_t at = 0; at < size; at += kLanes) {
+    const __mmask16 mask = first_lanes(size - at);
+    const __m512 values = _mm512_mul_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + at), scale),
+                                        _mm512_maskz_loadu_ps(mask, weight + at));
+    if constexpr (std::is_same_v<Out, float>) {
+      _mm512_mask_storeu_ps(out + at, mask, values);
+    } else {
+      store_bf16(out + at, values, mask);
+    }
+  }
+}
+
+class Decoder {
+ public:
+  Decoder(const DecoderShape& shape, const LayerWeights* layers, int64_t num_layers,
+          int num_threads)
+      : shape_(shape), layers_(layers, layers + num_layers), team_(num_threads) {}
+
+  void forward(const Batch& batch) {
+    const int64_t num_tokens = batch.num_tokens;
+    const int64_t qkv_size = (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim;
+    residual_.resize(num_tokens * shape_.hidden_size);
+    normed_.resize(num_tokens * shape_.hidden_size);
+    qkv_.resize(num_tokens * qkv_size);
+    attended_.resize(num_tokens * shape_.num_heads * shape_.head_dim);
+    activated_.resize(num_tokens * shape_.intermediate_size);
+    plan_attention(batch);
+    team_.run([&](ThreadTeam::Member& member) { run_layers(member, batch); });
+  }
+
+  // rows: [num_rows, hidden_size] float; logits: [num_rows, vocab_size] float.
+  void logits(const float* rows, int64_t num_rows, float* logits) {
+    const int64_t size = num_rows * shape_.hidden_size;
+    normed_.resize(std::max<size_t>(normed_.size(), size));
+    for (int64_t at = 0; at < size; ++at) normed_[at] = to_bf16(rows[at]);
+    team_.run([&](ThreadTeam::Member& member) {
+      multiply<Epilogue::kStoreFloat>(member, team_.size(), shape_.lm_head, normed_.data(),
+                                      num_rows, logits);
+    });
+  }
+
+ private:
+  // Query rows [first_row, end_row) of a request and a KV head; row = query token * query heads of
+  // a KV head + head.
+  struct AttentionTask {
+    int64_t first_token;  // of the request, in the step
+    const int32_t* pages;
+    int64_t kv_head;
+    int64_t first_row;
+    int64_t end_row;
+    int64_t cost;
+  };
+
+  int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
+
+  void plan_attention(const Batch& batch) {
+    tasks_.clear();
+    int64_t token = 0;
+    for (int64_t row = 0; row < batch.num_rows; ++row) {
+      const int64_t num_query_rows = batch.query_lens[row] * heads_per_kv_head();
+      const int32_t* pages = batch.page_table + row * batch.max_pages;
+      for (int64_t start = 0; start < num_query_rows; start += kTaskQueryRows) {
+        const int64_t end = std::min(start + kTaskQueryRows, num_query_rows);
+        const int64_t last_token = token + (end - 1) / heads_per_kv_head();
+        const int64_t cost = (end - start) * (batch.positions[last_token] + kBlockTokens);
+        for (int64_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+          tasks_.push_back({token, pages, kv_head, start, end, cost});
+        }
+      }
+      token += batch.query_lens[row];
+    }
+    std::stable_sort(tasks_.begin(), tasks_.end(),
+                     [](const auto& one, const auto& other) { return one.cost > other.cost; });
+  }
+
+  void run_layers(ThreadTeam::Member& member, const Batch& batch) {
+    const int64_t hidden_size = shape_.hidden_size;
+    member.for_each(batch.num_tokens, [&](int64_t token) {
+      const bf16* from = shape_.embeddings + batch.input_ids[token] * hidden_size;
+      float* to = residual_.data() + token * hidden_size;
+      for (int64_t at = 0; at < hidden_size; ++at) to[at] = to_float(from[at]);
+    });
+    const int size = team_.size();
+    for (const LayerWeights& layer : layers_) {
+      norm_rows(member, batch.num_tokens, layer.attention_norm);
+      multiply<Epilogue::kStore>(member, size, layer.qkv, normed_.data(), batch.num_tokens,
+                                 qkv_.data());
+      member.for_each(batch.num_tokens,
+                      [&](int64_t token) { rotate_and_write(layer, batch, token); });
+      member.for_each(tasks_.size(),
+                      [&](int64_t idx) { attend(layer, batch, tasks_[idx]); });
+      multiply<Epilogue::kAdd>(member, size, layer.output, attended_.data(), batch.num_tokens,
+                               residual_.data());
+      norm_rows(member, batch.num_tokens, layer.mlp_norm);
+      multiply<Epilogue::kSiluMul>(member, size, layer.gate_up, normed_.data(), batch.num_tokens,
+                                   activated_.data());
+      multiply<Epilogue::kAdd>(member, size, layer.down, activated_.data(), batch.num_tokens,
+                               residual_.data());
+    }
+    member.for_each(batch.num_tokens, [&](int64_t token) {
+      rms_norm(residual_.data() + token * hidden_size, shape_.final_norm, hidden_size,
+               shape_.norm_eps, batch.hidden + token * hidden_size);
+    });
+  }
+
+  void norm_rows(ThreadTeam::Member& member, int64_t num_tokens, const float* weight) {
+    const int64_t size = shape_.hidden_size;
+    member.for_each(num_tokens, [&](int64_t token) {
+      rms_norm(residual_.data() + token * size, weight, size, shape_.norm_eps,
+               normed_.data() + token * size);
+    });
+  }
+
+  void rotate_and_write(const LayerWeights& layer, const Batch& batch, int64_t token) {
+    const int64_t head_dim = shape_.head_dim;
+    const int64_t num_heads = shape_.num_heads, num_kv_heads = shape_.num_kv_heads;
+    const int64_t angle = batch.positions[token] * head_dim / 2;
+    bf16* queries = qkv_.data() + token * (num_heads + 2 * num_kv_heads) * head_dim;
+    bf16* keys = queries + num_heads * head_dim;
+    bf16* values = keys + num_kv_heads * head_dim;
+    for (int64_t head = 0; head < num_heads; ++head) {
+      rotate(queries + head * head_dim, layer.query_norm, angle);
+    }
+    const LayerPool pool = pool_of(layer);
+    for (int64_t head = 0; head < num_kv_heads; ++head) {
+      rotate(keys + head * head_dim, layer.key_norm, angle);
+      pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
+    }
+  }
+
+  // Rotary position embedding of one head in place, pairs half a head apart; its norm first.
+  void rotate(bf16* head, const float* norm, int64_t angle) {
+    const int64_t half = shape_.head_dim / 2;
+    alignas(64) float x[kMaxHeadDim];
+    for (int64_t at = 0; at < 2 * half; ++at) x[at] = to_float(head[at]);
+    if (norm != nullptr) rms_norm(x, norm, 2 * half, shape_.norm_eps, x);
+    for (int64_t at = 0; at < half; at += kLanes) {
+      const __mmask16 mask = first_lanes(half - at);
+      const __m512 first = _mm512_maskz_loadu_ps(mask, x + at);
+      const __m512 second = _mm512_maskz_loadu_ps(mask, x + half + at);
+      const __m512 cosine = _mm512_maskz_loadu_ps(mask, shape_.cosines + angle + at);
+      const __m512 sine = _mm512_maskz_loadu_ps(mask, shape_.sines + angle + at);
+      store_bf16(head + at, _mm512_fmsub_ps(first, cosine, _mm512_mul_ps(second, sine)), mask);
+      store_bf16(head + half + at, _mm512_fmadd_ps(second, cosine, _mm512_mul_ps(first, sine)),
+                 mask);
+    }
+  }
+
+  void attend(const LayerWeights& layer, const Batch& batch, const AttentionTask& task) {
+    const LayerPool pool = pool_of(layer);
+    const int64_t head_dim = shape_.head_dim, num_shared = heads_per_kv_head();
+    const int64_t qkv_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * head_dim;
+    const AttentionShape shape{pool, task.pages, task.kv_head,
+                               shape_.attention_scale * kLog2E, layer.window};
+    const int64_t num_rows = task.end_row - task.first_row;
+    const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;
+    for (int64_t tile_idx = 0; tile_idx < num_tiles; ++tile_idx) {
+      const int64_t start = task.first_row + num_rows * tile_idx / num_tiles;
+      const int64_t end = task.first_row + num_rows * (tile_idx + 1) / num_tiles;
+      QueryTile tile;
+      for (int64_t row = start; row < end; ++row) {
+        const int64_t token = task.first_token + row / num_shared;
+        const int64_t head = task.kv_head * num_shared + row % num_shared;
+        tile.queries[row - start] = qkv_.data() + token * qkv_stride + head * head_dim;
+        tile.outputs[row - start] =
+            attended_.data() + (token * shape_.num_heads + head) * head_dim;
+        tile.positions[row - start] = batch.positions[token];
+      }
+      attend_tile(static_cast<int>(end - start), shape, tile);
+    }
+  }
+
+  LayerPool pool_of(const LayerWeights& layer) const {
+    return {layer.keys, layer.values, shape_.num_kv_heads, shape_.head_dim, shape_.page_size};
+  }
+
+  const DecoderShape shape_;
+  const std::vector<LayerWeights> layers_;
+  ThreadTeam team_;
+  std::vector<AttentionTask> tasks_;
+  std::vector<float> residual_;  // [num_tokens, hidden_size]
+  std::vector<bf16> normed_;     // [num_tokens, hidden_size]
+  std::vector<bf16> qkv_;        // [num_tokens, heads * head_dim]
+  std::vector<bf16> attended_;   // [num_tokens, num_heads * head_dim]
+  std::vector<bf16> activated_;  // [num_tokens, intermediate_size]
+};
+
+// Huge pages spare the translation of addresses while weights stream by.
+bf16* allocate(size_t num_values) {
+  const size_t size = (num_values * sizeof(bf16) + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, size);
+  if (memory != nullptr) madvise(memory, size, MADV_HUGEPAGE);
+  return static_cast<bf16*>(memory);
+}
+
+}  // namespace jetflock
+
+using namespace jetflock;
+
+extern "C" {
+
+// Packs [out_features, in_features] bf16 into a Linear's layout; null when memory is out. With
+// `interleaved` the first half of the rows are gates and the second values: a block then holds
+// sixteen gates and the sixteen values that belong to them.
+bf16* jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_features,
+                           int interleaved) {
+  const int64_t num_cols = interleaved ? out_features / 2 : out_features;
+  const int64_t cols_per_block = interleaved ? kLanes : kBlockCols;
+  const int64_t num_blocks = (num_cols + cols_per_block - 1) / cols_per_block;
+  bf16* packed = allocate(num_blocks * kBlockCols * in_features);
+  if (packed == nullptr) return nullptr;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    bf16* to = packed + block * kBlockCols * in_features;
+    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
+      const int64_t col = block * cols_per_block + (interleaved ? lane % kLanes : lane);
+      const int64_t row = interleaved && lane >= kLanes ? num_cols + col : col;
+      for (int64_t pair = 0; pair < in_features / 2; ++pair) {
+        for (int64_t idx = 0; idx < 2; ++idx) {
+          to[(pair * kBlockCols + lane) * 2 + idx] =
+              col < num_cols ? rows[row * in_features + 2 * pair + idx] : 0;
+        }
+      }
+    }
+  }
+  return packed;
+}
+
+void jetflock_free(bf16* packed) { std::free(packed); }
+
+Decoder* jetflock_decoder_new(const DecoderShape* shape, const LayerWeights* layers,
+                              int64_t num_layers, int num_threads) {
+  return new Decoder(*shape, layers, num_layers, num_threads);
+}
+
+void jetflock_decoder_free(Decoder* decoder) { delete decoder; }
+
+void jetflock_decoder_forward(Decoder* decoder, const Batch* batch) { decoder->forward(*batch); }
+
+void jetflock_decoder_logits(Decoder* decoder, const float* rows, int64_t num_rows,
+                             float* logits) {
+  decoder->logits(rows, num_rows, logits);
+}
+
+}  // extern "C"

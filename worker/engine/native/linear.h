@@ -1,0 +1,152 @@
+// Linear layers over packed bfloat16 weights.
+
+#pragma once
+
+#include <algorithm>
+
+#include "thread_team.h"
+#include "vector_math.h"
+
+namespace jetflock {
+
+constexpr int kBlockCols = 32;   // output features that are computed together: two vectors
+constexpr int kMaxTileRows = 12; // 12 rows x 2 vectors of sums fill the registers
+constexpr int kSlabRows = 96;    // rows of a task: its weights stay in the second-level cache
+constexpr int kPrefetchPairs = 24;
+
+// weights: [num_blocks][in_features / 2][kBlockCols][2], the pairs of two neighbouring inputs side
+// by side, as the dot product instruction wants them. Columns beyond out_features are zero.
+struct Linear {
+  const bf16* weights;
+  const float* bias;  // [num_blocks * kBlockCols], or null
+  int64_t in_features;
+  int64_t out_features;
+
+  long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
+  const bf16* block(long idx) const { return weights + idx * kBlockCols * in_features; }
+};
+
+// What becomes of a tile of sums.
+enum class Epilogue { kStore, kStoreFloat, kAdd, kSiluMul };
+
+// Each sum is taken over the inputs in their order, by itself: a row's result is the same, bit for
+// bit, whatever other rows come with it.
+template <int kRows>
+inline void multiply_tile(const bf16* rows, int64_t stride, const bf16* weights, int64_t num_pairs,
+                          __m512 (&sums)[kMaxTileRows][2]) {
+  __m512 acc[kRows][2];
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row) acc[row][0] = acc[row][1] = _mm512_setzero_ps();
+  for (int64_t pair = 0; pair < num_pairs; ++pair) {
+    const bf16* at = weights + pair * 2 * kBlockCols;
+    if constexpr (kRows <= 12) {
+      _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetchPairs * 2 * kBlockCols), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(at + (kPrefetchPairs * 2 + 1) * kBlockCols),
+                   _MM_HINT_T0);
+    }
+    const __m512bh left = load_pairs(at);
+    const __m512bh right = load_pairs(at + kBlockCols);
+#pragma GCC unroll 12
+    for (int row = 0; row < kRows; ++row) {
+      const __m512bh input = broadcast_pair(rows + row * stride + 2 * pair);
+      acc[row][0] = _mm512_dpbf16_ps(acc[row][0], input, left);
+      acc[row][1] = _mm512_dpbf16_ps(acc[row][1], input, right);
+    }
+  }
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row) {
+    sums[row][0] = acc[row][0];
+    sums[row][1] = acc[row][1];
+  }
+}
+
+inline void multiply_tile(int num_rows, const bf16* rows, int64_t stride, const bf16* weights,
+                          int64_t num_pairs, __m512 (&sums)[kMaxTileRows][2]) {
+  switch (num_rows) {
+#define JETFLOCK_CASE(N) \
+  case N:                \
+    return multiply_tile<N>(rows, stride, weights, num_pairs, sums);
+    JETFLOCK_CASE(1)
+    JETFLOCK_CASE(2)
+    JETFLOCK_CASE(3)
+    JETFLOCK_CASE(4)
+    JETFLOCK_CASE(5)
+    JETFLOCK_CASE(6)
+    JETFLOCK_CASE(7)
+    JETFLOCK_CASE(8)
+    JETFLOCK_CASE(9)
+    JETFLOCK_CASE(10)
+    JETFLOCK_CASE(11)
+    JETFLOCK_CASE(12)
+#undef JETFLOCK_CASE
+  }
+}
+
+// Output of kStore: bf16; kStoreFloat and kAdd: float; kSiluMul: bf16, half as many columns: the
+// left vector of a block holds gates, the right one the values that they are multiplied with.
+template <Epilogue kEpilogue>
+inline void finish_row(const Linear& linear, long block, const __m512 (&sums)[2], void* output,
+                       int64_t row) {
+  __m512 values[2] = {sums[0], sums[1]};
+  const long col = block * kBlockCols;
+  if (linear.bias != nullptr) {
+    values[0] = _mm512_add_ps(values[0], _mm512_loadu_ps(linear.bias + col));
+    values[1] = _mm512_add_ps(values[1], _mm512_loadu_ps(linear.bias + col + kLanes));
+  }
+  if constexpr (kEpilogue == Epilogue::kSiluMul) {
+    const int64_t num_cols = linear.out_features / 2;
+    const long half = col / 2;
+    store_bf16(static_cast<bf16*>(output) + row * num_cols + half,
+               _mm512_mul_ps(silu(values[0]), values[1]), first_lanes(num_cols - half));
+    return;
+  }
+  for (int part = 0; part < 2; ++part) {
+    const long start = col + part * kLanes;
+    if (start >= linear.out_features) return;
+    const __mmask16 mask = first_lanes(linear.out_features - start);
+    const int64_t at = row * linear.out_features + start;
+    if constexpr (kEpilogue == Epilogue::kStore) {
+      store_bf16(static_cast<bf16*>(output) + at, values[part], mask);
+    } else {
+      float* to = static_cast<float*>(output) + at;
+      if constexpr (kEpilogue == Epilogue::kAdd) {
+        values[part] = _mm512_add_ps(values[part], _mm512_maskz_loadu_ps(mask, to));
+      }
+      _mm512_mask_storeu_ps(to, mask, values[part]);
+    }
+  }
+}
+
+// output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16.
+template <Epilogue kEpilogue>
+void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, const bf16* rows,
+              int64_t num_rows, void* output) {
+  const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
+  const long num_blocks = linear.num_blocks();
+  // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.
+  const long blocks_per_task = num_slabs > 1 ? 1 : 1 + num_blocks / (team_size * 32);
+  const long tasks_per_slab = (num_blocks + blocks_per_task - 1) / blocks_per_task;
+  member.for_each(num_slabs * tasks_per_slab, [&](long task) {
+    const int64_t slab_start = task / tasks_per_slab * kSlabRows;
+    const int64_t slab_rows = std::min<int64_t>(kSlabRows, num_rows - slab_start);
+    const int64_t num_tiles = (slab_rows + kMaxTileRows - 1) / kMaxTileRows;
+    const long first_block = task % tasks_per_slab * blocks_per_task;
+    const long end_block = std::min(first_block + blocks_per_task, num_blocks);
+    for (long block = first_block; block < end_block; ++block) {
+      int64_t row = slab_start;
+      for (int64_t tile = 0; tile < num_tiles; ++tile) {
+        const int tile_rows = static_cast<int>((slab_rows * (tile + 1)) / num_tiles -
+                                               (slab_rows * tile) / num_tiles);
+        __m512 sums[kMaxTileRows][2];
+        multiply_tile(tile_rows, rows + row * linear.in_features, linear.in_features,
+                      linear.block(block), linear.in_features / 2, sums);
+        for (int idx = 0; idx < tile_rows; ++idx) {
+          finish_row<kEpilogue>(linear, block, sums[idx], output, row + idx);
+        }
+        row += tile_rows;
+      }
+    }
+  });
+}
+
+}  // namespace jetflock

@@ -1,0 +1,55 @@
+"""Whether a model runs in our C++ or in torch."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import ConfigError
+from shared.log import get_logger
+from worker.engine.config import EngineConfig
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
+
+GROUP_TOKENS = 16  # kGroupTokens of attention.h
+MAX_HEAD_DIM = 256
+
+log = get_logger(__name__)
+
+
+def choose_native_library(
+    config: EngineConfig, model: DecoderConfig, dtype: torch.dtype
+) -> NativeLibrary | None:
+    """None for torch. Raises ConfigError when it must be native and cannot.
+
+    Where the processor has AMX, oneDNN's matrix products are ahead of ours, and auto means torch.
+    """
+    if config.cpu_kernels == "torch":
+        return None
+    reason = _obstacle(config, model, dtype)
+    if reason is None:
+        try:
+            return NativeLibrary.load()
+        except NativeUnavailable as exc:
+            reason = str(exc)
+            if config.cpu_kernels == "auto":
+                log.warning("native_kernels_unavailable", reason=reason)
+    if config.cpu_kernels == "native":
+        raise ConfigError(f"cpu_kernels=native is not possible: {reason}")
+    return None
+
+
+def _obstacle(config: EngineConfig, model: DecoderConfig, dtype: torch.dtype) -> str | None:
+    capabilities = torch.cpu.get_capabilities()
+    if dtype is not torch.bfloat16:
+        return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"
+    if not capabilities.get("avx512_bf16"):
+        return "the processor has no AVX512-BF16"
+    if capabilities.get("amx_bf16") and config.cpu_kernels == "auto":
+        return "the processor has AMX"
+    if config.page_size % GROUP_TOKENS:
+        return f"page_size={config.page_size} is not a multiple of {GROUP_TOKENS}"
+    if model.head_dim % 16 or model.head_dim > MAX_HEAD_DIM:
+        return f"heads of {model.head_dim} values are not a multiple of 16, up to {MAX_HEAD_DIM}"
+    if model.hidden_size % 2 or model.intermediate_size % 2:
+        return "a hidden size is odd"
+    return None

@@ -1,0 +1,88 @@
+"""The decoder in C++: one call a step."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import torch
+
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.kv.kv_cache_pool import KVCachePool
+from worker.engine.models.rotary import RotaryEmbedding
+from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeStruct
+from worker.engine.native.native_weights import NativeWeights
+
+
+class NativeForward:
+    """Weights in bfloat16, sums and the residual stream in float32.
+
+    A token's hidden state and logits are the same, bit for bit, alone and in any batch, in a
+    prefill chunk and by itself. The pool's pages hold keys and values in an order of their own
+    (attention.h).
+    """
+
+    def __init__(
+        self, weights: NativeWeights, pool: KVCachePool, max_context_len: int, num_threads: int
+    ) -> None:
+        config = weights.config
+        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
+        self._library = weights.library
+        self._kept = (weights, pool, rotary)  # the C++ side points into them
+        self._hidden_size = config.hidden_size
+        self._vocab_size = config.vocab_size
+        shape = ShapeStruct(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            page_size=pool.page_size,
+            norm_eps=config.rms_norm_eps,
+            attention_scale=config.attention_layers[0].scale,
+            embeddings=weights.embeddings.data_ptr(),
+            cosines=rotary.cos.data_ptr(),
+            sines=rotary.sin.data_ptr(),
+            final_norm=weights.final_norm,
+            lm_head=weights.lm_head,
+        )
+        layers = (LayerStruct * config.num_layers)(*weights.layers)
+        for layer_id, layer in enumerate(layers):
+            keys, values = pool.keys_and_values(layer_id)
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+        self._decoder = self._library.decoder_new(
+            ctypes.byref(shape), layers, config.num_layers, num_threads
+        )
+        weakref.finalize(self, self._library.decoder_free, self._decoder)
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """[num_tokens, hidden_size] float32."""
+        query_lens = torch.tensor(batch.query_lens, dtype=torch.int32)
+        page_table = batch.page_table.int()
+        hidden = torch.empty(len(batch.input_ids), self._hidden_size)
+        num_rows, max_pages = page_table.shape
+        self._library.forward(
+            self._decoder,
+            ctypes.byref(
+                BatchStruct(
+                    num_tokens=len(batch.input_ids),
+                    num_rows=num_rows,
+                    max_pages=max_pages,
+                    input_ids=batch.input_ids.data_ptr(),
+                    positions=batch.positions.data_ptr(),
+                    out_loc=batch.out_loc.data_ptr(),
+                    query_lens=query_lens.data_ptr(),
+                    page_table=page_table.data_ptr(),
+                    hidden=hidden.data_ptr(),
+                )
+            ),
+        )
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] float32 -> [num_rows, vocab_size] float32."""
+        logits = torch.empty(len(hidden), self._vocab_size)
+        self._library.logits(
+            self._decoder, hidden.contiguous().data_ptr(), len(hidden), logits.data_ptr()
+        )
+        return logits

@@ -1,0 +1,186 @@
+"""Builds the C++ decoder for this processor, once, and loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from shared.log import get_logger
+
+SOURCE = "decoder.cpp"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
+BUILD_TIMEOUT_S = 300.0
+
+log = get_logger(__name__)
+
+
+class NativeUnavailable(Exception):
+    """There is no native decoder on this machine; the message says why."""
+
+
+class LinearStruct(ctypes.Structure):
+    """`Linear` of linear.h."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("in_features", ctypes.c_int64),
+        ("out_features", ctypes.c_int64),
+    )
+
+
+class LayerStruct(ctypes.Structure):
+    """`LayerWeights` of decoder.cpp."""
+
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("qkv", LinearStruct),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("output", LinearStruct),
+        ("mlp_norm", ctypes.c_void_p),
+        ("gate_up", LinearStruct),
+        ("down", LinearStruct),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("window", ctypes.c_int64),
+    )
+
+
+class ShapeStruct(ctypes.Structure):
+    """`DecoderShape` of decoder.cpp."""
+
+    _fields_ = (
+        ("hidden_size", ctypes.c_int64),
+        ("intermediate_size", ctypes.c_int64),
+        ("num_heads", ctypes.c_int64),
+        ("num_kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("page_size", ctypes.c_int64),
+        ("norm_eps", ctypes.c_float),
+        ("attention_scale", ctypes.c_float),
+        ("embeddings", ctypes.c_void_p),
+        ("cosines", ctypes.c_void_p),
+        ("sines", ctypes.c_void_p),
+        ("final_norm", ctypes.c_void_p),
+        ("lm_head", LinearStruct),
+    )
+
+
+class BatchStruct(ctypes.Structure):
+    """`Batch` of decoder.cpp."""
+
+    _fields_ = (
+        ("num_tokens", ctypes.c_int64),
+        ("num_rows", ctypes.c_int64),
+        ("max_pages", ctypes.c_int64),
+        ("input_ids", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("out_loc", ctypes.c_void_p),
+        ("query_lens", ctypes.c_void_p),
+        ("page_table", ctypes.c_void_p),
+        ("hidden", ctypes.c_void_p),
+    )
+
+
+class NativeLibrary:
+    """The functions of decoder.cpp."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        self.pack_linear = library.jetflock_pack_linear
+        self.pack_linear.restype = ctypes.c_void_p
+        self.pack_linear.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+        )
+        self.decoder_new = library.jetflock_decoder_new
+        self.decoder_new.restype = ctypes.c_void_p
+        self.decoder_new.argtypes = (
+            ctypes.POINTER(ShapeStruct),
+            ctypes.POINTER(LayerStruct),
+            ctypes.c_int64,
+            ctypes.c_int,
+        )
+        self.decoder_free = library.jetflock_decoder_free
+        self.decoder_free.restype = None
+        self.decoder_free.argtypes = (ctypes.c_void_p,)
+        self.free = library.jetflock_free
+        self.free.restype = None
+        self.free.argtypes = (ctypes.c_void_p,)
+        self.forward = library.jetflock_decoder_forward
+        self.forward.restype = None
+        self.forward.argtypes = (ctypes.c_void_p, ctypes.POINTER(BatchStruct))
+        self.logits = library.jetflock_decoder_logits
+        self.logits.restype = None
+        self.logits.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        )
+
+    @classmethod
+    def load(cls) -> NativeLibrary:
+        """Built before, or now. Raises NativeUnavailable."""
+        path = _cache_folder() / f"decoder-{_fingerprint()}.so"
+        if not path.exists():
+            _build(path)
+        try:
+            return cls(path)
+        except OSError as exc:
+            raise NativeUnavailable(f"cannot load {path}: {exc}") from exc
+
+
+def _build(path: Path) -> None:
+    """Whoever builds at the same time makes the same file: the last rename wins."""
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
+    if compiler is None:
+        raise NativeUnavailable("there is no C++ compiler (Debian: apt install g++)")
+    source = Path(__file__).with_name(SOURCE)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            output = Path(folder) / path.name
+            subprocess.run(  # noqa: S603 - our own source, the user's compiler
+                [compiler, *FLAGS, str(source), "-o", str(output)],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_TIMEOUT_S,
+            )
+            output.replace(path)
+    except subprocess.CalledProcessError as exc:
+        lines = exc.stderr.strip().splitlines()
+        reason = next((line for line in lines if "error" in line), lines[-1] if lines else "")
+        raise NativeUnavailable(f"{compiler} does not compile {source.name}: {reason}") from exc
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise NativeUnavailable(f"cannot build {source.name}: {exc}") from exc
+    log.info("native_decoder_built", path=str(path))
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "jetflock"
+
+
+def _fingerprint() -> str:
+    """Of the source, the flags and the processor: a folder may be shared by several machines."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for source in sorted(Path(__file__).parent.glob("*.[ch]*")):
+        if source.suffix in (".h", ".cpp"):
+            digest.update(source.read_bytes())
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "flags")):
+            digest.update(line.encode())
+            if line.startswith("flags"):
+                break
+    return digest.hexdigest()[:16]

@@ -1,0 +1,89 @@
+// bfloat16 and the few functions that the kernels need, sixteen lanes at a time.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace jetflock {
+
+using bf16 = uint16_t;
+
+constexpr int kLanes = 16;
+
+inline __m512 load_bf16(const bf16* from) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+inline __m512 load_bf16(const bf16* from, __mmask16 mask) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(mask, from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+inline void store_bf16(bf16* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
+}
+
+inline void store_bf16(bf16* to, __m512 values, __mmask16 mask) {
+  _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
+}
+
+inline bf16 to_bf16(float value) {
+  return static_cast<bf16>(
+      _mm_extract_epi16(reinterpret_cast<__m128i>(_mm_cvtneps_pbh(_mm_set_ss(value))), 0));
+}
+
+inline float to_float(bf16 value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float result;
+  __builtin_memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+// The two bfloat16 values at `from`, in every lane: one side of a dot product of pairs.
+inline __m512bh broadcast_pair(const bf16* from) {
+  int32_t pair;
+  __builtin_memcpy(&pair, from, sizeof(pair));
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+inline __m512bh load_pairs(const bf16* from) {
+  return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from));
+}
+
+inline void prefetch(const void* at) {
+  _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1);
+}
+
+// 2^x, relative error below 2e-7; 0 for -infinity. Minimax polynomial on [-1/2, 1/2], then scaling
+// by the integer part.
+inline __m512 exp2(__m512 x) {
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 rest = _mm512_maskz_sub_ps(
+      _mm512_cmp_ps_mask(x, _mm512_set1_ps(-1e30f), _CMP_GT_OQ), x, whole);
+  __m512 value = _mm512_set1_ps(1.535336188319500e-4f);
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(1.339887440266574e-3f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(9.618437357674640e-3f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(5.550332471162809e-2f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(2.402264791363012e-1f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(6.931472028550421e-1f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(value, whole);
+}
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+inline __m512 silu(__m512 x) {
+  const __m512 exponential = exp2(_mm512_mul_ps(x, _mm512_set1_ps(-kLog2E)));
+  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exponential));
+}
+
+// The first `count` of sixteen lanes; all of them from sixteen on.
+inline __mmask16 first_lanes(long count) {
+  return count >= kLanes ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
+}
+
+}  // namespace jetflock

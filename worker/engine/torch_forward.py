@@ -1,0 +1,44 @@
+"""A model in torch, over an attention backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.forward_batch import ForwardBatch
+
+
+class Model(Protocol):
+    """A decoder with its weights, but without keys and values."""
+
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]:
+        """What the attention backend computes for it, by layer id."""
+        ...
+
+    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """[num_tokens, hidden_size] in the model's dtype: what the last norm gives."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        ...
+
+
+class TorchForward:
+    """Plans attention once a step, then runs the model."""
+
+    def __init__(self, model: Model, attention: AttentionBackend) -> None:
+        self._model = model
+        self._attention = attention
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        self._attention.plan(batch)
+        return self._model.hidden(batch, self._attention)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._model.logits(hidden)
