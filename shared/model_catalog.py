@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
@@ -32,7 +33,7 @@ class ModelCatalog:
         if existing is not None:
             stored = decode(ModelCard, existing.value)
             if (stored.revision, stored.tokenizer_hash) == (card.revision, card.tokenizer_hash):
-                card = stored
+                card = msgspec.structs.replace(card, created=stored.created)
             elif await self._has_workers(card.pool):
                 raise ConfigError(
                     f"model {name!r} is being served with other weights (revision "

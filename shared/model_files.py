@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
+from shared.json_file import read_json
 from shared.protocol import ModelCard
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle
@@ -59,7 +61,9 @@ class ModelFiles:
     def read(cls, path: Path) -> ModelFiles:
         """Raises ConfigError."""
         return cls(
-            path, _read_json(path / "config.json"), _read_json(path / "generation_config.json", {})
+            path,
+            read_json(path / "config.json", dict),
+            read_json(path / "generation_config.json", dict, {}),
         )
 
     @property
@@ -121,18 +125,6 @@ class ModelFiles:
             default_top_k=defaults.get("top_k"),
             default_min_p=defaults.get("min_p"),
             default_repetition_penalty=defaults.get("repetition_penalty"),
+            can_generate=not is_embedder(self.path),
+            embedding=embedding_card(self.path, self._text_config),
         )
-
-
-def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError:
-        if default is not None:
-            return default
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"cannot read {path}: {exc}") from exc
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} does not hold a JSON object")
-    return value

@@ -168,6 +168,7 @@ class Engine:
                 command.namespace,
                 arrival.at_s,
                 matcher,
+                command.pooling,
             )
         )
 

@@ -10,6 +10,7 @@ from worker.engine.forward_batch import ForwardBatch
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompt
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampler import Sampler
@@ -31,7 +32,7 @@ class Forward(Protocol):
 
 
 class ModelRunner:
-    """Turns a `ScheduleBatch` into a token for each of its sample points."""
+    """Turns a `ScheduleBatch` into tokens for its sample points, and embeddings of its prompts."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ModelRunner:
         self._vocab_size = vocab_size
         self._grammars = grammars
         self._sampler = Sampler(vocab_size)
+        self._pooler = Pooler()
 
     @torch.inference_mode()
     def launch(self, batch: ScheduleBatch) -> DoneStep:
@@ -57,13 +59,16 @@ class ModelRunner:
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
+        embeddings = self._pooler.forward(hidden, batch)
         points = batch.sample_points
         if not points:
-            return DoneStep(StepResult([], prompt_logprobs=prompt_logprobs))
+            return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
         logits = self._forward.logits(hidden[forward_batch.sample_idx])
         sampling = SamplingBatch.from_points(points, self._vocab_size, self._grammars)
         samples = self._sampler.forward(logits, sampling)
-        return DoneStep(StepResult(samples.token_ids, samples.logprobs, prompt_logprobs))
+        return DoneStep(
+            StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
+        )
 
     def _prompt_logprobs(
         self, batch: ScheduleBatch, hidden: torch.Tensor

@@ -34,7 +34,7 @@ class PendingPrefixes:
 
     def will_serve(self, req: Req) -> bool:
         """Whether a longer prefix than it finds now will soon be in the cache."""
-        if not self._num_fillers or req.num_prompt_top is not None:
+        if not self._num_fillers or not req.reads_cache:
             return False
         hashes = self._ledger.prefix_hashes(req)
         idx = len(self._ledger.match(req).pages) + self._min_pages - 1

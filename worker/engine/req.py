@@ -6,7 +6,10 @@ import array
 import enum
 from collections.abc import Sequence
 
-from shared.protocol import Finish, FinishReason, SamplingParams
+import numpy as np
+import numpy.typing as npt
+
+from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
 from worker.engine.sampling.logit_rules import LogitRules
@@ -43,11 +46,13 @@ class Req:
         namespace: bytes = b"",
         arrived_at_s: float = 0.0,
         matcher: GrammarMatcher | None = None,
+        pooling: PoolingParams | None = None,
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
         self.priority = priority
         self.namespace = namespace  # opaque: prefixes are shared only within one
+        self.pooling = pooling  # set: it ends with an embedding of its prompt, and no token
         self.arrival = arrival  # order in which requests came to this engine
         self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)
@@ -66,6 +71,8 @@ class Req:
         self.matcher = matcher  # has read the output so far
         self._stop_check = stop_check
         self._num_counted = 0
+        # Of the pooler, for a mean: [hidden_size], of the first `num_computed` tokens
+        self.hidden_sum: npt.NDArray[np.float32] | None = None
         # Of the KV ledger:
         self.row = -1
         self.num_pages = 0
@@ -87,6 +94,12 @@ class Req:
     @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether a cached prefix spares it work: not, where all its tokens have a say."""
+        is_mean = self.pooling is not None and self.pooling.kind is PoolingKind.MEAN
+        return self.num_prompt_top is None and not is_mean
 
     @property
     def is_decoding(self) -> bool:
@@ -112,7 +125,7 @@ class Req:
 
     def finish_by_tokens(self) -> Finish | None:
         """Whether the tokens so far end it; not before its prompt logprobs are made."""
-        if self.num_prompt_top is not None:
+        if self.pooling is not None or self.num_prompt_top is not None:
             return None
         ending = self._stop_check.finish_of(
             self.sampling,

@@ -15,7 +15,7 @@ class ScheduledReq:
     """Tokens [start, end) of one request go through the model.
 
     The last `num_samples` of them are each asked for the token that follows: none within a
-    prompt, one at the end of what is known, one more for each draft.
+    prompt, one at the end of what is known, one more for each draft; never one of an embedding.
     """
 
     req: Req
@@ -27,17 +27,25 @@ class ScheduledReq:
     @classmethod
     def up_to(cls, req: Req, end: int) -> Self:
         """From the first token that is not computed."""
-        return cls(req, req.num_computed, end, num_samples=int(end == req.num_tokens))
+        has_sample = end == req.num_tokens and req.pooling is None
+        return cls(req, req.num_computed, end, num_samples=int(has_sample))
 
     @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
-        """Of a request that decodes: its last token, and guesses of the next ones."""
+        """Of a request that decodes: its last token, and guesses of the next ones, if any."""
+        if not draft_ids:
+            return cls.up_to(req, req.num_tokens)
         end = req.num_tokens + len(draft_ids)
         return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
 
     @property
     def num_tokens(self) -> int:
         return self.end - self.start
+
+    @property
+    def gives_embedding(self) -> bool:
+        """Its prompt is whole behind this step."""
+        return self.req.pooling is not None and self.end == self.req.num_tokens
 
     @property
     def is_prefill(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import msgspec
+
 from shared.protocol import Finish, FinishReason
 from worker.engine.admission_order import AdmissionOrder, SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
@@ -113,6 +115,8 @@ class Scheduler:
             if entry_samples:
                 self._pending_prefixes.discard(req)
                 outputs.append(self._take_samples(entry, entry_samples))
+            elif entry.gives_embedding:
+                outputs.append(self._take_embedding(req, result.embeddings[req.run_id]))
             if entry.draft_ids and self._drafter is not None:
                 num_accepted = max(0, len(outputs[-1].token_ids) - 1)
                 self._drafter.on_result(req, len(entry.draft_ids), num_accepted)
@@ -298,6 +302,13 @@ class Scheduler:
         self._end(req, keep=error is not SampleError.NOT_A_NUMBER)
         return Finish(FinishReason.ERROR, message=error.value)
 
+    def _take_embedding(self, req: Req, embedding: bytes | SampleError) -> RunOutput:
+        if isinstance(embedding, SampleError):
+            return RunOutput(req.run_id, [], self._fail(req, embedding))
+        self._end(req)
+        finish = Finish(FinishReason.STOP, embedding=embedding)
+        return RunOutput(req.run_id, [], _with_cached_tokens(finish, req))
+
     def _finish_early(self, req: Req, finish: Finish) -> None:
         self._end(req)
         self._ended.append(RunOutput(req.run_id, [], _with_cached_tokens(finish, req)))
@@ -314,4 +325,4 @@ class Scheduler:
 
 
 def _with_cached_tokens(finish: Finish, req: Req) -> Finish:
-    return Finish(finish.reason, finish.matched, finish.message, req.num_cached_tokens or 0)
+    return msgspec.structs.replace(finish, num_cached_tokens=req.num_cached_tokens or 0)

@@ -165,7 +165,7 @@ class ScriptedEngine:
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
             hash_key=(sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
-        finish = self._refusal(run)
+        finish = _refused_pooling(command) or self._refusal(run)
         if finish is None and not run.output_ids:
             prompt_ids = unpack_token_ids(command.prompt_ids)
             run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
@@ -266,3 +266,9 @@ class ScriptedEngine:
             num_prefix_queries=0,
             num_prefix_hits=0,
         )
+
+
+def _refused_pooling(command: AddRequest) -> Finish | None:
+    if command.pooling is None:
+        return None
+    return Finish(FinishReason.ERROR, message="the scripted engine makes no embeddings")

@@ -18,6 +18,8 @@ class StepResult:
     logprobs: Sequence[bytes] = ()  # records, b"" where none is asked for; () when nobody asks
     # By run id, of the chunks of those that want them: records of `shared.logprobs`.
     prompt_logprobs: Mapping[int, bytes | SampleError] = field(default_factory=dict)
+    # By run id, of entries that give one.
+    embeddings: Mapping[int, bytes | SampleError] = field(default_factory=dict)
 
 
 class StepHandle(Protocol):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
-from shared.protocol import SamplingParams
+import numpy as np
+import numpy.typing as npt
+
+from shared.protocol import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.admission_order import SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
@@ -55,7 +58,16 @@ class FakeRunner:
             for position in range(entry.end):
                 slot = self._slot(entry.req, position)
                 assert self._slots.get(slot) == _prefix_hash(entry, position)
-        return DoneStep(StepResult([_sample(point, self._model) for point in batch.sample_points]))
+        return DoneStep(
+            StepResult(
+                [_sample(point, self._model) for point in batch.sample_points],
+                embeddings={
+                    entry.req.run_id: _pool(entry)
+                    for entry in batch.entries
+                    if entry.req.pooling is not None
+                },
+            )
+        )
 
     def _wipe(self, pages: Sequence[int]) -> None:
         size = self._ledger.page_size
@@ -80,6 +92,27 @@ def _sample(point: SamplePoint, model: Model) -> int | SampleError:
     assert len(token_ids) == point.position
     is_broken = token_ids[-1] == NAN_TOKEN
     return SampleError.NOT_A_NUMBER if is_broken else model(token_ids)
+
+
+def _pool(entry: ScheduledReq) -> bytes | SampleError:
+    """Of a mean the sum of the ids that came by: all of them, if none was skipped."""
+    req, pooling = entry.req, entry.req.pooling
+    assert pooling is not None
+    if pooling.kind is PoolingKind.MEAN:
+        before = 0 if entry.start == 0 or req.hidden_sum is None else req.hidden_sum
+        req.hidden_sum = before + np.array(sum(entry.input_ids), np.float32)
+    if req.token_ids[-1] == NAN_TOKEN:
+        return SampleError.NOT_A_NUMBER
+    return expected_embedding(pooling.kind, list(req.token_ids), req.hidden_sum)
+
+
+def expected_embedding(
+    kind: PoolingKind, prompt_ids: Sequence[int], id_sum: npt.NDArray[np.float32] | None = None
+) -> bytes:
+    """What the fake model makes of a prompt; `id_sum` is what a mean has seen of it."""
+    if kind is PoolingKind.LAST:
+        return str(next_token(prompt_ids)).encode()
+    return str(int(sum(prompt_ids) if id_sum is None else id_sum)).encode()
 
 
 class Stage:
@@ -121,6 +154,7 @@ class Stage:
         priority: int = 0,
         namespace: bytes = b"",
         arrived_at_s: float = 0.0,
+        pooling: PoolingParams | None = None,
     ) -> Req:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0)
         req = Req(
@@ -133,6 +167,8 @@ class Stage:
             self.stop_check,
             namespace,
             arrived_at_s,
+            None,
+            pooling,
         )
         self._num_arrivals += 1
         self.tokens[run_id] = list(output_ids)

@@ -14,10 +14,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
     Stage,
+    expected_embedding,
     expected_output,
     looping_token,
     next_token,
@@ -37,6 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.resumed: dict[int, int] = {}
         self.max_tokens: dict[int, int] = {}
         self.aborted: set[int] = set()
+        self.pooled: dict[int, PoolingKind] = {}
 
     @initialize(
         num_pages=st.integers(3, 24),
@@ -77,6 +79,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.max_tokens[run_id] = max_tokens
         self.stage.add(run_id, prompt, output, max_tokens=max_tokens, priority=priority)
 
+    @rule(
+        prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=30),
+        kind=st.sampled_from(PoolingKind),
+        priority=st.integers(0, 2),
+    )
+    def add_embedding(self, prompt: list[int], kind: PoolingKind, priority: int) -> None:
+        run_id = len(self.prompts)
+        self.prompts[run_id] = prompt
+        self.pooled[run_id] = kind
+        pooling = PoolingParams(kind)
+        self.stage.add(run_id, prompt, max_tokens=0, priority=priority, pooling=pooling)
+
     @precondition(lambda self: self.prompts)
     @rule(data=st.data())
     def abort(self, data: Any) -> None:
@@ -115,10 +129,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         finish = self.stage.finishes[run_id]
         assert isinstance(finish, Finish)
+        if run_id in self.pooled:
+            assert (finish.reason, finish.embedding) == self._expected_embedding(run_id)
+            return
         assert (finish.reason, len(tokens)) == self._expected_end(run_id)
 
     def _expected_output(self, prompt: list[int], num_tokens: int) -> list[int]:
         return expected_output(prompt, num_tokens, self.stage.model)
+
+    def _expected_embedding(self, run_id: int) -> tuple[FinishReason, bytes]:
+        prompt = self.prompts[run_id]
+        limit = min(MAX_CONTEXT_LEN, self.stage.ledger.num_tokens)
+        if len(prompt) > limit or prompt[-1] == NAN_TOKEN:
+            return FinishReason.ERROR, b""
+        return FinishReason.STOP, expected_embedding(self.pooled[run_id], prompt)
 
     def _expected_end(self, run_id: int) -> tuple[FinishReason, int]:
         prompt, num_resumed = self.prompts[run_id], self.resumed[run_id]

@@ -51,13 +51,13 @@ class KVLedger:
         return (req.num_pages + self.num_available_pages) * self.page_size
 
     def match(self, req: Req) -> MatchResult:
-        """Its cached prefix: nothing, where the logits of all positions are wanted.
+        """Its cached prefix: nothing, where the logits or hidden states of all tokens are wanted.
 
         One token at least is left to compute: somebody needs its logits.
         Looked up, and thereby used, again only when the cache has changed.
         """
         if req.last_match is None or req.last_match[0] != self.cache.version:
-            num_tokens = 0 if req.num_prompt_top is not None else req.num_tokens - 1
+            num_tokens = req.num_tokens - 1 if req.reads_cache else 0
             keys = self._keys(req, 0, num_tokens // self.page_size)
             req.last_match = self.cache.version, self.cache.match(keys)
         return req.last_match[1]

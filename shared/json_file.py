@@ -1,0 +1,27 @@
+"""Reads the JSON files of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shared.errors import ConfigError
+
+T = TypeVar("T", dict[str, Any], list[Any])
+
+
+def read_json(path: Path, kind: type[T], default: T | None = None) -> T:
+    """An object or a list. Raises ConfigError; a file that is missing may have a default."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        if default is not None:
+            return default
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"cannot read {path}: {exc}") from exc
+    if not isinstance(value, kind):
+        name = "object" if kind is dict else "list"
+        raise ConfigError(f"{path} does not hold a JSON {name}")
+    return value
