@@ -59,7 +59,6 @@ _REFUSED = {
     "tool_choice": lambda value: value not in ("none", "auto"),
     "functions": non_empty,
     "function_call": lambda value: value not in ("none", "auto"),
-    "response_format": lambda value: not _is_text_format(value),
     "modalities": lambda value: value != ["text"],
     "audio": always,
     "web_search_options": always,
@@ -69,10 +68,6 @@ _REFUSED = {
     "suffix": non_empty,
 }
 _KNOWN = frozenset(ChatBody.__struct_fields__) | _REFUSED.keys() | IGNORED
-
-
-def _is_text_format(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") == "text"
 
 
 class ChatRequests:

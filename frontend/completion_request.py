@@ -40,7 +40,6 @@ _REFUSED = {
     "logprobs": lambda value: value is not False,
     "top_logprobs": non_empty,
     "suffix": non_empty,
-    "response_format": lambda value: value != {"type": "text"},
     "tools": non_empty,
 }
 _KNOWN = frozenset(CompletionBody.__struct_fields__) | _REFUSED.keys() | IGNORED

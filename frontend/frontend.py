@@ -17,6 +17,7 @@ from frontend.embedding_request import EmbeddingRequests
 from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Interrupt
+from frontend.grammar_checker import GrammarChecker
 from frontend.http_request import CallerReader
 from frontend.inference import Inference
 from frontend.listener import http_server
@@ -59,6 +60,7 @@ class Frontend:
         self._stopping = asyncio.Event()
         self.started = asyncio.Event()
         self._encoder = PromptEncoder()
+        self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
         self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id))
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
@@ -86,6 +88,7 @@ class Frontend:
             cluster.bucket(subjects.attached_bucket),
             metrics,
             frontend_id,
+            self._grammar_checker,
         )
         callers = CallerReader(config, config.api_keys())
         app = App(
@@ -148,6 +151,7 @@ class Frontend:
                     task.cancel()
         finally:
             self._encoder.close()
+            self._grammar_checker.close()
 
     async def _drain(self) -> None:
         """Answer 503, let running streams finish, close the rest: clients resume elsewhere."""

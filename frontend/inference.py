@@ -16,6 +16,7 @@ from frontend.event_feed import EventFeed
 from frontend.event_id import EventId
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Generation, Interrupt, Timings
+from frontend.grammar_checker import GrammarChecker
 from frontend.job import Caller, Job
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
@@ -63,6 +64,7 @@ class Inference:
         attached: KvBucket,
         metrics: FrontendMetrics,
         frontend_id: str,
+        grammar_checker: GrammarChecker,
     ) -> None:
         self._requests = requests
         self._submitter = submitter
@@ -72,6 +74,7 @@ class Inference:
         self._attached = attached
         self._metrics = metrics
         self._frontend_id = frontend_id
+        self._grammar_checker = grammar_checker
         self.is_draining = False
         self.num_open = 0  # answers that a transport is sending
         self._all_closed = asyncio.Event()
@@ -95,6 +98,9 @@ class Inference:
                 "use /v1/embeddings.",
                 param="model",
             )
+        grammar = job.sampling.params.grammar
+        if grammar is not None:
+            await self._grammar_checker.check(grammar, job.sampling.grammar_param)
         group_id = new_rid()
         requests = job.requests(
             group_id,

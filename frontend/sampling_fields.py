@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from frontend.grammar_fields import GrammarFields, resolve_grammar
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import ModelCard, SamplingParams, TextParams
 
@@ -18,7 +19,7 @@ _SEED_MASK = (1 << 64) - 1
 PROMPT_TAIL_LEN = 6  # the detokenizer's left context
 
 
-class SamplingFields(msgspec.Struct, omit_defaults=True):
+class SamplingFields(GrammarFields, omit_defaults=True):
     """Fields of a body that say how to choose tokens and when to stop; None means default."""
 
     temperature: float | None = None
@@ -54,6 +55,7 @@ class Sampling(msgspec.Struct, frozen=True):
     n: int
     priority: int
     cache_salt: str  # "" is none
+    grammar_param: str = ""  # the field that gave `params.grammar`
 
     def for_prompt(
         self, prompt_ids: list[int], card: ModelCard, choice_idx: int
@@ -129,6 +131,7 @@ def resolve_sampling(
     check_range("priority", fields.priority, low=-(1 << 31), high=(1 << 31) - 1)
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
+    wanted = resolve_grammar(fields)
     seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
     params = SamplingParams(
         max_tokens=max_tokens or 0,
@@ -143,6 +146,7 @@ def resolve_sampling(
         min_tokens=min_tokens,
         ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=stop_token_ids,
+        grammar=None if wanted is None else wanted.grammar,
     )
     text = TextParams(
         stop=_stop_strings(fields.stop),
@@ -160,6 +164,7 @@ def resolve_sampling(
         n=n,
         priority=fields.priority or 0,
         cache_salt=checked_salt(fields.cache_salt),
+        grammar_param="" if wanted is None else wanted.param,
     )
 
 

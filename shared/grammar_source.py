@@ -7,8 +7,8 @@ import json
 from importlib.metadata import version
 
 from llguidance import LLMatcher, LLParserLimits
-from llguidance.gbnf_to_lark import any_to_lark
 
+from shared.ebnf import lark_of
 from shared.errors import GrammarError
 from shared.protocol import Grammar, GrammarKind
 
@@ -22,8 +22,7 @@ def grammar_engine() -> str:
 
 
 def parser_limits() -> LLParserLimits:
-    """What a grammar may cost. A mask ends with an error after about 30 ms (measured: 7k items and
-    14k steps of the lexer a ms); then its request fails, and nobody else's."""
+    """What a grammar may cost. Beyond that a mask is an error, of its own request alone."""
     return LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
@@ -46,7 +45,7 @@ def grammar_source(grammar: Grammar) -> str:
             choices = [json.dumps(choice) for choice in json.loads(grammar.text)]
             return LLMatcher.grammar_from_lark("start: " + "\n  | ".join(choices))
         case GrammarKind.EBNF:
-            return LLMatcher.grammar_from_lark(_lark(grammar.text))
+            return LLMatcher.grammar_from_lark(lark_of(grammar.text))
 
 
 def _json_source(grammar: Grammar) -> str:
@@ -60,12 +59,3 @@ def _json_source(grammar: Grammar) -> str:
         )
     except ValueError as exc:
         raise GrammarError(f"the schema cannot be read: {exc}") from exc
-
-
-def _lark(text: str) -> str:
-    try:
-        return str(any_to_lark(text))
-    except RecursionError as exc:
-        raise GrammarError("the grammar is nested too deeply") from exc
-    except Exception as exc:  # the converter raises bare exceptions of its own
-        raise GrammarError(f"the grammar cannot be read: {exc}") from exc

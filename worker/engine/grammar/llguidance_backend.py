@@ -98,7 +98,8 @@ class LLGuidanceBackend:
 
 def error_of(matcher: LLMatcher) -> str:
     """What went wrong, on one short line; "" when nothing did."""
-    return " ".join(matcher.get_error().split("<state>")[0].split())[:MAX_ERROR_CHARS]
+    words = matcher.get_error().split("<state>")[0].replace("<non-verbose/>", "").split()
+    return " ".join(words)[:MAX_ERROR_CHARS]
 
 
 def _inner(matcher: GrammarMatcher) -> LLMatcher:

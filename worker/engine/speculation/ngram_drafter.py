@@ -38,7 +38,13 @@ class NgramDrafter:
         return max(0, min(MAX_STEP_ROWS - num_rows, num_tokens_left // MAX_BUDGET_SHARE))
 
     def draft(self, req: Req, max_tokens: int) -> Sequence[int]:
-        """Up to `max_tokens` guesses for the step that is being planned; often none."""
+        """Up to `max_tokens` guesses for the step that is being planned; often none.
+
+        A grammar allows or forbids a token by those before it: guesses would have to go through
+        its matcher and back.
+        """
+        if req.matcher is not None:
+            return ()
         draft = self._drafts.get(req.run_id) or self._start(req)
         num_tokens = min(max_tokens, draft.pace.next_num_drafts())
         if num_tokens < 1:
