@@ -9,6 +9,7 @@ its own: nothing comes from a prefix cache but what the workload itself shares.
     make bench-engine ARGS='--only W1,W4 --repeats 5'
     for peer in transformers vllm openvino llamacpp; do bench/peers/setup.sh $peer .data/peers; done
     make bench-engine ARGS='--peers transformers,vllm,openvino,llamacpp'
+    make bench-engine ARGS='--http --peers vllm'
 
 TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
 processes of an engine. The roofline is explained in bench/roofline.py.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,14 +34,16 @@ from bench.engine_report import EngineReport
 from bench.measurement import Measurement
 from bench.model_shape import ModelShape
 from bench.peers.peer import PEERS
-from bench.peers.runner import RequestTrace
+from bench.peers.runner import UNSEEN, RequestTrace
 from bench.roofline import Ceilings
 from bench.runner_process import RunnerProcess
 from bench.workloads import WORKLOADS, Workload
 
 OURS = "jetflock"
+HTTP = "_http"  # ends the names of those that are asked over HTTP
 DEFAULT_MODEL = Path(".data/bench/llama-135m")
 MAX_LEN = 4096
+OFFLINE_PEERS = [name for name in PEERS if not name.endswith(HTTP)]
 WARM_UP_LEN = 4  # output tokens
 
 T = TypeVar("T")
@@ -49,7 +53,10 @@ def main(
     *,
     model: Annotated[Path, cyclopts.Parameter(help="Made here unless it exists.")] = DEFAULT_MODEL,
     only: Annotated[str, cyclopts.Parameter(help="Workloads: W1,W4.")] = "",
-    peers: Annotated[str, cyclopts.Parameter(help=f"Of {', '.join(PEERS)}.")] = "",
+    peers: Annotated[str, cyclopts.Parameter(help=f"Of {', '.join(OFFLINE_PEERS)}.")] = "",
+    http: Annotated[
+        bool, cyclopts.Parameter(help="Whole servers, with a streaming client beside them.")
+    ] = False,
     peers_dir: Annotated[Path, cyclopts.Parameter(help="Environments of setup.sh.")] = Path(
         ".data/peers"
     ),
@@ -70,39 +77,43 @@ def main(
     ] = None,
 ) -> None:
     """Measure engines on a CPU."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no stopped engine behind
     ensure_checkpoint(model)
     workloads = chosen_workloads(only)
-    names = chosen_peers(peers)
+    ours = OURS + HTTP * http
+    names = [ours, *chosen_peers(peers, HTTP * http)]
     skipped = skipped_turns(skip)
     shape = ModelShape.read(model)
     flags = [str(model.resolve()), "--num-threads", str(num_threads), "--dtype", dtype]
     flags += ["--max-running", str(max_running), "--max-len", str(MAX_LEN)]
     our_flags = [*flags, *(f"--set={setting}" for setting in set_)]
     print(f"# flags: {' '.join(our_flags[1:])}", flush=True)
+
+    def start(name: str, log_path: Path) -> RunnerProcess:
+        if name != ours:
+            return PEERS[name].start(peers_dir, flags, num_threads, log_path)
+        python = Path(sys.executable)
+        return RunnerProcess(name, python, our_flags, {}, log_path, may_suspend=not http)
+
     with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
         with locked(lock):
-            ceilings = Ceilings.measure(num_threads, dtype)
-        report = EngineReport(shape, dtype, ceilings)
+            report = EngineReport(shape, dtype, Ceilings.measure(num_threads, dtype))
         engines: list[RunnerProcess] = []
-        for name in [OURS, *names]:
-            log_path = Path(logs) / f"{name}.log"
-            if name == OURS:
-                engine = RunnerProcess(name, Path(sys.executable), our_flags, {}, log_path)
-            else:
-                engine = PEERS[name].start(peers_dir, flags, num_threads, log_path)
-            engines.append(stack.enter_context(engine))
+        for name in names:
+            with locked(lock):
+                engine = stack.enter_context(start(name, Path(logs) / f"{name}.log"))
             engine.suspend()
+            engines.append(engine)
             report.versions[name], report.load_s[name] = engine.version, engine.load_s
             print(f"# {name} {engine.version} loaded in {engine.load_s:.1f} s", flush=True)
-        for workload in workloads:
-            with locked(lock):
-                turns = [engine for engine in engines if (engine.name, workload) not in skipped]
-                warm_up(turns, workload, shape)
-        for round_idx in range(repeats):
+        for round_idx in range(-1, repeats):
             for workload in workloads:
+                turns = [engine for engine in engines if (engine.name, workload) not in skipped]
                 with locked(lock):
-                    turns = [engine for engine in engines if (engine.name, workload) not in skipped]
-                    measure(turns, workload, shape, str(round_idx), report)
+                    if round_idx < 0:
+                        warm_up(turns, workload, shape)
+                    else:
+                        measure(turns, workload, shape, str(round_idx), report)
     print(report.markdown())
     if json_path is not None:
         json_path.write_text(json.dumps(report.to_builtins(), indent=1) + "\n")
@@ -117,15 +128,15 @@ def measure(
 ) -> None:
     """One turn of each engine."""
     prompts = workload.prompts(shape.vocab_size, seed)
-    ours: list[RequestTrace] = []
+    first: list[RequestTrace] = []
     for engine in engines:
         traces = engine.run(prompts, workload.output_len)
         measurement = Measurement.of(workload, traces, engine.peak_bytes())
         engine.suspend()
         report.add(workload, engine.name, measurement)
-        ours = ours or traces
-        if engine.name != OURS:
-            report.agreement.setdefault(workload, {})[engine.name] = agreement(ours, traces)
+        first = first or traces
+        if traces is not first and UNSEEN not in traces[0].token_ids:
+            report.agreement.setdefault(workload, {})[engine.name] = agreement(first, traces)
         print(f"# {workload.name} {engine.name} {measurement.tokens_per_s:.1f} tok/s", flush=True)
 
 
@@ -161,8 +172,8 @@ def skipped_turns(skip: str) -> set[tuple[str, Workload]]:
     return {(engine, chosen_workloads(name)[0]) for engine, _, name in pairs}
 
 
-def chosen_peers(peers: str) -> list[str]:
-    names = [name for name in peers.split(",") if name]
+def chosen_peers(peers: str, suffix: str) -> list[str]:
+    names = [f"{name}{suffix}" for name in peers.split(",") if name]
     for name in names:
         _look_up(PEERS, name, "peer")
     return names

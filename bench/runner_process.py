@@ -22,7 +22,8 @@ EXIT_TIMEOUT_S = 20.0
 class RunnerProcess:
     """A runner as a child. A context: it is ended at the exit, killed when it does not go.
 
-    What it prints to stderr goes to `log_path`, and is shown when it dies.
+    What it prints to stderr goes to `log_path`, and is shown when it dies. A cluster whose roles
+    watch each other's heartbeats must not be suspended.
     """
 
     def __init__(
@@ -32,10 +33,13 @@ class RunnerProcess:
         flags: Sequence[str],
         environment: dict[str, str],
         log_path: Path,
+        *,
+        may_suspend: bool = True,
     ) -> None:
         begin = time.perf_counter()
         self.name = name
         self._log_path = log_path
+        self._may_suspend = may_suspend
         with log_path.open("w") as log:
             self._process = subprocess.Popen(
                 [str(python), "-m", f"bench.peers.{name}_runner", *flags],
@@ -87,6 +91,8 @@ class RunnerProcess:
 
     def suspend(self) -> None:
         """Until the next run: some engines spin while they wait."""
+        if not self._may_suspend:
+            return
         for process in self._tree():
             process.suspend()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -94,6 +96,43 @@ class PeerProtocol(StreamProtocol):
         return num_so_far + data.count(b'"content":"')
 
 
+class UsageProtocol(StreamProtocol):
+    """For vLLM with `continuous_usage_stats`: every event says how many tokens there are."""
+
+    tail_len = 200
+
+    def _count_tokens(self, data: bytes, num_so_far: int) -> int:
+        counts = re.findall(rb'"completion_tokens": ?(\d+)[,}]', data)
+        return int(counts[-1]) if counts else num_so_far
+
+
+def http_request(port: int, path: str, body: object) -> bytes:
+    """A whole POST of JSON, ready to be sent."""
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+async def stream_at_once(
+    port: int, payloads: Sequence[bytes], protocol_type: type[StreamProtocol]
+) -> list[StreamResult]:
+    """Opens a connection for each payload, then sends them all; in the order of the payloads."""
+    loop = asyncio.get_running_loop()
+    connections = [await loop.create_connection(protocol_type, "127.0.0.1", port) for _ in payloads]
+    try:
+        answers = [
+            protocol.request(transport, payload)
+            for (transport, protocol), payload in zip(connections, payloads, strict=True)
+        ]
+        return await asyncio.gather(*answers)
+    finally:
+        for transport, _ in connections:
+            transport.close()
+
+
 class StreamClient:
     """Streams chat answers of `num_tokens` tokens, `concurrency` at a time."""
 
@@ -106,20 +145,14 @@ class StreamClient:
     ) -> None:
         self._port = port
         self._protocol = protocol
-        body = json.dumps(
-            {
-                "model": model,
-                "messages": [{"role": "user", "content": "Tell me a story about a dragon."}],
-                "max_tokens": num_tokens,
-                "ignore_eos": True,
-                "stream": True,
-            }
-        ).encode()
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self._payload = head.encode() + body
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Tell me a story about a dragon."}],
+            "max_tokens": num_tokens,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        self._payload = http_request(port, "/v1/chat/completions", body)
 
     async def run(self, concurrency: int, num_requests: int) -> list[StreamResult]:
         """Closed loop: each connection sends its next request when the last one is answered."""

@@ -43,7 +43,7 @@ class JetflockRunner:
     def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
         return self._loop.run(self._run(prompts, output_len))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._loop.run(self._engine.stop(STOP_TIMEOUT_S))
 
     async def _start(self) -> None:

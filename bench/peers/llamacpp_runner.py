@@ -73,6 +73,9 @@ class LlamacppRunner:
                 sequence.trace.add([token_id], now_s)
         return [sequence.trace for sequence in sequences]
 
+    def close(self) -> None:
+        """Nothing: it is all in this process."""
+
     def _make_context(self, num_seqs: int, max_len: int) -> None:
         shape = (num_seqs, -(-max_len // LEN_GRAIN) * LEN_GRAIN)
         if shape == self._context_shape:

@@ -64,6 +64,9 @@ class OpenvinoRunner:
                         trace.add(list(output.generated_ids), now_s)
         return traces
 
+    def close(self) -> None:
+        """Nothing: it is all in this process."""
+
 
 def convert(settings: RunnerSettings) -> None:
     folder = settings.converted("-openvino")

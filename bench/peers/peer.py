@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ class Peer:
     name: str
     venv: str  # folder of its environment
     is_converted: bool = False  # it wants the checkpoint in a format of its own
+    is_server: bool = False  # its runner is ours: a client that starts it
     variables: dict[str, str] = field(default_factory=dict)  # {venv} and {cpus} are filled in
 
     def start(
@@ -31,6 +33,9 @@ class Peer:
             name: value.format(venv=venv, cpus=f"0-{num_threads - 1}")
             for name, value in self.variables.items()
         }
+        if self.is_server:
+            flags = [*flags, f"--set=python={python}"]
+            return RunnerProcess(self.name, Path(sys.executable), flags, variables, log_path)
         if self.is_converted:
             command = [str(python), "-m", f"bench.peers.{self.name}_runner", *flags, "--convert"]
             with log_path.open("w") as log:
@@ -40,21 +45,19 @@ class Peer:
         return RunnerProcess(self.name, python, flags, variables, log_path)
 
 
+_VLLM_VARIABLES = {
+    # By default it keeps one core free for its own front.
+    "VLLM_CPU_OMP_THREADS_BIND": "{cpus}",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    "LD_PRELOAD": "{venv}/lib/libiomp5.so",
+}
 PEERS = {
     peer.name: peer
     for peer in (
         Peer("transformers", "transformers"),
         Peer("transformers_generate", "transformers"),
-        Peer(
-            "vllm",
-            "vllm",
-            variables={
-                # By default it keeps one core free for its own front.
-                "VLLM_CPU_OMP_THREADS_BIND": "{cpus}",
-                "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-                "LD_PRELOAD": "{venv}/lib/libiomp5.so",
-            },
-        ),
+        Peer("vllm", "vllm", variables=_VLLM_VARIABLES),
+        Peer("vllm_http", "vllm", is_server=True, variables=_VLLM_VARIABLES),
         Peer("openvino", "openvino", is_converted=True),
         Peer("llamacpp", "llamacpp", is_converted=True),
     )

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+UNSEEN = -1  # id of a token of which only the text came
+
 
 @dataclass(slots=True)
 class RequestTrace:
@@ -56,6 +58,10 @@ class Runner(Protocol):
 
     def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
         """Greedy, all prompts at once, `output_len` tokens each; in the order of the prompts."""
+        ...
+
+    def close(self) -> None:
+        """Ends the processes that it has started."""
         ...
 
 
@@ -119,8 +125,11 @@ def serve(
         convert(settings)
         return
     runner = load(settings)
-    reply({"version": runner.version})
-    for line in sys.stdin:
-        job = json.loads(line)
-        traces = runner.run(job["prompts"], job["output_len"])
-        reply({"requests": [[trace.token_ids, trace.times_s] for trace in traces]})
+    try:
+        reply({"version": runner.version})
+        for line in sys.stdin:
+            job = json.loads(line)
+            traces = runner.run(job["prompts"], job["output_len"])
+            reply({"requests": [[trace.token_ids, trace.times_s] for trace in traces]})
+    finally:
+        runner.close()

@@ -44,6 +44,9 @@ class TransformersGenerateRunner:
         rows = output[:, input_ids.shape[1] :].tolist()
         return [RequestTrace(row, list(times_s)) for row in rows]
 
+    def close(self) -> None:
+        """Nothing: it is all in this process."""
+
 
 if __name__ == "__main__":
     serve(TransformersGenerateRunner)

@@ -62,6 +62,9 @@ class TransformersRunner:
                 traces[result.request_id] = RequestTrace(list(result.generated_tokens), times_s)
         return [traces[request_id] for request_id in request_ids]
 
+    def close(self) -> None:
+        self._manager.stop(block=True, timeout=5)
+
 
 if __name__ == "__main__":
     serve(TransformersRunner)

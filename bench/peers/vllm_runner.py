@@ -51,6 +51,9 @@ class VllmRunner:
                 traces[output.request_id].add(list(output.outputs[0].token_ids), now_s)
         return list(traces.values())
 
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
 
 if __name__ == "__main__":
     serve(VllmRunner)

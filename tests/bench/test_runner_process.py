@@ -3,14 +3,15 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers.runner import UNSEEN
 from bench.runner_process import RunnerProcess
 
 MODEL = Path("deploy/demo_model/checkpoint").resolve()
 
 
-def start(log_path: Path, *flags: str) -> RunnerProcess:
+def start(log_path: Path, *flags: str, name: str = "jetflock") -> RunnerProcess:
     settings = ("--dtype", "float32", "--max-len", "256", *flags)
-    return RunnerProcess("jetflock", Path(sys.executable), [str(MODEL), *settings], {}, log_path)
+    return RunnerProcess(name, Path(sys.executable), [str(MODEL), *settings], {}, log_path)
 
 
 def test_our_engine_runs_requests_and_tells_when_each_token_came(tmp_path: Path) -> None:
@@ -25,6 +26,21 @@ def test_our_engine_runs_requests_and_tells_when_each_token_came(tmp_path: Path)
     assert all(0 < trace.times_s[0] < trace.times_s[-1] for trace in traces)
     assert alone[0].token_ids == traces[1].token_ids
     assert peak_bytes > 50 << 20  # an engine has loaded torch
+
+
+def test_an_engine_that_was_suspended_runs_again(tmp_path: Path) -> None:
+    with start(tmp_path / "log") as engine:
+        engine.suspend()
+        assert len(engine.run([[300, 301]], 3)[0].token_ids) == 3
+        engine.suspend()  # it must also end when it is stopped
+
+
+@pytest.mark.e2e
+def test_the_whole_stack_runs_requests_over_http(tmp_path: Path) -> None:
+    with start(tmp_path / "log", name="jetflock_http") as stack:
+        traces = stack.run([[300, 301, 302], [400, 401, 402, 403]], 6)
+    assert [trace.token_ids for trace in traces] == [[UNSEEN] * 6] * 2
+    assert all(0 < trace.times_s[0] < trace.times_s[-1] for trace in traces)
 
 
 def test_a_runner_that_dies_shows_why(tmp_path: Path) -> None:
