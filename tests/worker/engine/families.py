@@ -64,3 +64,129 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+MOE = {
+    "intermediate_size": 104,  # transformers' own bfloat16 wants multiples of 8
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "pad_token_id": None,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.1 * idx for idx in range(8)],
+    "long_factor": [1.0 + 0.9 * idx for idx in range(8)],
+}
+
+# Computed by transformers, over our attention.
+GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
+    "phi3": ("phi3", {"head_dim": 8, "pad_token_id": 2}),
+    "phi3 longrope": (
+        "phi3",
+        {
+            "pad_token_id": 2,
+            "head_dim": 16,
+            "hidden_size": 96,
+            "original_max_position_embeddings": 8,
+            "rope_parameters": LONGROPE,
+        },
+    ),
+    "olmo": ("olmo", {"head_dim": 8}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": (
+        "olmo3",
+        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "olmoe": ("olmoe", {"head_dim": 8} | MOE),
+    "granite": (
+        "granite",
+        {
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.7,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granitemoe": ("granitemoe", MOE),
+    "mixtral": ("mixtral", MOE),
+    "qwen2_moe": (
+        "qwen2_moe",
+        MOE | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 40},
+    ),
+    "qwen3_moe": ("qwen3_moe", MOE | {"moe_intermediate_size": 32}),
+    "phimoe": ("phimoe", MOE),
+    "gpt_neox": ("gpt_neox", {}),
+    "cohere": ("cohere", {"logit_scale": 0.3}),
+    "cohere2": (
+        "cohere2",
+        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
+    "gpt_oss": (
+        "gpt_oss",
+        MOE | {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "glm": ("glm", {"pad_token_id": 2}),
+    "glm4": ("glm4", {"pad_token_id": 2}),
+    "glm4_moe": (
+        "glm4_moe",
+        MOE
+        | {
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+            "pad_token_id": 2,
+        },
+    ),
+    "smollm3": ("smollm3", {"pad_token_id": 2}),
+    "seed_oss": ("seed_oss", {}),
+    "helium": ("helium", {"head_dim": 8, "num_key_value_heads": 6}),
+    "ernie4_5": ("ernie4_5", {}),
+    "hunyuan": ("hunyuan_v1_dense", {}),
+    "arcee": ("arcee", {}),
+    "exaone4": (
+        "exaone4",
+        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "ministral": ("ministral", {"sliding_window": WINDOW}),
+    "ministral3": ("ministral3", {}),
+    "apertus": ("apertus", {}),
+    "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),
+    "gpt2": ("gpt2", {}),
+    "gpt_bigcode": ("gpt_bigcode", {}),
+    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 48}),
+    "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW}),
+    "nanochat": ("nanochat", {}),
+    "minimax_m2": ("minimax_m2", MOE),
+    "dots1": (
+        "dots1",
+        MOE
+        | {
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 32,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        MOE | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
+    ),
+    "flex_olmo": ("flex_olmo", MOE | {"pad_token_id": 2}),
+    "hunyuan_moe": ("hunyuan_v1_moe", MOE | {"moe_topk": 2}),
+    "biogpt": ("biogpt", {}),
+}

@@ -39,10 +39,10 @@ def load(path: Path, **config: Any) -> FakeChannel:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "names MambaForCausalLM; supported: Llama"),
-        ({"architectures": None}, "names no architecture"),
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not the text decoder of"),
+        ({"architectures": None}, r"'architectures' must name one, not \[\]"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq are not supported"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
         ({"num_key_value_heads": 4}, "6 heads do not share 4 KV heads"),
         ({"hidden_size": "big"}, "'hidden_size' must be a positive integer, not 'big'"),

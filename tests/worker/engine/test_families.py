@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worker.engine.families import FUSED
+from tests.worker.engine.families import FUSED, GENERAL
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -17,9 +17,10 @@ from tests.worker.engine.tiny_models import (
 )
 from tests.worker.engine_fakes import make_add
 
-BFLOAT16_ERROR = 0.1
+BFLOAT16_FACTOR = 1.5
+BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
 
-FAMILIES = FUSED
+FAMILIES = FUSED | GENERAL
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -52,10 +53,13 @@ def test_mixed_lengths_chunks_prefix_hits_and_retractions(path: Path) -> None:
     assert any(len({end - start for _, start, end in batch}) > 1 for batch in rig.runner.batches)
 
 
-def test_bfloat16_is_close(path: Path) -> None:
+def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Path) -> None:
     rig = Rig(path, dtype="bfloat16")
     prompt = random_prompt(60, seed=8)
     output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
-    reference = reference_logits(path, prompt + output)[59:67]
+    exact = reference_logits(path, prompt + output)[59:67]
+    theirs = reference_logits(path, prompt + output, torch.bfloat16)[59:67]
     ours = torch.stack([rig.logits[1, 60 + idx] for idx in range(8)])
-    assert (ours - reference).norm() / reference.norm() < BFLOAT16_ERROR
+    error, their_error = ((each - exact).norm() / exact.norm() for each in (ours, theirs))
+    assert error < BFLOAT16_FACTOR * their_error
+    assert error < BFLOAT16_ERROR

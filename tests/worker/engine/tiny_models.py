@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,16 +75,20 @@ def save_tiny_llama(path: Path, **overrides: Any) -> Path:
     return save_tiny_model(path, "llama", **overrides)
 
 
-def reference_logits(path: Path, token_ids: Sequence[int]) -> torch.Tensor:
+def reference_logits(
+    path: Path, token_ids: Sequence[int], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Of transformers, [num_tokens, vocab_size]; row i is what comes after token i."""
+    with torch.inference_mode():
+        logits = _reference_model(path, dtype)(torch.tensor([list(token_ids)])).logits[0]
+    return torch.Tensor(logits.float())
+
+
+@functools.lru_cache(maxsize=2)
+def _reference_model(path: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager"
-    )
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([list(token_ids)])).logits[0]
-    return logits
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
 
 
 def random_prompt(length: int, seed: int) -> list[int]:

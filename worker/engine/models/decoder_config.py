@@ -98,7 +98,6 @@ def _decoder_config(
     head_dim: int | None = None,
 ) -> DecoderConfig:
     config.refuse("hidden_act", "silu")
-    config.refuse("quantization_config")
     vocab_size = config.integer("vocab_size")
     hidden_size = config.integer("hidden_size")
     intermediate_size = config.integer("intermediate_size")

@@ -13,12 +13,13 @@ from worker.engine.models.decoder_config import (
     qwen2_config,
     qwen3_config,
 )
-from worker.engine.models.model_config import ConfigFile, token_ids_of
+from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
+from worker.engine.models.transformers_config import read_transformers_config
 
 ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
 
-# All of them are computed by models/decoder.py.
-ARCHITECTURES: dict[str, ReadConfig] = {
+# Computed by models/decoder.py; all others by transformers.
+FUSED_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaForCausalLM": llama_config,
     "MistralForCausalLM": mistral_config,
     "Qwen2ForCausalLM": qwen2_config,
@@ -26,19 +27,30 @@ ARCHITECTURES: dict[str, ReadConfig] = {
 }
 
 
-def read_model_config(model_path: Path) -> DecoderConfig:
+def read_model_config(model_path: Path) -> ModelConfig:
     """Raises ConfigError, with a sentence, for a folder or a model that we cannot serve."""
     if not model_path.is_dir():
         raise ConfigError(f"the model path {str(model_path)!r} is not a folder")
     config = ConfigFile.read(model_path / "config.json")
+    _refuse_quantised(config)
     architectures = config.get("architectures", [])
-    for architecture in architectures:
-        if architecture in ARCHITECTURES:
-            eos_token_ids = _eos_token_ids(model_path, config)
-            return ARCHITECTURES[architecture](config, architecture, eos_token_ids)
-    named = ", ".join(map(str, architectures)) or "no architecture"
-    supported = ", ".join(sorted(ARCHITECTURES))
-    raise ConfigError(f"{config.path} names {named}; supported: {supported}")
+    if not isinstance(architectures, list) or len(architectures) != 1:
+        raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
+    architecture = str(architectures[0])
+    eos_token_ids = _eos_token_ids(model_path, config)
+    if architecture in FUSED_ARCHITECTURES:
+        return FUSED_ARCHITECTURES[architecture](config, architecture, eos_token_ids)
+    return read_transformers_config(model_path, architecture, eos_token_ids)
+
+
+def _refuse_quantised(config: ConfigFile) -> None:
+    section = config.section("quantization_config")
+    if section is not None:
+        method = section.get("quant_method", "of an unnamed method")
+        raise ConfigError(
+            f"{config.path}: quantization_config: checkpoints quantised by {method} are not "
+            "supported; take the original in 16 bits"
+        )
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

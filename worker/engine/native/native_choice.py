@@ -8,6 +8,7 @@ from shared.errors import ConfigError
 from shared.log import get_logger
 from worker.engine.config import EngineConfig
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model_config import ModelConfig
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
 
 GROUP_TOKENS = 16  # kGroupTokens of attention.h
@@ -17,7 +18,7 @@ log = get_logger(__name__)
 
 
 def choose_native_library(
-    config: EngineConfig, model: DecoderConfig, dtype: torch.dtype
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype
 ) -> NativeLibrary | None:
     """None for torch. Raises ConfigError when it must be native and cannot.
 
@@ -38,7 +39,9 @@ def choose_native_library(
     return None
 
 
-def _obstacle(config: EngineConfig, model: DecoderConfig, dtype: torch.dtype) -> str | None:
+def _obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> str | None:
+    if not isinstance(model, DecoderConfig):
+        return f"{model.architecture} is computed by transformers"
     capabilities = torch.cpu.get_capabilities()
     if dtype is not torch.bfloat16:
         return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"

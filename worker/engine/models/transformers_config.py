@@ -1,0 +1,159 @@
+"""What a model of transformers is like: asked of its code, before any weight is read."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_attention import (
+    ATTENTION_NAME,
+    TrialStep,
+    register_attention,
+)
+
+NUM_TRIAL_TOKENS = 8
+KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+# What a foreign model may raise when it is made or called in a way that it was not made for.
+MODEL_ERRORS = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersConfig(ModelConfig):
+    """Any decoder that transformers computes, and whose attention we can replace."""
+
+    hf_config: Any
+
+
+def read_transformers_config(
+    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...]
+) -> TransformersConfig:
+    """Raises ConfigError for what cannot be served."""
+    from transformers import AutoConfig
+
+    try:
+        hf_config = AutoConfig.from_pretrained(model_path, local_files_only=True)
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"{model_path} is not a model that transformers knows: {exc}") from exc
+    _refuse(hf_config, architecture)
+    try:
+        with torch.device("meta"):
+            model = make_model(copy.deepcopy(hf_config), torch.bfloat16)
+        if type(model).__name__ != architecture:
+            raise ConfigError(
+                f"{architecture} is not the text decoder of model_type {hf_config.model_type!r}: "
+                "not supported"
+            )
+        choose_experts(model, "batched_mm")  # the one without loops over data
+        layers = trial(model).layers
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"{architecture} cannot be served: {exc}") from exc
+    if architecture not in TESTED_ARCHITECTURES:
+        log.warning("untested family: no test compares %s with transformers", architecture)
+    max_positions = int(hf_config.max_position_embeddings)
+    return TransformersConfig(
+        architecture=architecture,
+        vocab_size=hf_config.vocab_size,
+        hidden_size=hf_config.hidden_size,
+        num_parameters=sum(each.numel() for each in model.parameters()),
+        attention_layers=layers,
+        max_context_len=max_positions,
+        max_context_limit=int(max_positions * _max_stretch(hf_config)),
+        stored_dtype=str(hf_config.dtype or "float32").removeprefix("torch."),
+        eos_token_ids=eos_token_ids,
+        hf_config=hf_config,
+    )
+
+
+def make_model(hf_config: Any, dtype: torch.dtype) -> Any:
+    """With weights that mean nothing, on the device of the context."""
+    import transformers
+
+    register_attention()
+    auto_model: Any = transformers.AutoModelForCausalLM
+    model = auto_model.from_config(hf_config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    return model.eval()
+
+
+def choose_experts(model: Any, implementation: str) -> None:
+    """How mixtures of experts are computed, where the model lets us choose."""
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation(implementation)
+
+
+class Trial(NamedTuple):
+    """What a forward pass without attention has told."""
+
+    layers: tuple[AttentionLayer, ...]
+    keys: tuple[torch.Tensor, ...]  # [NUM_TRIAL_TOKENS, num_kv_heads, head_dim] each
+
+
+def trial(model: Any, first_position: int = 0) -> Trial:
+    """Raises ConfigError when something other than our attention joins the tokens."""
+    step = TrialStep()
+    device = next(model.parameters()).device
+    positions = torch.arange(first_position, first_position + NUM_TRIAL_TOKENS, device=device)
+    with torch.inference_mode():
+        model.get_decoder()(
+            # Not one id for all of them: it might be the padding's, which may be embedded as zeros.
+            input_ids=torch.arange(NUM_TRIAL_TOKENS, device=device)[None],
+            position_ids=positions[None],
+            use_cache=False,
+            jetflock_step=step,
+        )
+    num_layers = model.config.num_hidden_layers
+    if sorted(step.layers) != list(range(num_layers)):
+        raise ConfigError(
+            f"{len(step.layers)} of {num_layers} layers have an attention that can be replaced: "
+            "not supported"
+        )
+    layers = tuple(step.layers[idx] for idx in range(num_layers))
+    if len({(layer.num_kv_heads, layer.head_dim) for layer in layers}) > 1:
+        raise ConfigError("layers with keys of different shapes are not supported")
+    return Trial(layers, tuple(step.keys[idx] for idx in range(num_layers)))
+
+
+def _refuse(hf_config: Any, architecture: str) -> None:
+    for name in ("vision_config", "audio_config"):
+        if getattr(hf_config, name, None) is not None:
+            raise ConfigError(f"{architecture} has a {name}: only text models are supported")
+    if getattr(hf_config, "is_encoder_decoder", False):
+        raise ConfigError(f"{architecture} has an encoder: only decoders are supported")
+    if getattr(hf_config, "use_bidirectional_attention", None):
+        raise ConfigError(f"{architecture}: use_bidirectional_attention is not supported")
+    unknown = set(getattr(hf_config, "layer_types", None) or ()) - KNOWN_LAYER_TYPES
+    if unknown:
+        named = ", ".join(sorted(map(str, unknown)))
+        raise ConfigError(f"{architecture} has layers of type {named}: not supported")
+    if not isinstance(getattr(hf_config, "max_position_embeddings", None), int):
+        raise ConfigError(f"{architecture}: config.json names no max_position_embeddings")
+
+
+def _max_stretch(hf_config: Any) -> float:
+    """Only dynamic rope serves texts beyond the limit that config.json names."""
+    parameters = getattr(hf_config, "rope_parameters", None) or {}
+    if parameters.get("rope_type") != "dynamic":
+        return 1.0
+    return max(1.0, float(parameters["factor"]))

@@ -1,0 +1,183 @@
+"""A decoder that transformers computes, over our paged attention."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.forward_batch import ForwardBatch
+from worker.engine.models.loader import OnProgress
+from worker.engine.models.transformers_attention import (
+    ATTENTION_NAME,
+    PagedStep,
+    register_attention,
+)
+from worker.engine.models.transformers_config import (
+    MODEL_ERRORS,
+    NUM_TRIAL_TOKENS,
+    TransformersConfig,
+    choose_experts,
+    trial,
+)
+
+
+class TransformersModel:
+    """The body gives hidden states; the head, whose body has been taken out, gives logits of them.
+
+    So whatever a family does to its logits (scales, soft caps) is done by its own code.
+    """
+
+    def __init__(self, model: Any, max_context_len: int) -> None:
+        _fix_rope(model, max_context_len)
+        choose_experts(model, "eager")  # one product for each expert: of any shape, without copies
+        self._attention_layers = _checked_layers(model)
+        self._body = model.get_decoder()
+        names = {module: name for name, module in model.named_modules()}
+        model.set_submodule(names[self._body], _GivenBody())
+        self._head = model
+
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]:
+        return self._attention_layers
+
+    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+        """[num_tokens, hidden_size], after the last norm."""
+        output = self._body(
+            input_ids=batch.input_ids[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            jetflock_step=PagedStep(batch, attention),
+        )
+        hidden: torch.Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits.float()
+
+
+class _GivenBody(torch.nn.Module):
+    """In the place of a body: what it is given has been through one."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _GivenHidden:
+        return _GivenHidden(inputs_embeds)
+
+
+class _GivenHidden:
+    """What a body returns; all that is not a hidden state is None."""
+
+    def __init__(self, last_hidden_state: torch.Tensor) -> None:
+        self.last_hidden_state = last_hidden_state
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, idx: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[idx]
+
+
+def load_transformers_model(
+    config: TransformersConfig,
+    model_path: Path,
+    dtype: torch.dtype,
+    max_context_len: int,
+    on_progress: OnProgress,
+) -> TransformersModel:
+    """Each tensor is read once, into its place. Raises ConfigError."""
+    import transformers
+
+    register_attention()
+    auto_model: Any = transformers.AutoModelForCausalLM
+    try:
+        with _progress(on_progress):
+            model, loading = auto_model.from_pretrained(
+                model_path,
+                config=copy.deepcopy(config.hf_config),
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"cannot load {model_path}: {exc}") from exc
+    if loading["missing_keys"]:
+        names = sorted(loading["missing_keys"])
+        raise ConfigError(
+            f"the checkpoint in {model_path} has no tensor {names[0]!r}"
+            + (f", and {len(names) - 1} more" if len(names) > 1 else "")
+        )
+    try:
+        return TransformersModel(model.eval(), max_context_len)
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"{config.architecture} cannot be served: {exc}") from exc
+
+
+def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:
+    """With sinks that have been loaded. Raises ConfigError when positions are not heeded."""
+    here, there = trial(model), trial(model, first_position=NUM_TRIAL_TOKENS)
+    if all(torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True)):
+        raise ConfigError("it takes no heed of the positions of its tokens: not supported")
+    return here.layers
+
+
+def _fix_rope(model: Any, max_context_len: int) -> None:
+    """Frequencies that follow the length of the text become those of the longest text.
+
+    Keys that are cached under one set of frequencies cannot be read under another.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        kinds = kind if isinstance(kind, dict) else {None: kind}
+        for layer_type, each in kinds.items():
+            if each not in ("dynamic", "longrope"):
+                continue
+            named = {} if layer_type is None else {"layer_type": layer_type}
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[each](
+                module.config, torch.device("cpu"), seq_len=max_context_len, **named
+            )
+            prefix = "" if layer_type is None else f"{layer_type}_"
+            getattr(module, prefix + "inv_freq").copy_(frequencies)
+            setattr(module, prefix + "attention_scaling", scaling)
+            kinds[layer_type] = "fixed"  # transformers' code updates the kinds that it knows
+        if kind is not None:
+            module.rope_type = kinds if isinstance(kind, dict) else kinds[None]
+
+
+@contextmanager
+def _progress(on_progress: OnProgress) -> Iterator[None]:
+    """transformers' own bar, told to us instead."""
+    from transformers.utils.logging import set_tqdm_hook
+
+    def make_bar(_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _Bar(args[0] if args else kwargs.get("iterable", ()), on_progress)
+
+    previous = set_tqdm_hook(make_bar)
+    try:
+        yield
+    finally:
+        set_tqdm_hook(previous)
+
+
+class _Bar:
+    """Iterates, and tells how far it is."""
+
+    def __init__(self, items: Any, on_progress: OnProgress) -> None:
+        self._items = list(items)
+        self._on_progress = on_progress
+
+    def __iter__(self) -> Iterator[Any]:
+        for idx, item in enumerate(self._items, start=1):
+            yield item
+            self._on_progress(idx / len(self._items))
