@@ -265,6 +265,43 @@ class Fenced(msgspec.Struct, frozen=True, tag_field="t", tag="fenced"):
 ControlMessage: TypeAlias = Cancel | Fenced
 
 
+class PrefixNews(msgspec.Struct, frozen=True):
+    """`jf.ctl.<pool>.prefixes`: what a worker has computed lately."""
+
+    worker: str
+    hashes: bytes  # of prefix chains, joined
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A delivery that another worker has more of: `jf.ctl.<pool>.offer.<worker>`.
+
+    With the ack subject goes all that the server knows of the delivery. The load is the offering
+    worker's, to be compared with that of the other one.
+    """
+
+    data: bytes  # the request as it was queued
+    ack_subject: str
+    msg_id: str
+    num_blocks: int  # of its prefix chain that the offering worker has itself
+    num_active: int  # requests that it runs
+    num_prefill_tokens: int  # prompt tokens that are before it
+
+
+class OfferVerdict(enum.StrEnum):
+    """The answer to an offer."""
+
+    TAKEN = "taken"  # claimed, or found to be over: the offering worker has nothing to do with it
+    FULL = "full"  # no room, or so much less of it that computing the prefix again is quicker
+    UNKNOWN = "unknown"  # the prefix is not here any more
+    LEAVING = "leaving"  # it takes nothing more
+
+
+class OfferAnswer(msgspec.Struct, frozen=True):
+    """What becomes of an offered request."""
+
+    verdict: OfferVerdict
+
+
 class ReplayRequest(msgspec.Struct, frozen=True):
     """Asks a detokenizer for the text from `offset` on, and registers `subject` for the rest."""
 
@@ -315,6 +352,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     started_at: float = 0.0  # unix seconds
+    prefix_hashes: bytes = b""  # of the prefixes used last, joined; the latest first
 
 
 class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -122,6 +122,14 @@ class Subjects:
         """Whoever publishes here empties the prefix caches of a pool's workers."""
         return f"{self.prefix}.ctl.{pool}.flush"
 
+    def prefixes(self, pool: str) -> str:
+        """What the workers of a pool tell each other of the prefixes they have."""
+        return f"{self.prefix}.ctl.{pool}.prefixes"
+
+    def offer(self, pool: str, worker: str) -> str:
+        """Request/reply: a request is offered to the worker that has its prefix."""
+        return f"{self.prefix}.ctl.{pool}.offer.{worker}"
+
     @property
     def worker_died(self) -> str:
         """A supervisor says which worker incarnation it saw die; the payload is its id."""

@@ -21,6 +21,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     """Incarnation id, never reused; by default a random one."""
     frame_window: int = 8
     """Unconfirmed frames a partition may have before new tokens wait and merge."""
+    prefix_affinity: bool = True
+    """Offer requests to the worker of the pool that has computed their prefix, and take such."""
     drain_timeout_s: float = 1.5
     """How long SIGTERM waits for the log before the requests are handed over."""
 

@@ -42,9 +42,9 @@ class CreditPolicy:
         return self._fitting(ready, sum(self._need(request) for request in active), num_slots)
 
     @staticmethod
-    def has_slot(ready: EngineReady, held: Iterable[HeldRequest]) -> bool:
-        """Whether one more can run at all."""
-        return sum(request.is_active for request in held) < ready.max_running
+    def has_slot(ready: EngineReady, held: Iterable[HeldRequest], num_reserved: int = 0) -> bool:
+        """Whether one more can run at all, beside what is held and what a place is kept for."""
+        return num_reserved + sum(request.is_active for request in held) < ready.max_running
 
     def _fitting(self, ready: EngineReady, num_committed: int, num_slots: int) -> int:
         num_free = ready.num_kv_tokens - num_committed

@@ -35,21 +35,34 @@ class Delivery:
     request_seq: int  # its sequence in REQUESTS
     queued_at: datetime.datetime  # server time of storing it
     msg_id: str  # the rid, also when the payload cannot be read
+    # Another worker may have claimed under this very delivery. A nak would take the request from
+    # it; who has not claimed says nothing, and `ack_wait` is the backstop.
+    is_shared: bool = False
 
     @classmethod
     def from_msg(cls, message: Msg) -> Delivery:
+        return cls.parse(
+            message.data, message.reply, (message.headers or {}).get(HEADER_MSG_ID, "")
+        )
+
+    @classmethod
+    def parse(
+        cls, data: bytes, ack_subject: str, msg_id: str, *, is_shared: bool = False
+    ) -> Delivery:
+        """Raises ValueError or IndexError for what is no ack subject."""
         # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time ns>.<pending>
         # or with <domain>.<account hash> before the stream, and a random token at the end.
-        tokens = message.reply.split(".")
+        tokens = ack_subject.split(".")
         first = 4 if len(tokens) == 9 else 6
         nanoseconds = int(tokens[first + 3])
         return cls(
-            data=message.data,
-            ack_subject=message.reply,
+            data=data,
+            ack_subject=ack_subject,
             num_delivered=int(tokens[first]),
             request_seq=int(tokens[first + 1]),
             queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
-            msg_id=(message.headers or {}).get(HEADER_MSG_ID, ""),
+            msg_id=msg_id,
+            is_shared=is_shared,
         )
 
     def read_request(self) -> GenerateRequest:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from shared.log import get_logger
-from worker.engine_host import EngineHost
 
 log = get_logger(__name__)
 
@@ -18,10 +18,10 @@ log = get_logger(__name__)
 class FlushControl:
     """Every message on the pool's flush subject, whatever it says, flushes this engine."""
 
-    def __init__(self, nc: Client, subject: str, engine: EngineHost) -> None:
+    def __init__(self, nc: Client, subject: str, flush_cache: Callable[[], None]) -> None:
         self._nc = nc
         self._subject = subject
-        self._engine = engine
+        self._flush_cache = flush_cache
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -34,4 +34,4 @@ class FlushControl:
 
     async def _on_flush(self, _: Msg) -> None:
         log.info("cache_flushed")
-        self._engine.flush_cache()
+        self._flush_cache()

@@ -6,6 +6,7 @@ import enum
 import time
 from dataclasses import dataclass, field
 
+from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
 from shared.protocol import Finish, FinishReason, GenerateRequest, TokenEntry
 from shared.visible_text import VisibleText
 from worker.delivery import Delivery
@@ -38,6 +39,8 @@ class HeldRequest:
     visible: VisibleText | None  # decides on stop strings; None when there are none
     state: HoldState = HoldState.CLAIMING
     run_id: int = 0  # of its run in the engine; 0: none was started
+    chain: PrefixChain | None = None  # of the prompt, at the end with the output; None: none yet
+    num_cached_blocks: int = 0  # of the chain that was here when the run started, as we believe
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: bytearray = field(default_factory=bytearray)  # a record for each token, if it asks
@@ -59,6 +62,14 @@ class HeldRequest:
     def is_active(self) -> bool:
         """Whether it needs the engine."""
         return self.state in (HoldState.CLAIMING, HoldState.RUNNING)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens that the engine may still have to prefill for it."""
+        if not self.is_active or len(self.tokens) > self.num_prefix:
+            return 0
+        num_cached = self.num_cached_blocks * BLOCK_TOKENS
+        return self.request.reply.num_prompt_tokens + self.num_prefix - num_cached
 
     @property
     def has_progressed(self) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
 from shared.ownership import OwnershipLog
+from shared.prefix_chain import PrefixChain
 from shared.protocol import End, FinishReason, GenerateRequest, ModelCard
 from shared.subjects import is_rid
 from worker.delivery import Acknowledger, Delivery
 from worker.held_request import HoldState
 from worker.held_requests import HeldRequests
 from worker.metrics import WorkerMetrics
+from worker.offer_maker import OfferMaker
+from worker.pool_prefixes import PoolPrefixes
 from worker.room import Room
 from worker.runs import Runs
 from worker.settler import Settler
@@ -35,6 +38,8 @@ class Intake:
         runs: Runs,
         settler: Settler,
         taker: Taker,
+        prefixes: PoolPrefixes,
+        offers: OfferMaker,
         metrics: WorkerMetrics,
         duplicate_delay_s: float,
     ) -> None:
@@ -47,6 +52,8 @@ class Intake:
         self._runs = runs
         self._settler = settler
         self._taker = taker
+        self._prefixes = prefixes
+        self._offers = offers
         self._metrics = metrics
         self._duplicate_delay_s = duplicate_delay_s
 
@@ -63,11 +70,41 @@ class Intake:
             await self._leave_to_others(request, delivery)
         elif not self._room.can_run:
             await self._acks.nak(delivery.ack_subject)
-        elif not await self._is_known_run(request, delivery):
-            if self._room.has_slot:
-                await self._taker.take(request, delivery)
-            else:  # two classes were asked at once: it waits where any worker can take it
-                await self._acks.nak(delivery.ack_subject)
+        elif await self._is_known_run(request, delivery):
+            return
+        elif not self._room.has_slot:  # two classes were asked at once
+            await self._acks.nak(delivery.ack_subject)  # it waits where any worker can take it
+        elif self._may_offer(request, delivery):
+            await self._offer_or_take(request, delivery)
+        else:
+            await self._taker.take(request, delivery)
+
+    def _may_offer(self, request: GenerateRequest, delivery: Delivery) -> bool:
+        """Prefills that use no cached prefix gain nothing elsewhere."""
+        return (
+            self._prefixes.has_others
+            and delivery.num_delivered == 1
+            and len(request.prompt_ids) > 0
+            and request.pooling is None
+            and request.sampling.prompt_logprobs is None
+        )
+
+    async def take_offered(
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain
+    ) -> bool:
+        """A delivery to another worker, which waits to hear whether it still has to care for it."""
+        if not self._is_our_model(request):
+            return False
+        if await self._is_known_run(request, delivery):
+            return True
+        return await self._taker.take(request, delivery, chain)
+
+    async def _offer_or_take(self, request: GenerateRequest, delivery: Delivery) -> None:
+        chain = self._prefixes.chain(request)
+        left = await self._offers.offer(delivery, chain)
+        # It may have been delivered once more while the other worker was asked.
+        if left is not None and not await self._is_known_run(request, left):
+            await self._taker.take(request, left, chain)
 
     async def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """A request that this build cannot read: its client gets an error, not silence."""

@@ -45,4 +45,11 @@ class WorkerMetrics:
         self.requests_finished = counter("requests_finished", "Requests acknowledged.")
         self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
         self.frames_resent = gauge("frames_resent", "Frames sent again for want of an ack.")
+        self.offers_made = counter("offers_made", "Requests offered to the holder of a prefix.")
+        self.offers_taken = counter("offers_taken", "Of which it took.")
+        self.offers_refused = counter("offers_refused", "Of which it refused.")
+        self.offers_unanswered = counter("offers_unanswered", "Of which nobody answered in time.")
+        self.affinity_tokens = counter(
+            "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
+        )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")

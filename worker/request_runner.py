@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -33,12 +34,18 @@ from worker.intake import Intake
 from worker.keeper import Keeper
 from worker.log_history import LogHistory
 from worker.metrics import WorkerMetrics
+from worker.offer_desk import OfferDesk
+from worker.offer_maker import OfferMaker
+from worker.pool_prefixes import PoolPrefixes
+from worker.prefix_reporter import PrefixReporter
 from worker.request_puller import RequestPuller
 from worker.room import Room
 from worker.runs import Runs
 from worker.settler import Settler
 from worker.taker import Taker
 from worker.token_log import TokenLog
+
+_MAX_CARD_HASHES = 256  # two KiB a heartbeat
 
 log = get_logger(__name__)
 
@@ -60,14 +67,20 @@ class RequestRunner:
         self._drain_timeout_s = config.drain_timeout_s
         self._nc = nc
         self._control_subject = subjects.control(card.pool)
+        self._offer_subject = subjects.offer(card.pool, worker_id)
+        self._has_affinity = config.prefix_affinity
+        self._engine = engine
         self._worker_id = worker_id
         self._metrics = metrics
+        self._prefixes = PoolPrefixes()
         self._held_requests = HeldRequests()
         self._acks = acks = Acknowledger(nc)
         self._token_log = TokenLog(
             nc, subjects, worker_id, self._on_finish_confirmed, window=config.frame_window
         )
-        self._runs = Runs(self._held_requests, engine, self._token_log, tokenizer, metrics)
+        self._runs = Runs(
+            self._held_requests, engine, self._token_log, tokenizer, self._prefixes, metrics
+        )
         self._settler = Settler(worker_id, self._runs, ownership, acks, metrics)
         self._hand_over = HandOver(
             worker_id, self._held_requests, self._runs, self._token_log, ownership, acks, metrics
@@ -102,9 +115,13 @@ class RequestRunner:
             self._runs,
             self._settler,
             self._taker,
+            self._prefixes,
+            OfferMaker(nc, subjects, card.pool, self._prefixes, self._room, metrics),
             metrics,
             duplicate_delay_s=config.ack_wait_s,
         )
+        self._offer_desk = OfferDesk(self._intake, self._room, self._prefixes, metrics)
+        self._prefix_reporter = PrefixReporter(cluster, card.pool, worker_id, self._prefixes)
         self._puller = RequestPuller(
             nc, subjects, card.pool, self._room.num_credits, self.on_delivery
         )
@@ -113,21 +130,35 @@ class RequestRunner:
 
     async def run(self) -> None:
         """Pull and run requests until cancelled."""
-        control = await self._nc.subscribe(self._control_subject, cb=self._on_control)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                tasks.create_task(self._token_log.run())
-                tasks.create_task(self._keeper.run())
-        finally:
+        async with AsyncExitStack() as subscriptions, asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await self._subscribe(subscriptions, self._control_subject, self._on_control)
+            tasks.create_task(self._token_log.run())
+            tasks.create_task(self._keeper.run())
+            if self._has_affinity:
+                await self._subscribe(subscriptions, self._offer_subject, self._on_offer)
+                tasks.create_task(self._prefix_reporter.run())
+
+    async def _subscribe(
+        self,
+        subscriptions: AsyncExitStack,
+        subject: str,
+        callback: Callable[[Msg], Awaitable[None]],
+    ) -> None:
+        subscription = await self._nc.subscribe(subject, cb=callback)
+
+        async def unsubscribe() -> None:
             with contextlib.suppress(NatsError):
-                await control.unsubscribe()
+                await subscription.unsubscribe()
+
+        subscriptions.push_async_callback(unsubscribe)
 
     async def drain(self) -> None:
         """Stop pulling, hand over what runs, see through what is finished."""
         log.info("draining", num_requests=len(self._held_requests))
         self._room.close()
         await self._stop_pulling()
+        await self._room.wait_unreserved(self._drain_timeout_s)
         await self._hand_over.release_all(self._drain_timeout_s, crashed=False)
         await self._held_requests.wait_empty(self._drain_timeout_s)
         await round_trip(self._nc, timeout_s=1)  # the last naks are out
@@ -135,6 +166,8 @@ class RequestRunner:
     def on_ready(self) -> None:
         """The engine can take requests."""
         assert self._tasks is not None, "run() comes first"
+        if self._has_affinity and self._engine.ready is not None:
+            self._prefixes.open(self._engine.ready.num_kv_tokens)
         if self._pulling is None and not self._room.is_closed:
             self._pulling = self._tasks.create_task(self._puller.run())
 
@@ -146,6 +179,7 @@ class RequestRunner:
 
     async def on_engine_died(self) -> None:
         """Its requests go back to the queue at once: others may have an engine."""
+        self._prefixes.close()
         await self._stop_pulling()
         await self._hand_over.release_all(self._drain_timeout_s, crashed=True)
 
@@ -157,6 +191,16 @@ class RequestRunner:
     def on_delivery(self, delivery: Delivery) -> None:
         """The queue has given us a request."""
         self._spawn(self._take_in(delivery))
+
+    def flush_cache(self) -> None:
+        """Forget the prefixes that no running request holds."""
+        self._prefixes.close()
+        self._engine.flush_cache()
+
+    @property
+    def recent_prefixes(self) -> list[bytes]:
+        """Hashes of the prefixes used last, for the worker card."""
+        return self._prefixes.own.recent(_MAX_CARD_HASHES)
 
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self._keeper.step_age_s)
@@ -196,6 +240,9 @@ class RequestRunner:
                 log.info("fenced", rid=held.rid, epoch=held.epoch)
                 self._metrics.requests_fenced.inc()
                 self._runs.drop(held)
+
+    async def _on_offer(self, message: Msg) -> None:
+        self._spawn(self._offer_desk.answer(message))
 
     async def _end_cancelled(self, held: HeldRequest) -> None:
         await self._settler.settle_ended(held)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.event_wait import wait_event
 from worker.credits import CreditPolicy
 from worker.engine_host import EngineHost
 from worker.held_request import HeldRequest
@@ -25,6 +30,9 @@ class Room:
         self._token_log = token_log
         self._keeper = keeper
         self._credits = CreditPolicy()
+        self._num_reserved = 0
+        self._unreserved = asyncio.Event()
+        self._unreserved.set()
         self.is_closed = False
 
     def close(self) -> None:
@@ -43,11 +51,40 @@ class Room:
     @property
     def has_slot(self) -> bool:
         ready = self._engine.ready
-        return ready is not None and self._credits.has_slot(ready, self._held_requests)
+        return ready is not None and self._credits.has_slot(
+            ready, self._held_requests, self._num_reserved
+        )
+
+    @property
+    def num_active(self) -> int:
+        """Requests that need the engine, or will unless another worker takes them."""
+        return self._num_reserved + sum(held.is_active for held in self._held_requests)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Prompt tokens that a further request would have before it."""
+        return sum(held.num_prefill_tokens for held in self._held_requests)
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """A place is kept for a request whose fate is not known yet."""
+        self._num_reserved += 1
+        self._unreserved.clear()
+        try:
+            yield
+        finally:
+            self._num_reserved -= 1
+            if not self._num_reserved:
+                self._unreserved.set()
+
+    async def wait_unreserved(self, timeout_s: float) -> bool:
+        """Wait until no such request is left."""
+        return await wait_event(self._unreserved, timeout_s)
 
     def num_credits(self) -> int:
         """Requests to ask for, beyond those that are held."""
         ready = self._engine.ready
         if ready is None or not self.can_run or self._token_log.is_overfull:
             return 0
-        return self._credits.num_credits(ready, self._engine.load, self._held_requests)
+        num_credits = self._credits.num_credits(ready, self._engine.load, self._held_requests)
+        return max(0, num_credits - self._num_reserved)

@@ -7,6 +7,7 @@ import time
 
 from tokenizers import Tokenizer
 
+from shared.prefix_chain import PrefixChain
 from shared.prefix_namespace import prefix_namespace
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import pack_token_ids
@@ -17,6 +18,7 @@ from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests
 from worker.logged_output import LoggedOutput
 from worker.metrics import WorkerMetrics
+from worker.pool_prefixes import PoolPrefixes
 from worker.token_log import TokenLog
 
 
@@ -31,12 +33,14 @@ class Runs:
         engine: EngineHost,
         token_log: TokenLog,
         tokenizer: Tokenizer,
+        prefixes: PoolPrefixes,
         metrics: WorkerMetrics,
     ) -> None:
         self._held_requests = held_requests
         self._engine = engine
         self._token_log = token_log
         self._tokenizer = tokenizer
+        self._prefixes = prefixes
         self._metrics = metrics
         self._run_ids = itertools.count(1)
 
@@ -50,16 +54,18 @@ class Runs:
         """Give it to the engine, to go on after the tokens that it has."""
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
+        request = held.request
+        namespace = prefix_namespace(request.revision, request.adapter, request.cache_salt)
+        self._note_prompt(held, namespace, prompt_ids)
         held.run_id = next(self._run_ids)
         self._held_requests.begin_run(held)
-        request = held.request
         self._engine.add(
             held.run_id,
             prompt_ids,
             pack_token_ids(held.tokens),
             request.sampling,
             request.priority,
-            prefix_namespace(request.revision, request.adapter, request.cache_salt),
+            namespace,
             request.pooling,
         )
 
@@ -112,6 +118,7 @@ class Runs:
             self._engine.abort(held.run_id)
         if held.finish is not None:
             self._held_requests.end_run(held)
+            self._note_output(held)
         if held.state is HoldState.RUNNING:
             self._log_new_tokens(held, now)
 
@@ -124,6 +131,21 @@ class Runs:
             f"has room for, {self._token_log.max_embedding_bytes}"
         )
         return Finish(FinishReason.ERROR, message=message)
+
+    def _note_prompt(self, held: HeldRequest, namespace: bytes, prompt_ids: bytes) -> None:
+        """The prefix is as good as here: the engine lets others wait for what it computes."""
+        if held.request.pooling is not None or not self._prefixes.is_open:
+            return
+        if held.chain is None:
+            held.chain = PrefixChain(namespace, prompt_ids)
+        held.num_cached_blocks = self._prefixes.own.num_matching(held.chain.hashes)
+        self._prefixes.note(held.chain)
+
+    def _note_output(self, held: HeldRequest) -> None:
+        """The next turn of a conversation begins with it."""
+        if held.chain is not None:
+            held.chain.extend(pack_token_ids(held.tokens[:-1]))  # the last one was never an input
+            self._prefixes.note(held.chain)
 
     def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
         entry = held.next_entry()

@@ -9,6 +9,7 @@ from nats.errors import Error as NatsError
 from shared.errors import BrokerError, BrokerUnavailable, ConfigError, ProtocolError
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
+from shared.prefix_chain import PrefixChain
 from shared.protocol import FinishReason, GenerateRequest
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
 from worker.delivery import Acknowledger, Delivery
@@ -51,21 +52,33 @@ class Taker:
         self._settler = settler
         self._metrics = metrics
 
-    async def take(self, request: GenerateRequest, delivery: Delivery) -> None:
-        """Claim it; a first delivery starts in the engine while the claim is on its way."""
-        held = HeldRequest(request, delivery, self._runs.visible_text(request))
+    async def take(
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain | None = None
+    ) -> bool:
+        """Claim it; a first delivery starts in the engine while the claim is on its way.
+
+        Whether it has come to a claim, ours or a later one, or was over. If not, it was given back,
+        or a shared delivery is for the other worker to go on with.
+        """
+        visible = self._runs.visible_text(request)
+        held = HeldRequest(request, delivery, visible, chain=chain)
         self._held_requests.add(held)
         self._room.note(held)
         try:
             if delivery.num_delivered == 1 and not request.prompt_object:
                 self._runs.start(held, request.prompt_ids)
-            await self._apply(held, await self._claimer.take(request, delivery))
+            return await self._apply(held, await self._claimer.take(request, delivery))
         except (BrokerError, ProtocolError) as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
             self._runs.drop(held)
-            await self._acks.nak(held.delivery.ack_subject, _RETRY_DELAY_S)
+            await self._give_up(held, _RETRY_DELAY_S)
+            return False
 
-    async def _apply(self, held: HeldRequest, result: TakeResult) -> None:
+    async def _give_up(self, held: HeldRequest, delay_s: float) -> None:
+        if not held.delivery.is_shared:
+            await self._acks.nak(held.delivery.ack_subject, delay_s)
+
+    async def _apply(self, held: HeldRequest, result: TakeResult) -> bool:
         match result:
             case Taken():
                 await self._begin(held, result)
@@ -75,9 +88,11 @@ class Taker:
                 await self._settler.ack(held.delivery.ack_subject)
             case Postponed():
                 self._runs.drop(held)
-                await self._acks.nak(held.delivery.ack_subject, result.delay_s)
+                await self._give_up(held, result.delay_s)
+                return False
             case Lost():
                 self._runs.drop(held)
+        return True
 
     async def _begin(self, held: HeldRequest, taken: Taken) -> None:
         """The claim is stored; what has happened while it was on its way is told now."""

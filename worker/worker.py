@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from shared.cluster import Cluster
 from shared.errors import ConfigError
 from shared.heartbeat import Heartbeat
+from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from worker.config import WorkerConfig
 from worker.engine_counters import EngineCounters
@@ -47,7 +48,7 @@ class Worker:
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._flush_control = FlushControl(
-            cluster.nc, cluster.subjects.flush(card.pool), self._engine
+            cluster.nc, cluster.subjects.flush(card.pool), self._runner.flush_cache
         )
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
@@ -118,6 +119,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
+            prefix_hashes=join_hashes(self._runner.recent_prefixes),
         )
 
     async def _report_metrics(self) -> None:

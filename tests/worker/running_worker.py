@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import Counter
+
 from shared.cluster import Cluster, open_cluster
 from shared.metrics import new_registry
 from shared.protocol import Finish
@@ -131,6 +133,11 @@ class RunningWorker:
     @property
     def held(self) -> list[HeldRequest]:
         return list(self.runner._held_requests)
+
+    def count(self, name: str) -> int:
+        """What a counter of its metrics says."""
+        counter: Counter = getattr(self.worker._metrics, name)
+        return int(counter._value.get())
 
     async def next_engine(self) -> FakeEngine:
         """After a death: the next engine, ready."""

@@ -10,9 +10,11 @@ import pytest
 
 from shared.errors import BrokerError
 from shared.fold import RequestFold
+from shared.prefix_chain import BLOCK_TOKENS
 from shared.protocol import Claim, Finish, FinishReason, SamplingParams
+from shared.token_ids import pack_token_ids
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import Stage, eventually_async, make_request, open_stage
+from tests.worker.io_stage import Stage, eventually, eventually_async, make_request, open_stage
 from tests.worker.running_worker import FakeEngine, RunningWorker, output_of, running_worker
 from worker.engine_messages import RunOutput
 
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.integration
 ACK_WAIT_S = 0.8
 OUTPUT_LEN = 40
 STEP_S = 0.004
+NUM_PREFIXES = 7
 LENGTH = Finish(FinishReason.LENGTH)
 
 
@@ -72,6 +75,9 @@ class Fleet:
                 engine.active.discard(run_id)
         engine.step(step)
 
+    def have_told_prefixes(self) -> bool:
+        return all(worker.runner._prefixes.has_others for worker in self.workers)
+
     async def fault(self) -> None:
         """Something goes wrong with one worker, with a delivery of it, or with the broker."""
         alive = [worker for worker in self.workers if not worker.task.done()]
@@ -104,15 +110,17 @@ def assert_each_follows_the_others(fleet: Fleet, prompt_ids: bytes, fold: Reques
         assert chosen in fleet.chosen, f"token {idx} was computed from something else"
 
 
+@pytest.mark.parametrize("num_common_tokens", [0, 4 * BLOCK_TOKENS])
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_request_ends_once_with_tokens_that_follow_each_other(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, seed: int
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, seed: int, num_common_tokens: int
 ) -> None:
+    """Requests with common prefixes are offered from worker to worker besides."""
     monkeypatch.setattr("worker.engine_host._RESTART_S", 0.05)
     rng = random.Random(seed)
     requests = [
         make_request(
-            prompt_ids=idx.to_bytes(4, "little"),
+            prompt_ids=pack_token_ids([idx % NUM_PREFIXES] * num_common_tokens + [idx]),
             sampling=SamplingParams(max_tokens=OUTPUT_LEN, seed=1),
         )
         for idx in range(1, 31)
@@ -122,7 +130,11 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
         for _ in range(3):
             await fleet.start_worker()
         stepping = asyncio.create_task(fleet.run_engines())
-        for request in requests:
+        for request in requests[:NUM_PREFIXES]:
+            await stage.submit(request)
+        if num_common_tokens:
+            await eventually(fleet.have_told_prefixes)
+        for request in requests[NUM_PREFIXES:]:
             await stage.submit(request)
         for _ in range(12):
             await fleet.fault()
@@ -148,3 +160,5 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
             if not worker.task.done():
                 await worker.until_idle()
         stepping.cancel()
+        num_offers = sum(worker.count("offers_made") for worker in fleet.workers)
+        assert (num_offers > 0) == (num_common_tokens > 0)

@@ -1,0 +1,48 @@
+"""Hashes that name the prefixes of a token sequence, block by block.
+
+They are hints: whoever has a prefix tells its hashes, and a request whose prompt begins with it may
+be sent there. Nothing but speed depends on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+BLOCK_TOKENS = 32
+HASH_BYTES = 8
+
+_BLOCK_BYTES = 4 * BLOCK_TOKENS
+
+
+class PrefixChain:
+    """`hashes[i]` names the first (i + 1) * BLOCK_TOKENS tokens, within a namespace.
+
+    Each hash covers the one before it: where a hash is known, the whole prefix is.
+    """
+
+    def __init__(self, namespace: bytes, packed_ids: bytes = b"") -> None:
+        self.hashes: list[bytes] = []
+        self._last = namespace
+        self._tail = b""  # ids of the block that is still incomplete
+        self.extend(packed_ids)
+
+    def extend(self, packed_ids: bytes) -> None:
+        """More tokens of the sequence, four bytes each."""
+        data = self._tail + packed_ids
+        end = len(data) - len(data) % _BLOCK_BYTES
+        for start in range(0, end, _BLOCK_BYTES):
+            block = data[start : start + _BLOCK_BYTES]
+            self._last = hashlib.blake2b(self._last + block, digest_size=HASH_BYTES).digest()
+            self.hashes.append(self._last)
+        self._tail = data[end:]
+
+
+def join_hashes(hashes: list[bytes]) -> bytes:
+    """As they travel: one after the other."""
+    return b"".join(hashes)
+
+
+def split_hashes(data: bytes) -> list[bytes]:
+    """What `join_hashes` has joined; an incomplete one at the end is left out."""
+    end = len(data) - len(data) % HASH_BYTES
+    return [data[start : start + HASH_BYTES] for start in range(0, end, HASH_BYTES)]

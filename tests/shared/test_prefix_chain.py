@@ -1,0 +1,52 @@
+"""Hashes of prefixes."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.prefix_chain import BLOCK_TOKENS, PrefixChain, join_hashes, split_hashes
+from shared.token_ids import pack_token_ids
+
+
+def hashes_of(token_ids: list[int], namespace: bytes = b"n") -> list[bytes]:
+    return PrefixChain(namespace, pack_token_ids(token_ids)).hashes
+
+
+def num_shared(left: list[bytes], right: list[bytes]) -> int:
+    return sum(a == b for a, b in zip(left, right, strict=False))
+
+
+def test_only_whole_blocks_count() -> None:
+    lens = [0, BLOCK_TOKENS - 1, BLOCK_TOKENS, 3 * BLOCK_TOKENS + 1]
+    assert [len(hashes_of([7] * num_tokens)) for num_tokens in lens] == [0, 0, 1, 3]
+
+
+def test_a_token_changes_its_block_and_all_after_it() -> None:
+    tokens = list(range(5 * BLOCK_TOKENS))
+    other = list(tokens)
+    other[2 * BLOCK_TOKENS] += 1
+    left, right = hashes_of(tokens), hashes_of(other)
+    assert [a == b for a, b in zip(left, right, strict=True)] == [True, True, False, False, False]
+
+
+def test_equal_blocks_at_different_places_have_different_hashes() -> None:
+    assert len(set(hashes_of([7] * 4 * BLOCK_TOKENS))) == 4
+
+
+def test_namespaces_never_meet() -> None:
+    tokens = [7] * 2 * BLOCK_TOKENS
+    assert num_shared(hashes_of(tokens, b"a"), hashes_of(tokens, b"b")) == 0
+
+
+@pytest.mark.parametrize("cut", [0, 1, BLOCK_TOKENS, BLOCK_TOKENS + 5])
+def test_a_chain_may_come_in_pieces(cut: int) -> None:
+    tokens = list(range(3 * BLOCK_TOKENS + 9))
+    chain = PrefixChain(b"n", pack_token_ids(tokens[:cut]))
+    chain.extend(pack_token_ids(tokens[cut:]))
+    assert chain.hashes == hashes_of(tokens)
+
+
+def test_hashes_travel_joined() -> None:
+    hashes = hashes_of(list(range(3 * BLOCK_TOKENS)))
+    assert split_hashes(join_hashes(hashes)) == hashes
+    assert split_hashes(join_hashes(hashes)[:-1]) == hashes[:-1]

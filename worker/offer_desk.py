@@ -1,0 +1,79 @@
+"""Takes requests that other workers offer, because their prefix is here."""
+
+from __future__ import annotations
+
+import contextlib
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from shared.codec import decode, encode
+from shared.errors import ProtocolError
+from shared.log import get_logger
+from shared.prefix_chain import BLOCK_TOKENS
+from shared.protocol import GenerateRequest, Offer, OfferAnswer, OfferVerdict
+from worker.delivery import Delivery
+from worker.intake import Intake
+from worker.metrics import WorkerMetrics
+from worker.offer_maker import MIN_GAIN_TOKENS
+from worker.pool_prefixes import PoolPrefixes
+from worker.room import Room
+
+# A run more in the batch slows the others a little, at every step of its life: for how many tokens
+# of prefill that counts.
+_RUN_TOKENS = 128
+_FREE_RUNS = 2  # a difference too small to care for
+
+log = get_logger(__name__)
+
+
+class OfferDesk:
+    """The other side of an offer (docs/protocol.md, "W, offer"): it is answered when the request is
+    claimed, so that whoever hears "taken" may forget it.
+    """
+
+    def __init__(
+        self, intake: Intake, room: Room, prefixes: PoolPrefixes, metrics: WorkerMetrics
+    ) -> None:
+        self._intake = intake
+        self._room = room
+        self._prefixes = prefixes
+        self._metrics = metrics
+
+    async def answer(self, message: Msg) -> None:
+        """See one offer through."""
+        try:
+            offer = decode(Offer, message.data)
+            delivery = Delivery.parse(offer.data, offer.ack_subject, offer.msg_id, is_shared=True)
+            request = delivery.read_request()
+        except (ProtocolError, ValueError, IndexError) as exc:
+            log.warning("offer_unreadable", error=repr(exc))
+            return
+        verdict = await self._decide(offer, request, delivery)
+        with contextlib.suppress(NatsError):
+            await message.respond(encode(OfferAnswer(verdict)))
+
+    async def _decide(
+        self, offer: Offer, request: GenerateRequest, delivery: Delivery
+    ) -> OfferVerdict:
+        if not self._room.can_run:
+            return OfferVerdict.LEAVING
+        chain = self._prefixes.chain(request)
+        num_blocks = self._prefixes.own.num_matching(chain.hashes)
+        num_gained = (num_blocks - offer.num_blocks) * BLOCK_TOKENS
+        if num_gained < MIN_GAIN_TOKENS:
+            return OfferVerdict.UNKNOWN
+        if not self._is_worth(offer, num_gained):
+            return OfferVerdict.FULL
+        if not await self._intake.take_offered(request, delivery, chain):
+            return OfferVerdict.FULL
+        self._metrics.affinity_tokens.inc(num_gained)
+        return OfferVerdict.TAKEN
+
+    def _is_worth(self, offer: Offer, num_gained: int) -> bool:
+        """Whether it gets its first token here sooner, without crowding those that run."""
+        if self._room.num_credits() < 1:
+            return False
+        num_waiting = self._room.num_prefill_tokens - offer.num_prefill_tokens
+        num_more_runs = self._room.num_active - offer.num_active - _FREE_RUNS
+        return num_waiting + max(0, num_more_runs) * _RUN_TOKENS <= num_gained

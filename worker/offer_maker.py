@@ -1,0 +1,100 @@
+"""Offers a request that was pulled to the worker that has its prefix."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from shared.codec import decode, encode
+from shared.errors import ProtocolError
+from shared.event_wait import raise_if_cancelled
+from shared.log import get_logger
+from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
+from shared.protocol import Offer, OfferAnswer, OfferVerdict
+from shared.subjects import Subjects
+from worker.delivery import Delivery
+from worker.metrics import WorkerMetrics
+from worker.pool_prefixes import PoolPrefixes
+from worker.room import Room
+
+MIN_GAIN_TOKENS = 2 * BLOCK_TOKENS  # less is computed as quickly as it is offered
+_ANSWER_S = 0.05
+
+log = get_logger(__name__)
+
+
+class OfferMaker:
+    """The offering side (docs/protocol.md, "W, offer"). Each delivery is offered once at most."""
+
+    def __init__(
+        self,
+        nc: Client,
+        subjects: Subjects,
+        pool: str,
+        prefixes: PoolPrefixes,
+        room: Room,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._nc = nc
+        self._subjects = subjects
+        self._pool = pool
+        self._prefixes = prefixes
+        self._room = room
+        self._metrics = metrics
+
+    async def offer(self, delivery: Delivery, chain: PrefixChain) -> Delivery | None:
+        """None: another worker has it now. Else the delivery to go on with, which is shared when
+        the other one may still take it.
+        """
+        best = self._prefixes.best_other(chain)
+        if best is None:
+            return delivery
+        num_blocks = self._prefixes.own.num_matching(chain.hashes)
+        if (best.num_blocks - num_blocks) * BLOCK_TOKENS < MIN_GAIN_TOKENS:
+            return delivery
+        self._metrics.offers_made.inc()
+        with self._room.reserved():
+            verdict = await self._ask(best.worker, delivery, num_blocks)
+        return self._judge(verdict, best.worker, delivery, chain)
+
+    def _judge(
+        self, verdict: OfferVerdict | None, worker: str, delivery: Delivery, chain: PrefixChain
+    ) -> Delivery | None:
+        match verdict:
+            case OfferVerdict.TAKEN:
+                self._metrics.offers_taken.inc()
+                return None
+            case None:
+                self._metrics.offers_unanswered.inc()
+                self._prefixes.forget(worker)
+                return dataclasses.replace(delivery, is_shared=True)
+            case OfferVerdict.UNKNOWN:
+                self._prefixes.unlearn(worker, chain)
+            case OfferVerdict.LEAVING:
+                self._prefixes.forget(worker)
+        self._metrics.offers_refused.inc()
+        return delivery
+
+    async def _ask(self, worker: str, delivery: Delivery, num_blocks: int) -> OfferVerdict | None:
+        """None when no answer came in time."""
+        offer = Offer(
+            data=delivery.data,
+            ack_subject=delivery.ack_subject,
+            msg_id=delivery.msg_id,
+            num_blocks=num_blocks,
+            num_active=self._room.num_active - 1,  # without this one
+            num_prefill_tokens=self._room.num_prefill_tokens,
+        )
+        subject = self._subjects.offer(self._pool, worker)
+        try:
+            answer = await self._nc.request(subject, encode(offer), _ANSWER_S)
+            raise_if_cancelled()
+            return decode(OfferAnswer, answer.data).verdict
+        except NoRespondersError:
+            return OfferVerdict.LEAVING  # nobody has heard it
+        except (NatsError, ProtocolError) as exc:
+            log.info("offer_unanswered", worker=worker, rid=delivery.msg_id, error=repr(exc))
+            return None
