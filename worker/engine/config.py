@@ -49,6 +49,8 @@ class EngineConfig:
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None
     """CPU threads of the model; by default one for each usable core, a small model has one."""
+    overlap: bool = False
+    """Launch a step before the tokens of the one before it are known; no gain on a CPU."""
     speculate: SpeculateName = "off"
     """Guess tokens for a step to confirm; ngram: what followed the same words in the request."""
     num_draft_tokens: int = 8

@@ -14,6 +14,7 @@ from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
 from worker.engine.step_budget import StepBudget
+from worker.engine.step_pipeline import StepPipeline
 from worker.engine.step_result import BatchRunner
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
@@ -54,10 +55,11 @@ class Engine:
         limits: EngineReady,
         stop_check: StopCheck,
         grammar_desk: GrammarDesk,
+        overlap_depth: int = 0,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
-        self._runner = runner
+        self._steps = StepPipeline(scheduler, runner, overlap_depth)
         self._budget = budget
         self._limits = limits
         self._stop_check = stop_check
@@ -77,7 +79,7 @@ class Engine:
             for command in self._channel.poll(self._wait_s(until_idle)):
                 self._handle(command)
             self._take_seated()
-            if self._can_step:
+            if self._can_step or not self._steps.is_empty:
                 self.step()
             elif self._has_news or self._owes_sign_of_life:
                 self._send([])
@@ -85,16 +87,19 @@ class Engine:
                 return
 
     def step(self) -> None:
-        begin = time.monotonic()
-        batch = self._scheduler.next_batch(self._budget.num_tokens)
+        """Plans and launches one, and tells what the oldest in flight has made."""
+        can_launch = self._can_step
+        num_tokens = self._budget.num_tokens
+        done = self._steps.advance(num_tokens) if can_launch else self._steps.collect()
+        if done is None and not self._steps.is_empty:
+            return  # one more may be launched before the first is waited for
         outputs: list[RunOutput] = []
-        if batch is not None:
-            result = self._runner.launch(batch).collect()
-            outputs = self._scheduler.process(batch, result)
+        if done is not None:
+            outputs = done.outputs
             self._num_steps += 1
-            self._budget.on_step(batch.num_tokens, time.monotonic() - begin)
+            self._budget.on_step(done.num_tokens, done.elapsed_s)
         self._send(outputs)
-        if not self._scheduler.has_work:
+        if not self._scheduler.has_work and self._steps.is_empty:
             self._scheduler.check_integrity()
 
     @property
@@ -102,7 +107,7 @@ class Engine:
         return self._scheduler.has_work and not self._is_paused
 
     def _wait_s(self, until_idle: bool) -> float:
-        if self._can_step or self._has_news:
+        if self._can_step or self._has_news or not self._steps.is_empty:
             return 0.0
         if self._at_desk:
             return GRAMMAR_POLL_S

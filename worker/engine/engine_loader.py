@@ -79,6 +79,7 @@ class EngineLoader:
             self._limits(model_config, pool, max_context_len),
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
+            overlap_depth=int(self._config.overlap),
         )
 
     def _load_model(

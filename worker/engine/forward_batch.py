@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
@@ -35,8 +36,13 @@ class ForwardBatch:
 
     @classmethod
     def from_schedule_batch(
-        cls, batch: ScheduleBatch, req_to_token: ReqToTokenPool, page_size: int
+        cls,
+        batch: ScheduleBatch,
+        req_to_token: ReqToTokenPool,
+        page_size: int,
+        last_token_ids: npt.NDArray[np.int64],
     ) -> Self:
+        """`last_token_ids` [num_rows of the pool]: chosen last, for those that await them."""
         entries = batch.entries
         query_lens = [entry.num_tokens for entry in entries]
         seq_lens = [entry.end for entry in entries]
@@ -48,9 +54,12 @@ class ForwardBatch:
         row_of_token = np.repeat(np.arange(len(entries)), query_lens)
         pages = page_table[row_of_token, positions // page_size]
         ends = np.cumsum(query_lens)
+        awaiting = [idx for idx, entry in enumerate(entries) if entry.has_awaited_input]
+        input_ids = input_ids.astype(np.int64)
+        input_ids[ends[awaiting] - 1] = last_token_ids[rows[awaiting]]
         return cls(
             forward_mode=ForwardMode.DECODE if max(query_lens) == 1 else ForwardMode.EXTEND,
-            input_ids=torch.from_numpy(input_ids.astype(np.int64)),
+            input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
             out_loc=torch.from_numpy(pages * page_size + positions % page_size),
             query_lens=query_lens,

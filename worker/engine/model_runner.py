@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from worker.engine.forward_batch import ForwardBatch
@@ -49,13 +50,15 @@ class ModelRunner:
         self._grammars = grammars
         self._sampler = Sampler(vocab_size)
         self._pooler = Pooler()
+        # [num_rows of the pool]: the token chosen last, input of a step planned before it is known
+        self._last_token_ids = np.zeros(req_to_token.num_rows, np.int64)
 
     @torch.inference_mode()
     def launch(self, batch: ScheduleBatch) -> DoneStep:
         """Computes it at once: a CPU has nothing to do meanwhile."""
         self._kv_cache_pool.wipe(batch.fresh_pages)
         forward_batch = ForwardBatch.from_schedule_batch(
-            batch, self._req_to_token, self._kv_cache_pool.page_size
+            batch, self._req_to_token, self._kv_cache_pool.page_size, self._last_token_ids
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
@@ -66,6 +69,9 @@ class ModelRunner:
         logits = self._forward.logits(hidden[forward_batch.sample_idx])
         sampling = SamplingBatch.from_points(points, self._vocab_size, self._grammars)
         samples = self._sampler.forward(logits, sampling)
+        self._last_token_ids[[point.req.row for point in points]] = [
+            token_id if isinstance(token_id, int) else 0 for token_id in samples.token_ids
+        ]
         return DoneStep(
             StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
         )

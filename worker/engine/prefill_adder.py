@@ -35,16 +35,13 @@ class PrefillAdder:
 
     def add_chunk(self, req: Req) -> None:
         """As much of its prefill as tokens and pages allow; maybe nothing."""
-        end = min(
-            req.num_tokens,
-            req.num_computed + self.token_budget,
-            self._ledger.num_tokens_in_reach(req),
-        )
-        if end <= req.num_computed:
+        start = req.num_scheduled
+        end = min(req.num_tokens, start + self.token_budget, self._ledger.num_tokens_in_reach(req))
+        if end <= start:
             return
         self._ledger.extend(req, end)
         self.entries.append(ScheduledReq.up_to(req, end))
-        self.token_budget -= end - req.num_computed
+        self.token_budget -= end - start
 
     def try_admit(self, req: Req) -> bool:
         """Gives a waiting request its row and its first chunk, if it may join now."""
@@ -55,7 +52,7 @@ class PrefillAdder:
         num_pages = -(-(req.num_tokens + 1) // self._ledger.page_size) - len(match.pages)
         num_available = self._ledger.num_available_beside(match)
         # Alone it may have everything: it has been checked that its tokens fit.
-        if self._running and num_pages + self._num_reserved_pages > num_available:
+        if self._ledger.num_used_rows and num_pages + self._num_reserved_pages > num_available:
             return False
         self._ledger.attach(req, match)
         self.add_chunk(req)

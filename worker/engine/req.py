@@ -31,7 +31,8 @@ class Req:
       [0, num_cached_pages * page_size)   in pages of the cache, kept by the lock on `lock_node`
       [.., num_pages * page_size)         in pages of its own
       [0, num_computed)                   keys and values are in the pool
-    The KV ledger alone changes row, pages and lock.
+      [num_computed, num_scheduled)       will be, by steps in flight
+    The KV ledger alone changes row, pages and lock; the scheduler the rest.
     """
 
     def __init__(
@@ -69,10 +70,24 @@ class Req:
         self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
         self._prompt_logprobs = bytearray()
         self.matcher = matcher  # has read the output so far
+        self.has_penalties = (
+            sampling.repetition_penalty != 1.0
+            or sampling.frequency_penalty != 0.0
+            or sampling.presence_penalty != 0.0
+        )
+        # What it may choose depends on its last tokens: the host must have them before.
+        self.needs_known_tokens = (
+            matcher is not None
+            or self.has_penalties
+            or (self.logit_rules is not None and self.logit_rules.max_prefix_len > 0)
+        )
         self._stop_check = stop_check
         self._num_counted = 0
         # Of the pooler, for a mean: [hidden_size], of the first `num_computed` tokens
         self.hidden_sum: npt.NDArray[np.float32] | None = None
+        # Of steps in flight:
+        self.num_in_flight = 0  # tokens that go through the model
+        self.num_awaited = 0  # tokens that will be chosen: at most one, when another step follows
         # Of the KV ledger:
         self.row = -1
         self.num_pages = 0
@@ -102,9 +117,25 @@ class Req:
         return self.num_prompt_top is None and not is_mean
 
     @property
+    def num_scheduled(self) -> int:
+        """Where the next step begins."""
+        return self.num_computed + self.num_in_flight
+
+    @property
+    def planned_len(self) -> int:
+        """Its tokens when the steps in flight are done; the values of the awaited are unknown."""
+        return len(self.token_ids) + self.num_awaited
+
+    @property
     def is_decoding(self) -> bool:
         """One more token of input gives the next one of output."""
-        return self.num_computed == len(self.token_ids) - 1
+        num_scheduled = self.num_computed + self.num_in_flight
+        return num_scheduled == len(self.token_ids) + self.num_awaited - 1
+
+    @property
+    def is_ending(self) -> bool:
+        """The token that is awaited is its last."""
+        return self.num_awaited > 0 and self.planned_len >= self.max_num_tokens
 
     @property
     def retraction_rank(self) -> tuple[int, int, int]:

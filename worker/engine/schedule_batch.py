@@ -23,18 +23,22 @@ class ScheduledReq:
     end: int
     num_samples: int
     draft_ids: Sequence[int] = ()  # the last of the tokens: guesses that this step confirms or not
+    # The last token is what the step in flight will choose: the runner puts it in.
+    has_awaited_input: bool = False
 
     @classmethod
     def up_to(cls, req: Req, end: int) -> Self:
-        """From the first token that is not computed."""
-        has_sample = end == req.num_tokens and req.pooling is None
-        return cls(req, req.num_computed, end, num_samples=int(has_sample))
+        """From the first token that is neither computed nor in flight."""
+        has_sample = end == req.planned_len and req.pooling is None
+        has_awaited_input = end > req.num_tokens
+        return cls(req, req.num_scheduled, end, int(has_sample), (), has_awaited_input)
 
     @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
         """Of a request that decodes: its last token, and guesses of the next ones, if any."""
         if not draft_ids:
-            return cls.up_to(req, req.num_tokens)
+            return cls.up_to(req, req.planned_len)
+        assert req.num_in_flight == 0, "guesses follow a known token"
         end = req.num_tokens + len(draft_ids)
         return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
 
@@ -53,10 +57,12 @@ class ScheduledReq:
 
     @property
     def input_ids(self) -> Sequence[int]:
-        """[num_tokens]."""
-        known_ids = self.req.token_ids[self.start : self.end]
-        known_ids.extend(self.draft_ids)
-        return known_ids
+        """[num_tokens], at launch. An awaited one is 0."""
+        input_ids = self.req.token_ids[self.start : self.end]
+        input_ids.extend(self.draft_ids)
+        if self.has_awaited_input:
+            input_ids.append(0)
+        return input_ids
 
     @property
     def sample_points(self) -> list[SamplePoint]:

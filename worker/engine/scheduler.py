@@ -51,6 +51,9 @@ class Scheduler:
         self._admission_order = AdmissionOrder(policy, aging_s, ledger)
         self._pending_prefixes = PendingPrefixes(ledger)
         self._running: list[Req] = []  # in order of admission
+        # Ended, but a step in flight uses their pages; whether these are worth keeping then.
+        self._leaving: dict[Req, bool] = {}
+        self._num_in_flight = 0  # steps
         self._ended: list[RunOutput] = []  # without a step: not told yet
         self._reserve_ratio = ReserveRatio()
         self._num_preemptions = 0
@@ -83,9 +86,15 @@ class Scheduler:
         self._ledger.flush()
 
     def next_batch(self, token_budget: int) -> ScheduleBatch | None:
-        """None when nothing is left to do. The budget has a token for each running request."""
+        """None when nothing can be launched: nothing is left to do, or not before a step in flight
+        has been processed.
+
+        The budget has a token for each running request. Each batch is to be processed, in order.
+        Tokens that steps in flight will choose are planned with before they are known.
+        """
         num_preemptions = self._num_preemptions
-        self._make_room_for_decodes()
+        if self._must_wait() or not self._make_room_for_decodes():
+            return None
         while True:
             entries = self._plan_decodes(token_budget)
             num_left = token_budget - sum(entry.num_tokens for entry in entries)
@@ -93,20 +102,27 @@ class Scheduler:
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
             entries += adder.entries
             if entries:
-                return ScheduleBatch(entries, self._ledger.take_fresh_pages())
-            if not self._running:
+                return self._book(entries)
+            if not self._running or self._num_in_flight:
                 return None
             # Prefills hold all pages, and none can go on: one of them must give way.
             self._retract(self._victim())
 
     def process(self, batch: ScheduleBatch, result: StepResult) -> list[RunOutput]:
         """Books a computed step."""
+        self._num_in_flight -= 1
+        self._ledger.free_spares()
         outputs: list[RunOutput] = []
         records = result.logprobs or itertools.repeat(b"")
         samples = zip(result.token_ids, records, strict=False)
         for entry in batch.entries:
             req = entry.req
             entry_samples = list(itertools.islice(samples, entry.num_samples))
+            req.num_in_flight -= entry.num_tokens
+            req.num_awaited -= entry.num_samples > 0
+            if req in self._leaving:
+                self._maybe_release(req)
+                continue
             req.num_computed = entry.end - len(entry.draft_ids)
             error = self._take_prompt_logprobs(entry, result)
             if error is not None:
@@ -152,7 +168,9 @@ class Scheduler:
         if len(self._reqs) != len(self._waiting) + len(self._running):
             raise RuntimeError("a request is neither waiting nor running, or both")
         self._waiting.check_integrity()
-        self._ledger.check_integrity(self._running)
+        self._ledger.check_integrity([*self._running, *self._leaving])
+        if any(req.num_in_flight < 1 for req in self._leaving):
+            raise RuntimeError("a request that has ended keeps its pages")
 
     def _refusal(self, req: Req) -> Finish | None:
         if req.num_prompt_tokens == 0:
@@ -177,27 +195,42 @@ class Scheduler:
         is_full = req.num_tokens > self._ledger.num_tokens
         return Finish(FinishReason.LENGTH) if is_full else None
 
-    def _make_room_for_decodes(self) -> None:
+    def _must_wait(self) -> bool:
+        """Whether somebody needs a token that a step in flight will choose."""
+        if not self._num_in_flight:
+            return False
+        drafter = self._drafter
+        return any(
+            req.num_awaited
+            and (req.needs_known_tokens or (drafter is not None and drafter.is_due(req)))
+            for req in self._running
+        )
+
+    def _make_room_for_decodes(self) -> bool:
+        """False when it takes pages that a step in flight uses."""
         while self._num_pages_to_decode() > self._ledger.num_available_pages:
+            if self._num_in_flight:
+                return False
             if len(self._running) > 1:
                 self._retract(self._victim())
             else:  # alone, and it has every page there is
                 self._finish_early(self._running[0], Finish(FinishReason.LENGTH))
+        return True
 
     def _num_pages_to_decode(self) -> int:
         return sum(
-            self._ledger.num_pages_short(req, req.num_tokens)
+            self._ledger.num_pages_short(req, req.planned_len)
             for req in self._running
-            if req.is_decoding
+            if req.is_decoding and not req.is_ending
         )
 
     def _plan_decodes(self, token_budget: int) -> list[ScheduledReq]:
-        reqs = [req for req in self._running if req.is_decoding]
+        reqs = [req for req in self._running if req.is_decoding and not req.is_ending]
         for req in reqs:
-            self._ledger.extend(req, req.num_tokens)
+            self._ledger.extend(req, req.planned_len)
         if self._drafter is not None:
             return self._plan_drafts(self._drafter, reqs, token_budget)
-        return [ScheduledReq.up_to(req, req.num_tokens) for req in reqs]
+        return [ScheduledReq.up_to(req, req.planned_len) for req in reqs]
 
     def _plan_drafts(
         self, drafter: NgramDrafter, reqs: list[Req], token_budget: int
@@ -207,10 +240,21 @@ class Scheduler:
         for req in reqs:
             max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
             draft_ids = drafter.draft(req, min(num_left, max_end - req.num_tokens))
-            self._ledger.extend(req, req.num_tokens + len(draft_ids))
-            entries.append(ScheduledReq.drafting(req, draft_ids))
-            num_left -= len(draft_ids)
+            if draft_ids:
+                self._ledger.extend(req, req.num_tokens + len(draft_ids))
+                entries.append(ScheduledReq.drafting(req, draft_ids))
+                num_left -= len(draft_ids)
+            else:
+                entries.append(ScheduledReq.up_to(req, req.planned_len))
         return entries
+
+    def _book(self, entries: list[ScheduledReq]) -> ScheduleBatch:
+        """The step counts as launched."""
+        for entry in entries:
+            entry.req.num_in_flight += entry.num_tokens
+            entry.req.num_awaited += entry.num_samples > 0
+        self._num_in_flight += 1
+        return ScheduleBatch(entries, self._ledger.take_fresh_pages())
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
         for req in self._running:
@@ -314,7 +358,7 @@ class Scheduler:
         self._ended.append(RunOutput(req.run_id, [], _with_cached_tokens(finish, req)))
 
     def _end(self, req: Req, *, keep: bool = True) -> None:
-        self._ledger.release(req, keep=keep)
+        """No step has it from now on; what it holds is free when none in flight uses it."""
         if req.status is ReqStatus.RUNNING:
             self._pending_prefixes.discard(req)
             self._running.remove(req)
@@ -322,6 +366,12 @@ class Scheduler:
         del self._reqs[req.run_id]
         if self._drafter is not None:
             self._drafter.forget(req)
+        self._leaving[req] = keep
+        self._maybe_release(req)
+
+    def _maybe_release(self, req: Req) -> None:
+        if req.num_in_flight == 0:
+            self._ledger.release(req, keep=self._leaving.pop(req))
 
 
 def _with_cached_tokens(finish: Finish, req: Req) -> Finish:

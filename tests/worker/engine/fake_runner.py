@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +16,11 @@ from worker.engine.admission_order import SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
 from worker.engine.sampling.sample_error import SampleError
-from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
-from worker.engine.step_result import DoneStep, StepResult
+from worker.engine.step_pipeline import StepPipeline
+from worker.engine.step_result import DoneStep, StepHandle, StepResult
 from worker.engine.stop_check import StopCheck
 
 Model = Callable[[Sequence[int]], int]
@@ -37,6 +40,28 @@ def looping_token(token_ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(token_ids[-2:]) + hiccup) % 4
 
 
+@dataclass(frozen=True)
+class FakeEntry:
+    """What a runner reads of an entry at launch."""
+
+    req: Req
+    run_id: int
+    namespace: bytes
+    row: int
+    start: int
+    slots: list[int]  # of positions [0, end)
+    token_ids: list[int]  # the same; without the last one when that is awaited
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class FakeStep:
+    """A batch as it was at launch."""
+
+    entries: list[FakeEntry]
+    fresh_pages: list[int]
+
+
 class FakeRunner:
     """Writes each token's prefix into its slot, and finds every slot of a request as written."""
 
@@ -44,30 +69,67 @@ class FakeRunner:
         self._ledger = ledger
         self._model = model
         self._slots: dict[int, int] = {}  # slot -> hash of the tokens up to it
-        self.num_steps = 0
+        self._last_token_ids: dict[int, int] = {}  # by row
+        self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
+        self.num_awaited = 0  # tokens that were not known at launch
         self.max_tokens_seen = 0
 
-    def launch(self, batch: ScheduleBatch) -> DoneStep:
-        self.num_steps += 1
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
+        return DoneStep(self.compute(self.read(batch)))
+
+    def close(self) -> None:
+        """Nothing is computed afterwards."""
+
+    def read(self, batch: ScheduleBatch) -> FakeStep:
         self.max_tokens_seen = max(self.max_tokens_seen, batch.num_tokens)
-        self._wipe(batch.fresh_pages)
-        for entry in batch.entries:
-            for position in range(entry.start, entry.end):
-                self._slots[self._slot(entry.req, position)] = _prefix_hash(entry, position)
-        for entry in batch.entries:
-            for position in range(entry.end):
-                slot = self._slot(entry.req, position)
+        self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
+        return FakeStep([self._read_entry(entry) for entry in batch.entries], batch.fresh_pages)
+
+    def compute(self, step: FakeStep) -> StepResult:
+        self._wipe(step.fresh_pages)
+        for entry in step.entries:
+            if len(entry.token_ids) < len(entry.slots):
+                entry.token_ids.append(self._last_token_ids[entry.row])
+                self.num_awaited += 1
+            assert len(entry.token_ids) == len(entry.slots)
+            for position in range(entry.start, len(entry.slots)):
+                self._slots[entry.slots[position]] = _prefix_hash(entry, position)
+        for entry in step.entries:
+            for position, slot in enumerate(entry.slots):
                 assert self._slots.get(slot) == _prefix_hash(entry, position)
-        return DoneStep(
-            StepResult(
-                [_sample(point, self._model) for point in batch.sample_points],
-                embeddings={
-                    entry.req.run_id: _pool(entry)
-                    for entry in batch.entries
-                    if entry.req.pooling is not None
-                },
-            )
+        return StepResult(
+            [token_id for entry in step.entries for token_id in self._sample(entry)],
+            embeddings={
+                entry.run_id: _pool(entry)
+                for entry in step.entries
+                if entry.req.pooling is not None
+            },
         )
+
+    def _read_entry(self, entry: ScheduledReq) -> FakeEntry:
+        req = entry.req
+        assert not (entry.has_awaited_input and req.needs_known_tokens)
+        known_ids = req.token_ids[: min(entry.end, req.num_tokens)].tolist()
+        return FakeEntry(
+            req,
+            req.run_id,
+            req.namespace,
+            req.row,
+            entry.start,
+            [self._slot(req, position) for position in range(entry.end)],
+            [*known_ids, *entry.draft_ids],
+            entry.num_samples,
+        )
+
+    def _sample(self, entry: FakeEntry) -> Iterator[int | SampleError]:
+        for end in range(len(entry.slots) - entry.num_samples + 1, len(entry.slots) + 1):
+            token_ids = entry.token_ids[:end]
+            if token_ids[-1] == NAN_TOKEN:
+                self._last_token_ids[entry.row] = 0
+                yield SampleError.NOT_A_NUMBER
+            else:
+                self._last_token_ids[entry.row] = self._model(token_ids)
+                yield self._last_token_ids[entry.row]
 
     def _wipe(self, pages: Sequence[int]) -> None:
         size = self._ledger.page_size
@@ -82,25 +144,76 @@ class FakeRunner:
         return page * size + position % size
 
 
-def _prefix_hash(entry: ScheduledReq, position: int) -> int:
-    token_ids = [*entry.req.token_ids, *entry.draft_ids]
-    return hash(entry.req.namespace + bytes(token_ids[: position + 1]))
+def _prefix_hash(entry: FakeEntry, position: int) -> int:
+    return hash(entry.namespace + bytes(entry.token_ids[: position + 1]))
 
 
-def _sample(point: SamplePoint, model: Model) -> int | SampleError:
-    token_ids = [*point.req.token_ids, *point.draft_ids]
-    assert len(token_ids) == point.position
-    is_broken = token_ids[-1] == NAN_TOKEN
-    return SampleError.NOT_A_NUMBER if is_broken else model(token_ids)
+class DelayedStep:
+    """A step that a thread computes, not before it may."""
+
+    def __init__(self, step: FakeStep) -> None:
+        self.step = step
+        self.may_run = threading.Event()
+        self.future: Future[StepResult] | None = None
+        self.is_collected = False
+
+    def collect(self) -> StepResult:
+        assert self.future is not None
+        self.may_run.set()
+        result = self.future.result()
+        self.is_collected = True
+        return result
 
 
-def _pool(entry: ScheduledReq) -> bytes | SampleError:
+class DelayedRunner(FakeRunner):
+    """Computes in a thread, one step after the other, each when it is let or waited for."""
+
+    def __init__(self, ledger: KVLedger, model: Model) -> None:
+        super().__init__(ledger, model)
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._launched: list[DelayedStep] = []  # not all of them collected
+        self.max_in_flight = 0
+
+    def launch(self, batch: ScheduleBatch) -> DelayedStep:
+        delayed = DelayedStep(self.read(batch))
+        self._launched = [each for each in self._launched if not each.is_collected]
+        for other in self._launched:
+            self._check_apart(delayed.step, other.step)
+        self._launched.append(delayed)
+        self.max_in_flight = max(self.max_in_flight, len(self._launched))
+        delayed.future = self._thread.submit(self._compute_later, delayed)
+        return delayed
+
+    def let_run(self) -> None:
+        """All that is launched may be computed now."""
+        for delayed in self._launched:
+            delayed.may_run.set()
+
+    def close(self) -> None:
+        self.let_run()
+        self._thread.shutdown()
+
+    def _compute_later(self, delayed: DelayedStep) -> StepResult:
+        delayed.may_run.wait()
+        return self.compute(delayed.step)
+
+    def _check_apart(self, step: FakeStep, in_flight: FakeStep) -> None:
+        """What a step in flight uses is not given to somebody else."""
+        size = self._ledger.page_size
+        used_pages = {slot // size for entry in in_flight.entries for slot in entry.slots}
+        assert used_pages.isdisjoint(step.fresh_pages)
+        run_ids = {entry.row: entry.run_id for entry in in_flight.entries}
+        for entry in step.entries:
+            assert run_ids.get(entry.row, entry.run_id) == entry.run_id
+
+
+def _pool(entry: FakeEntry) -> bytes | SampleError:
     """Of a mean the sum of the ids that came by: all of them, if none was skipped."""
     req, pooling = entry.req, entry.req.pooling
     assert pooling is not None
     if pooling.kind is PoolingKind.MEAN:
         before = 0 if entry.start == 0 or req.hidden_sum is None else req.hidden_sum
-        req.hidden_sum = before + np.array(sum(entry.input_ids), np.float32)
+        req.hidden_sum = before + np.array(sum(entry.token_ids[entry.start :]), np.float32)
     if req.token_ids[-1] == NAN_TOKEN:
         return SampleError.NOT_A_NUMBER
     return expected_embedding(pooling.kind, list(req.token_ids), req.hidden_sum)
@@ -130,6 +243,7 @@ class Stage:
         policy: SchedulePolicy = "fcfs",
         model: Model = next_token,
         drafter: NgramDrafter | None = None,
+        overlap_depth: int = 0,
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
         self.scheduler = Scheduler(
@@ -137,12 +251,18 @@ class Stage:
         )
         self.max_step_tokens = max_step_tokens
         self.model = model
-        self.runner = FakeRunner(self.ledger, model)
+        runner_type = DelayedRunner if overlap_depth else FakeRunner
+        self.runner = runner_type(self.ledger, model)
+        self.steps = StepPipeline(self.scheduler, self.runner, overlap_depth)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
         self.tokens: dict[int, list[int]] = {}
         self.finishes: dict[int, object] = {}
-        self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
         self._num_arrivals = 0
+
+    @property
+    def batches(self) -> list[list[tuple[int, int, int]]]:
+        """(run_id, start, end) by step."""
+        return self.runner.batches
 
     def add(
         self,
@@ -155,8 +275,12 @@ class Stage:
         namespace: bytes = b"",
         arrived_at_s: float = 0.0,
         pooling: PoolingParams | None = None,
+        frequency_penalty: float = 0.0,
     ) -> Req:
-        sampling = SamplingParams(max_tokens=max_tokens, seed=0)
+        """The penalty changes no token here, but must not be counted before they are known."""
+        sampling = SamplingParams(
+            max_tokens=max_tokens, seed=0, frequency_penalty=frequency_penalty
+        )
         req = Req(
             run_id,
             prompt_ids,
@@ -178,18 +302,15 @@ class Stage:
 
     def step(self) -> bool:
         """False when there was nothing to do."""
-        batch = self.scheduler.next_batch(self.max_step_tokens)
-        if batch is not None:
-            self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
-            result = self.runner.launch(batch).collect()
-            for output in self.scheduler.process(batch, result):
-                self._take(output.run_id, output.token_ids, output.finish)
+        done = self.steps.advance(self.max_step_tokens)
+        for output in done.outputs if done is not None else ():
+            self._take(output.run_id, output.token_ids, output.finish)
         self._take_ended()
         self.scheduler.check_integrity()
-        return batch is not None
+        return done is not None or not self.steps.is_empty
 
     def run(self, max_steps: int = 10_000) -> None:
-        while self.scheduler.has_work:
+        while self.scheduler.has_work or not self.steps.is_empty:
             self.step()
             max_steps -= 1
             assert max_steps, "it does not come to an end"

@@ -17,6 +17,8 @@ from hypothesis.stateful import (
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
+    DelayedRunner,
+    Model,
     Stage,
     expected_embedding,
     expected_output,
@@ -37,7 +39,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.prompts: dict[int, list[int]] = {}
         self.resumed: dict[int, int] = {}
         self.max_tokens: dict[int, int] = {}
-        self.aborted: set[int] = set()
+        self.aborted: dict[int, int] = {}  # with the tokens put out until then
+        self.eos_token_ids: tuple[int, ...] = ()
         self.pooled: dict[int, PoolingKind] = {}
 
     @initialize(
@@ -45,7 +48,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size=st.integers(1, 4),
         max_running=st.integers(1, 5),
         extra_tokens=st.integers(0, 12),
+        model=st.sampled_from([next_token, looping_token]),
         speculates=st.booleans(),
+        overlap_depth=st.integers(0, 1),
+        eos_token_ids=st.sampled_from([(), (3,)]),
     )
     def start(
         self,
@@ -53,7 +59,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size: int,
         max_running: int,
         extra_tokens: int,
+        model: Model,
         speculates: bool,
+        overlap_depth: int,
+        eos_token_ids: tuple[int, ...],
     ) -> None:
         self.stage = Stage(
             num_pages=num_pages,
@@ -61,23 +70,41 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_running=max_running,
             max_step_tokens=max_running + extra_tokens,
             max_context_len=MAX_CONTEXT_LEN,
-            model=looping_token if speculates else next_token,
+            model=model,
             drafter=NgramDrafter(4, 1, 2) if speculates else None,
+            overlap_depth=overlap_depth,
+            eos_token_ids=eos_token_ids,
         )
+        self.eos_token_ids = eos_token_ids
 
     @rule(
         prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=20),
         num_resumed=st.integers(0, 6),
         max_tokens=st.integers(1, 16),
         priority=st.integers(0, 2),
+        frequency_penalty=st.sampled_from([0.0, 0.0, 0.0, 0.5]),
     )
-    def add(self, prompt: list[int], num_resumed: int, max_tokens: int, priority: int) -> None:
+    def add(
+        self,
+        prompt: list[int],
+        num_resumed: int,
+        max_tokens: int,
+        priority: int,
+        frequency_penalty: float,
+    ) -> None:
         run_id = len(self.prompts)
         output = self._expected_output(prompt, min(num_resumed, max_tokens))
         self.prompts[run_id] = prompt
         self.resumed[run_id] = len(output)
         self.max_tokens[run_id] = max_tokens
-        self.stage.add(run_id, prompt, output, max_tokens=max_tokens, priority=priority)
+        self.stage.add(
+            run_id,
+            prompt,
+            output,
+            max_tokens=max_tokens,
+            priority=priority,
+            frequency_penalty=frequency_penalty,
+        )
 
     @rule(
         prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=30),
@@ -96,13 +123,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, data: Any) -> None:
         run_id = data.draw(st.sampled_from(sorted(self.prompts)))
         if run_id not in self.stage.finishes:
-            self.aborted.add(run_id)
+            self.aborted.setdefault(run_id, len(self.stage.tokens[run_id]))
         self.stage.scheduler.abort(run_id)
 
     @rule(num_steps=st.integers(1, 8))
     def step(self, num_steps: int) -> None:
         for _ in range(num_steps):
             self.stage.step()
+
+    @rule()
+    def let_the_runner_run(self) -> None:
+        """Before somebody waits for it."""
+        if isinstance(self.stage.runner, DelayedRunner):
+            self.stage.runner.let_run()
 
     @invariant()
     def books_agree(self) -> None:
@@ -113,7 +146,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.stage.runner.max_tokens_seen <= self.stage.max_step_tokens
 
     def teardown(self) -> None:
+        try:
+            self._finish()
+        finally:
+            self.stage.runner.close()
+
+    def _finish(self) -> None:
         self.stage.run()
+        self.stage.scheduler.check_integrity()
         load = self.stage.scheduler.load()
         assert load.num_free_tokens == load.num_kv_tokens
         assert (load.num_running, load.num_waiting, load.num_waiting_tokens) == (0, 0, 0)
@@ -125,6 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt = self.prompts[run_id]
         assert tokens == self._expected_output(prompt, len(tokens))
         if run_id in self.aborted:
+            assert len(tokens) == self.aborted[run_id]
             assert run_id not in self.stage.finishes
             return
         finish = self.stage.finishes[run_id]
@@ -135,7 +176,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert (finish.reason, len(tokens)) == self._expected_end(run_id)
 
     def _expected_output(self, prompt: list[int], num_tokens: int) -> list[int]:
-        return expected_output(prompt, num_tokens, self.stage.model)
+        """Up to its end token, if it has one."""
+        output = expected_output(prompt, num_tokens, self.stage.model)
+        ends = [idx + 1 for idx, token_id in enumerate(output) if token_id in self.eos_token_ids]
+        return output[: ends[0]] if ends else output
 
     def _expected_embedding(self, run_id: int) -> tuple[FinishReason, bytes]:
         prompt = self.prompts[run_id]
@@ -150,12 +194,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_held = len(prompt) + num_resumed
         if num_held > MAX_CONTEXT_LEN or num_held > kv_limit + (num_resumed > 0):
             return FinishReason.ERROR, num_resumed
+        resumed = self._expected_output(prompt, num_resumed)
+        if resumed and resumed[-1] in self.eos_token_ids:
+            return FinishReason.STOP, num_resumed
         if num_resumed == self.max_tokens[run_id]:
             return FinishReason.LENGTH, num_resumed
         if num_resumed == 0 and prompt[-1] == NAN_TOKEN and len(prompt) < MAX_CONTEXT_LEN:
             return FinishReason.ERROR, 0
         room = min(MAX_CONTEXT_LEN, kv_limit + 1) - len(prompt)
-        return FinishReason.LENGTH, min(self.max_tokens[run_id], room)
+        output = self._expected_output(prompt, min(self.max_tokens[run_id], room))
+        has_end = bool(output) and output[-1] in self.eos_token_ids
+        return FinishReason.STOP if has_end else FinishReason.LENGTH, len(output)
 
 
 TestScheduler = SchedulerMachine.TestCase

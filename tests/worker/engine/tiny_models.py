@@ -153,9 +153,10 @@ class Rig:
         self.channel = FakeChannel()
         engine_config = EngineConfig(model_path=str(path), **(defaults | config))
         self.engine: Engine = EngineLoader(engine_config, self.channel).load()
-        assert isinstance(self.engine._runner, ModelRunner)
-        self.runner = RecordingRunner(self.engine._runner)
-        self.engine._runner = self.runner
+        steps = self.engine._steps
+        assert isinstance(steps._runner, ModelRunner)
+        self.runner = RecordingRunner(steps._runner)
+        steps._runner = self.runner
 
     def run(self, *commands: EngineCommand) -> dict[int, list[int]]:
         """Runs them to their end; the new tokens of each run."""

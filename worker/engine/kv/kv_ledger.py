@@ -29,6 +29,7 @@ class KVLedger:
         self.num_prefix_queries = 0  # prompt tokens looked up, since start
         self.num_prefix_hits = 0  # of which were found
         self._fresh_pages: list[int] = []  # handed out since `take_fresh_pages`
+        self._spare_pages: list[int] = []  # free as soon as no step in flight uses them
 
     @property
     def num_tokens(self) -> int:
@@ -41,6 +42,10 @@ class KVLedger:
     @property
     def num_free_rows(self) -> int:
         return self.req_to_token.num_free_rows
+
+    @property
+    def num_used_rows(self) -> int:
+        return self.req_to_token.num_rows - self.req_to_token.num_free_rows
 
     def num_pages_short(self, req: Req, num_tokens: int) -> int:
         """Pages that it lacks to hold its first `num_tokens` tokens."""
@@ -117,9 +122,17 @@ class KVLedger:
         result = self.cache.extend_lock(req.lock_node, self._keys(req, start, end), own_pages)
         # Where another request was first, the cache's page replaces ours: the same tokens.
         self.req_to_token.write_pages(req.row, start, result.pages)
-        self.allocator.free(result.duplicates)
+        if req.num_in_flight:  # with a page table that has them
+            self._spare_pages += result.duplicates
+        else:
+            self.allocator.free(result.duplicates)
         req.lock_node = result.node
         req.num_cached_pages = end
+
+    def free_spares(self) -> None:
+        """Steps that were launched before the last `commit` are done."""
+        self.allocator.free(self._spare_pages)
+        self._spare_pages.clear()
 
     def release(self, req: Req, *, keep: bool = True) -> None:
         """Takes back all that it holds; with `keep` its computed pages stay in the cache.
@@ -130,6 +143,7 @@ class KVLedger:
         """
         if req.row < 0:
             return
+        assert req.num_in_flight == 0, "a step in flight uses its pages"
         if keep:
             self.commit(req)
         assert req.lock_node is not None
@@ -153,10 +167,10 @@ class KVLedger:
             raise RuntimeError(f"{self.req_to_token.num_rows - num_rows} rows lost")
         cached = [node.page for node in self.cache.nodes()]
         owned = [page for req in running for page in self._own_pages(req)]
-        num_accounted = self.allocator.num_free + len(cached) + len(owned)
+        num_accounted = self.allocator.num_free + len(cached) + len(owned) + len(self._spare_pages)
         if num_accounted != self.num_pages:
             raise RuntimeError(f"{self.num_pages - num_accounted} pages lost")
-        in_use = cached + owned
+        in_use = cached + owned + self._spare_pages
         if len(set(in_use)) != len(in_use) or any(map(self.allocator.is_free, in_use)):
             raise RuntimeError("a page is in two places")
         for req in running:

@@ -95,7 +95,7 @@ def _penalties(points: Sequence[SamplePoint], vocab_size: int) -> Penalties | No
     parts = [
         _penalised(row, point, vocab_size)
         for row, point in enumerate(points)
-        if _has_penalty(point.req)
+        if point.req.has_penalties
     ]
     if not parts:
         return None
@@ -103,15 +103,6 @@ def _penalties(points: Sequence[SamplePoint], vocab_size: int) -> Penalties | No
         torch.from_numpy(np.concatenate(columns)) for columns in zip(*parts, strict=True)
     )
     return Penalties(rows, token_ids, repetition, subtracted)
-
-
-def _has_penalty(req: Req) -> bool:
-    params = req.sampling
-    return (
-        params.repetition_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    )
 
 
 def _penalised(

@@ -51,6 +51,11 @@ class NgramDrafter:
             return ()
         return draft.index.continuation(req.token_ids, num_tokens)
 
+    def is_due(self, req: Req) -> bool:
+        """Whether `draft` may have guesses for its next step."""
+        draft = self._drafts.get(req.run_id)
+        return req.matcher is None and (draft is None or draft.pace.is_due)
+
     def on_result(self, req: Req, num_drafted: int, num_accepted: int) -> None:
         """How many of a step's drafts were right."""
         self.num_drafted += num_drafted
