@@ -33,17 +33,23 @@ struct LayerPool {
            head_dim;
   }
 
+  // head_dim is a multiple of sixteen.
   void write(int64_t slot, int64_t kv_head, const bf16* key, const bf16* value) const {
     const int64_t offset = slot % page_size;
     const int64_t start = group_start(slot / page_size, kv_head, offset);
     const int64_t token = offset % kGroupTokens;
     bf16* to = keys + start + token * 2;
     for (int64_t dim = 0; dim < head_dim; dim += 2) {
-      to[dim * kGroupTokens] = key[dim];
-      to[dim * kGroupTokens + 1] = key[dim + 1];
+      __builtin_memcpy(to + dim * kGroupTokens, key + dim, 2 * sizeof(bf16));
     }
-    to = values + start + token / 2 * head_dim * 2 + token % 2;
-    for (int64_t dim = 0; dim < head_dim; ++dim) to[dim * 2] = value[dim];
+    to = values + start + token / 2 * head_dim * 2;
+    const __mmask32 is_ours = token % 2 == 0 ? 0x55555555 : 0xAAAAAAAA;
+    for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
+      const __m512i wide = _mm512_cvtepu16_epi32(
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(value + dim)));
+      const __m512i placed = token % 2 == 0 ? wide : _mm512_slli_epi32(wide, 16);
+      _mm512_mask_storeu_epi16(to + dim * 2, is_ours, placed);
+    }
   }
 };
 

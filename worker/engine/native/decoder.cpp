@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
+#include <new>
+#include <type_traits>
 #include <vector>
 
 #include "attention.h"
@@ -63,6 +64,27 @@ struct Batch {
   float* hidden;              // out: after the last norm
 };
 
+// Grows, never shrinks. Aligned, so that rows computed by different threads share no cache line.
+template <class T>
+class Buffer {
+ public:
+  ~Buffer() { std::free(data_); }
+
+  T* data() const { return data_; }
+
+  void reserve(size_t size) {
+    if (size <= size_) return;
+    std::free(data_);
+    data_ = static_cast<T*>(std::aligned_alloc(64, (size * sizeof(T) + 63) / 64 * 64));
+    if (data_ == nullptr) throw std::bad_alloc();
+    size_ = size;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
 template <class Out>
 void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out* out) {
   __m512 squares = _mm512_setzero_ps();
@@ -93,11 +115,11 @@ class Decoder {
   void forward(const Batch& batch) {
     const int64_t num_tokens = batch.num_tokens;
     const int64_t qkv_size = (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim;
-    residual_.resize(num_tokens * shape_.hidden_size);
-    normed_.resize(num_tokens * shape_.hidden_size);
-    qkv_.resize(num_tokens * qkv_size);
-    attended_.resize(num_tokens * shape_.num_heads * shape_.head_dim);
-    activated_.resize(num_tokens * shape_.intermediate_size);
+    residual_.reserve(num_tokens * shape_.hidden_size);
+    normed_.reserve(num_tokens * shape_.hidden_size);
+    qkv_.reserve(num_tokens * qkv_size);
+    attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
+    activated_.reserve(num_tokens * shape_.intermediate_size);
     plan_attention(batch);
     team_.run([&](ThreadTeam::Member& member) { run_layers(member, batch); });
   }
@@ -105,8 +127,8 @@ class Decoder {
   // rows: [num_rows, hidden_size] float; logits: [num_rows, vocab_size] float.
   void logits(const float* rows, int64_t num_rows, float* logits) {
     const int64_t size = num_rows * shape_.hidden_size;
-    normed_.resize(std::max<size_t>(normed_.size(), size));
-    for (int64_t at = 0; at < size; ++at) normed_[at] = to_bf16(rows[at]);
+    normed_.reserve(size);
+    for (int64_t at = 0; at < size; ++at) normed_.data()[at] = to_bf16(rows[at]);
     team_.run([&](ThreadTeam::Member& member) {
       multiply<Epilogue::kStoreFloat>(member, team_.size(), shape_.lm_head, normed_.data(),
                                       num_rows, logits);
@@ -206,7 +228,9 @@ class Decoder {
   void rotate(bf16* head, const float* norm, int64_t angle) {
     const int64_t half = shape_.head_dim / 2;
     alignas(64) float x[kMaxHeadDim];
-    for (int64_t at = 0; at < 2 * half; ++at) x[at] = to_float(head[at]);
+    for (int64_t at = 0; at < 2 * half; at += kLanes) {
+      _mm512_store_ps(x + at, load_bf16(head + at));
+    }
     if (norm != nullptr) rms_norm(x, norm, 2 * half, shape_.norm_eps, x);
     for (int64_t at = 0; at < half; at += kLanes) {
       const __mmask16 mask = first_lanes(half - at);
@@ -252,11 +276,11 @@ class Decoder {
   const std::vector<LayerWeights> layers_;
   ThreadTeam team_;
   std::vector<AttentionTask> tasks_;
-  std::vector<float> residual_;  // [num_tokens, hidden_size]
-  std::vector<bf16> normed_;     // [num_tokens, hidden_size]
-  std::vector<bf16> qkv_;        // [num_tokens, heads * head_dim]
-  std::vector<bf16> attended_;   // [num_tokens, num_heads * head_dim]
-  std::vector<bf16> activated_;  // [num_tokens, intermediate_size]
+  Buffer<float> residual_;  // [num_tokens, hidden_size]
+  Buffer<bf16> normed_;     // [num_tokens, hidden_size]
+  Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
+  Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
+  Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
 };
 
 // Huge pages spare the translation of addresses while weights stream by.

@@ -124,7 +124,10 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, c
   const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
   const long num_blocks = linear.num_blocks();
   // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.
-  const long blocks_per_task = num_slabs > 1 ? 1 : 1 + num_blocks / (team_size * 32);
+  // Two blocks of kSiluMul's output share a cache line: one thread writes both.
+  const long least = kEpilogue == Epilogue::kSiluMul ? 2 : 1;
+  const long blocks_per_task =
+      num_slabs > 1 ? least : (1 + num_blocks / (team_size * 32 * least)) * least;
   const long tasks_per_slab = (num_blocks + blocks_per_task - 1) / blocks_per_task;
   member.for_each(num_slabs * tasks_per_slab, [&](long task) {
     const int64_t slab_start = task / tasks_per_slab * kSlabRows;
