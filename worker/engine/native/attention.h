@@ -184,10 +184,12 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
   const int64_t last_position = tile.positions[kRows - 1];
   alignas(64) float sums[kMaxQueryRows][kMaxHeadDim] = {};
   alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
-  float largest[kRows];
+  float largest[kRows];  // score so far
+  float bases[kRows];    // the same, scaled; finite also when nothing has been seen
   __m512 totals[kRows];
   for (int row = 0; row < kRows; ++row) {
     largest[row] = -std::numeric_limits<float>::infinity();
+    bases[row] = 0.0f;
     totals[row] = _mm512_setzero_ps();
   }
   const int64_t first =
@@ -202,7 +204,6 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
     float factors[kRows];
     for (int row = 0; row < kRows; ++row) {
       __m512(&row_scores)[kNumGroups] = scores[row];
-      for (auto& part : row_scores) part = _mm512_mul_ps(part, _mm512_set1_ps(shape.scale));
       const int64_t position = tile.positions[row];
       if (position < start + kBlockTokens - 1 ||
           (shape.window > 0 && position - shape.window + 1 > start)) {
@@ -211,15 +212,19 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
       const float block_largest = _mm512_reduce_max_ps(
           _mm512_max_ps(_mm512_max_ps(row_scores[0], row_scores[1]),
                         _mm512_max_ps(row_scores[2], row_scores[3])));
-      const float new_largest = std::max(largest[row], block_largest);
-      // Nothing seen so far: any finite number keeps the weights at zero.
-      const float base =
-          new_largest == -std::numeric_limits<float>::infinity() ? 0.0f : new_largest;
-      factors[row] = _mm512_cvtss_f32(exp2(_mm512_set1_ps(largest[row] - base)));
-      largest[row] = new_largest;
-      totals[row] = _mm512_mul_ps(totals[row], _mm512_set1_ps(factors[row]));
+      factors[row] = 1.0f;
+      if (!(block_largest <= largest[row])) {  // also true when it is not a number
+        const float new_largest = block_largest * shape.scale;
+        const bool is_first = largest[row] == -std::numeric_limits<float>::infinity();
+        factors[row] = is_first ? 0.0f
+                                : _mm512_cvtss_f32(exp2(_mm512_set1_ps(bases[row] - new_largest)));
+        largest[row] = block_largest;
+        bases[row] = new_largest;
+        totals[row] = _mm512_mul_ps(totals[row], _mm512_set1_ps(factors[row]));
+      }
       for (int group = 0; group < kNumGroups; ++group) {
-        const __m512 weight = exp2(_mm512_sub_ps(row_scores[group], _mm512_set1_ps(base)));
+        const __m512 weight = exp2(_mm512_fmsub_ps(row_scores[group], _mm512_set1_ps(shape.scale),
+                                                   _mm512_set1_ps(bases[row])));
         totals[row] = _mm512_add_ps(totals[row], weight);
         store_bf16(&weights[row][group * kGroupTokens], weight);
       }

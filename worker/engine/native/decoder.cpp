@@ -144,22 +144,24 @@ class Decoder {
     int64_t kv_head;
     int64_t first_row;
     int64_t end_row;
-    int64_t cost;
+    int64_t cost;  // of the whole request
   };
 
   int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
 
+  // The longest requests first, so that nothing long begins when the others are done. All queries
+  // of a KV head one after the other, while its keys and values are in the second-level cache.
   void plan_attention(const Batch& batch) {
     tasks_.clear();
     int64_t token = 0;
     for (int64_t row = 0; row < batch.num_rows; ++row) {
       const int64_t num_query_rows = batch.query_lens[row] * heads_per_kv_head();
+      const int64_t last_token = token + batch.query_lens[row] - 1;
+      const int64_t cost = num_query_rows * (batch.positions[last_token] + kBlockTokens);
       const int32_t* pages = batch.page_table + row * batch.max_pages;
-      for (int64_t start = 0; start < num_query_rows; start += kTaskQueryRows) {
-        const int64_t end = std::min(start + kTaskQueryRows, num_query_rows);
-        const int64_t last_token = token + (end - 1) / heads_per_kv_head();
-        const int64_t cost = (end - start) * (batch.positions[last_token] + kBlockTokens);
-        for (int64_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+      for (int64_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+        for (int64_t end = num_query_rows; end > 0; end -= kTaskQueryRows) {
+          const int64_t start = std::max<int64_t>(0, end - kTaskQueryRows);
           tasks_.push_back({token, pages, kv_head, start, end, cost});
         }
       }

@@ -26,13 +26,14 @@ class NativeWeights:
         self.config = config
         self._tensors: list[torch.Tensor] = []  # kept alive
         weights = DecoderWeights(config, checkpoint)
-        self.embeddings = weights.embeddings().contiguous()
+        embeddings = weights.embeddings()
+        self.embeddings = embeddings.clone()  # of its own: the checkpoint's files are let go
         self.layers = [
             self._layer(weights.layer(layer_id), config.attention_layers[layer_id].window)
             for layer_id in range(config.num_layers)
         ]
         self.final_norm = self._floats(weights.norm())
-        self.lm_head = self._linear(Projection(weights.lm_head(self.embeddings), None))
+        self.lm_head = self._linear(Projection(weights.lm_head(embeddings), None))
 
     def _layer(self, weights: LayerWeights, window: int | None) -> LayerStruct:
         """Without its part of the KV pool."""

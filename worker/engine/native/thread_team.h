@@ -12,8 +12,10 @@
 namespace jetflock {
 
 constexpr int kSpinsBeforeYield = 4000;  // some 50 us: longer than any phase's imbalance
+constexpr int kSpinsBeforeSleep = 2000;  // the head follows the layers at once
 
-// The caller of `run` is rank 0; the others sleep between runs, and spin between phases.
+// The caller of `run` is rank 0; the others sleep between runs, after a moment, and spin between
+// phases.
 class ThreadTeam {
  public:
   explicit ThreadTeam(int num_threads) : size_(num_threads) {
@@ -89,7 +91,10 @@ class ThreadTeam {
   void serve() {
     unsigned seen = 0;
     for (;;) {
-      num_runs_.wait(seen);
+      for (int spins = 0; num_runs_.load(std::memory_order_relaxed) == seen; ++spins) {
+        if (spins >= kSpinsBeforeSleep) num_runs_.wait(seen);
+        _mm_pause();
+      }
       seen = num_runs_.load(std::memory_order_acquire);
       const auto* body = body_;
       if (body == nullptr) return;

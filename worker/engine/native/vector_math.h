@@ -59,18 +59,16 @@ inline void prefetch(const void* at) {
   _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1);
 }
 
-// 2^x, relative error below 2e-7; 0 for -infinity. Minimax polynomial on [-1/2, 1/2], then scaling
-// by the integer part.
+// 2^x for x up to 127, relative error below 3e-6: far below bfloat16's. 0 from -160 on. A minimax
+// polynomial on [-1/2, 1/2], then scaling by the integer part.
 inline __m512 exp2(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-160.0f), x);  // in this order, not-a-number stays what it is
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 rest = _mm512_maskz_sub_ps(
-      _mm512_cmp_ps_mask(x, _mm512_set1_ps(-1e30f), _CMP_GT_OQ), x, whole);
-  __m512 value = _mm512_set1_ps(1.535336188319500e-4f);
-  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(1.339887440266574e-3f));
-  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(9.618437357674640e-3f));
-  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(5.550332471162809e-2f));
-  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(2.402264791363012e-1f));
-  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(6.931472028550421e-1f));
+  const __m512 rest = _mm512_sub_ps(x, whole);
+  __m512 value = _mm512_set1_ps(9.570101433278185e-3f);
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(5.591786028190548e-2f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(2.402474483966416e-1f));
+  value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(6.931218147436762e-1f));
   value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(value, whole);
 }
