@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.job import Job, Prompt
+from frontend.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
@@ -44,6 +45,8 @@ class ChatBody(SamplingFields, omit_defaults=True):
     model: str | None = None
     messages: list[dict[str, Any]] | None = None
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -53,8 +56,6 @@ class ChatBody(SamplingFields, omit_defaults=True):
 
 _REFUSED = {
     **UNSUPPORTED,
-    "logprobs": non_empty,
-    "top_logprobs": non_empty,
     "tools": non_empty,
     "tool_choice": lambda value: value not in ("none", "auto"),
     "functions": non_empty,
@@ -102,6 +103,8 @@ class ChatRequests:
             prompt_param="messages",
             max_tokens_param="max_completion_tokens" if uses_new_name else "max_tokens",
             use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=_logprob_wish(body),
         )
         token_ids = await self._encode(model, messages, body)
         return Job(
@@ -141,6 +144,21 @@ class ChatRequests:
             continue_final_message=continues,
             template_kwargs=template_kwargs,
         )
+
+
+def _logprob_wish(body: ChatBody) -> LogprobWish:
+    """Raises InvalidRequest."""
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest(
+            f"'top_logprobs' is {body.top_logprobs}, and 'logprobs' is not true",
+            param="top_logprobs",
+        )
+    num_top = checked_num_top("top_logprobs", body.top_logprobs)
+    return LogprobWish(
+        num_top=(num_top or 0) if body.logprobs else None,
+        num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
+        param="top_logprobs",
+    )
 
 
 def checked_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.chat_request import StreamOptions
 from frontend.job import Job, Prompt
+from frontend.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
@@ -16,7 +17,8 @@ from frontend.request_body import (
     non_empty,
     refuse_unsupported,
 )
-from frontend.sampling_fields import SamplingFields, check_token_ids, resolve_sampling
+from frontend.sampling_fields import SamplingFields, resolve_sampling
+from frontend.token_rules import check_token_ids
 from shared.errors import InvalidRequest
 from shared.protocol import Surface
 
@@ -31,13 +33,13 @@ class CompletionBody(SamplingFields, omit_defaults=True):
     model: str | None = None
     prompt: Any = None
     echo: bool | None = None
+    logprobs: int | bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
 
 _REFUSED = {
     **UNSUPPORTED,
-    "logprobs": lambda value: value is not False,
     "top_logprobs": non_empty,
     "suffix": non_empty,
     "tools": non_empty,
@@ -67,14 +69,17 @@ class CompletionRequests:
             body.stream_options.check()
         prompts = prompt_list(body.prompt, "prompt")
         model = await self._models.model(body.model)
+        echo = bool(body.echo)
         sampling = resolve_sampling(
             body,
             model.card,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             prompt_param="prompt",
             use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=_logprob_wish(body),
+            may_be_empty=echo,
         )
-        echo = bool(body.echo)
         return Job(
             surface=Surface.COMPLETIONS,
             model=model,
@@ -89,6 +94,22 @@ class CompletionRequests:
             include_usage=body.stream_options is not None
             and bool(body.stream_options.include_usage),
         )
+
+
+def _logprob_wish(body: CompletionBody) -> LogprobWish:
+    """Raises InvalidRequest."""
+    if body.logprobs is True:
+        raise InvalidRequest(
+            "'logprobs' is true, must be a number of alternatives",
+            param="logprobs",
+            code="invalid_type",
+        )
+    num_top = None if body.logprobs is False else body.logprobs
+    return LogprobWish(
+        num_top=checked_num_top("logprobs", num_top),
+        num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
+        echo=bool(body.echo),
+    )
 
 
 def prompt_list(prompt: Any, name: str, *, max_prompts: int = MAX_PROMPTS) -> list[str | list[int]]:

@@ -17,7 +17,8 @@ from frontend.request_body import (
     convert,
     refuse_unsupported,
 )
-from frontend.sampling_fields import Sampling, check_range, check_token_ids, checked_salt
+from frontend.sampling_fields import Sampling, check_range, checked_salt
+from frontend.token_rules import check_token_ids
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import (
     EmbeddingCard,

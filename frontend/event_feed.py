@@ -11,6 +11,7 @@ from frontend.embedding_events import EmbeddingEvents
 from frontend.event_writer import EventWriter, error_body
 from frontend.generate_events import GenerateEvents
 from frontend.generation import Generation, error_of
+from frontend.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.metrics import EventHistogram
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
@@ -82,6 +83,10 @@ class EventFeed:
 
     def _add_events(self, stream: TextStream, events: list[Event]) -> None:
         finish = stream.finish
+        while self._generation.token_texts is not None and stream.num_untold > MAX_EVENT_LOGPROBS:
+            data = self._writer.text(stream, "")  # more than one event may carry
+            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
+            events.append(Event(self._event_id(), data))
         text = stream.take()
         if text:
             self._note_time()
@@ -116,10 +121,10 @@ def writer_for(generation: Generation) -> EventWriter:
     """The wire format of the API that the request came through."""
     match generation.surface:
         case Surface.CHAT:
-            return ChatEvents(generation.streams)
+            return ChatEvents(generation.streams, generation.token_texts)
         case Surface.COMPLETIONS:
-            return CompletionEvents(generation.streams)
+            return CompletionEvents(generation.streams, generation.token_texts)
         case Surface.GENERATE:
-            return GenerateEvents(generation.streams)
+            return GenerateEvents(generation.streams, generation.token_texts)
         case Surface.EMBEDDINGS:
             return EmbeddingEvents(generation.streams)

@@ -85,6 +85,7 @@ class Frontend:
             self._router,
             self._terminator,
             StreamFinder(cluster, detok),
+            self._models,
             cluster.bucket(subjects.attached_bucket),
             metrics,
             frontend_id,

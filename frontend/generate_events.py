@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontend.event_writer import encode_json, num_cached_tokens, public_id
+from frontend.logprob_view import MAX_EVENT_LOGPROBS, native_logprobs
 from frontend.text_stream import TextStream
+from frontend.token_texts import TokenTexts
 
 
 class GenerateEvents:
@@ -15,9 +17,9 @@ class GenerateEvents:
     The whole answer has the same shape; several prompts or choices make a list of it.
     """
 
-    def __init__(self, streams: Sequence[TextStream]) -> None:
+    def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
         self._streams = streams
-        self._num_sent_ids = [stream.mark.position for stream in streams]
+        self._texts = texts  # None when nobody asks for logprobs
 
     def opening(self) -> list[bytes]:
         return []
@@ -33,34 +35,46 @@ class GenerateEvents:
 
     def whole(self, texts: Sequence[str]) -> bytes:
         pieces = [
-            self._object(stream, text, stream.token_ids, finished=True)
+            self._object(stream, text, stream.all_tokens, finished=True)
             for stream, text in zip(self._streams, texts, strict=True)
         ]
         return encode_json(pieces[0] if len(pieces) == 1 else pieces)
 
     def _piece(self, stream: TextStream, text: str, *, finished: bool) -> dict[str, Any]:
-        idx = stream.reply.choice_idx
-        new_ids = stream.token_ids[self._num_sent_ids[idx] :]
-        self._num_sent_ids[idx] = len(stream.token_ids)
-        return self._object(stream, text, new_ids, finished=finished)
+        limit = None if self._texts is None or finished else MAX_EVENT_LOGPROBS
+        return self._object(stream, text, stream.tell_tokens(limit), finished=finished)
 
     def _object(
-        self, stream: TextStream, text: str, token_ids: list[int], *, finished: bool
+        self, stream: TextStream, text: str, tokens: slice, *, finished: bool
     ) -> dict[str, Any]:
         piece: dict[str, Any] = {
             "text": text,
-            "output_ids": token_ids,
+            "output_ids": stream.token_ids[tokens],
             "meta_info": {
                 "id": public_id(stream.reply),
                 "finish_reason": _finish_object(stream) if finished else None,
                 "prompt_tokens": stream.reply.num_prompt_tokens,
                 "completion_tokens": stream.position,
                 "cached_tokens": num_cached_tokens(stream),
+                **self._logprobs(stream, tokens),
             },
         }
         if len(self._streams) > 1:
             piece["index"] = stream.reply.choice_idx
         return piece
+
+    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
+        """Of these tokens; those of the prompt come with the first of them."""
+        reply, texts = stream.reply, self._texts
+        if texts is None:
+            return {}
+        view: dict[str, Any] = {}
+        if reply.num_prompt_top is not None and not tokens.start:
+            prompt = stream.prompt_records(reply.num_prompt_top)
+            view |= native_logprobs(prompt, texts, "input")
+        if reply.num_top is not None:
+            view |= native_logprobs(stream.records(tokens), texts, "output")
+        return view
 
 
 def _finish_object(stream: TextStream) -> dict[str, Any] | None:

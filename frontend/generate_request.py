@@ -8,13 +8,13 @@ import msgspec
 
 from frontend.completion_request import encoded_prompt, prompt_list
 from frontend.job import Job
+from frontend.logprob_fields import LogprobWish, checked_num_top
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
     UNSUPPORTED,
     UnknownFields,
-    always,
     convert,
     non_empty,
     refuse_unsupported,
@@ -33,6 +33,10 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     text: Any = None
     input_ids: Any = None
     stream: bool | None = None
+    return_logprob: bool | None = None
+    top_logprobs_num: int | None = None
+    logprob_start_len: int | None = None
+    logprobs: int | None = None
 
 
 _ALIASES = {
@@ -43,10 +47,7 @@ _ALIASES = {
 }
 _REFUSED = {
     **UNSUPPORTED,
-    "return_logprob": non_empty,
-    "logprobs": non_empty,
-    "logprob_start_len": always,
-    "top_logprobs_num": non_empty,
+    "logprob_start_len": lambda value: value not in (-1, 0),
     "token_ids_logprob": non_empty,
     "image_data": non_empty,
     "audio_data": non_empty,
@@ -110,6 +111,8 @@ class GenerateRequests:
             prompt_param=name,
             max_tokens_param="max_new_tokens" if uses_new_name else "max_tokens",
             use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=_logprob_wish(convert(flat, GenerateBody), fields),
         )
         return Job(
             surface=Surface.GENERATE,
@@ -120,3 +123,18 @@ class GenerateRequests:
             sampling=sampling,
             stream=bool(body.stream),
         )
+
+
+def _logprob_wish(body: GenerateBody, fields: SamplingFields) -> LogprobWish:
+    """By SGLang's names, or by vLLM's. Raises InvalidRequest."""
+    num_top = checked_num_top("logprobs", body.logprobs)
+    num_prompt_top = checked_num_top("prompt_logprobs", fields.prompt_logprobs)
+    if body.return_logprob:
+        num_top = checked_num_top("top_logprobs_num", body.top_logprobs_num or 0)
+        num_prompt_top = num_top if body.logprob_start_len == 0 else num_prompt_top
+    elif body.top_logprobs_num or body.logprob_start_len is not None:
+        name = "top_logprobs_num" if body.top_logprobs_num else "logprob_start_len"
+        raise InvalidRequest(
+            f"'{name}' is {getattr(body, name)}, and 'return_logprob' is not true", param=name
+        )
+    return LogprobWish(num_top=num_top, num_prompt_top=num_prompt_top)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from frontend.text_stream import TextStream
+from frontend.token_texts import TokenTexts
 from shared.errors import (
     DeadlineExceeded,
     InternalError,
@@ -56,6 +57,7 @@ class Generation:
     timings: Timings
     deadline_at: float
     grace_s: float = 0.0
+    token_texts: TokenTexts | None = None  # where a choice tells logprobs
     is_resumed: bool = False
     streams: list[TextStream] = field(default_factory=list)
     interrupt: Interrupt | None = None

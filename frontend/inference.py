@@ -19,11 +19,13 @@ from frontend.generation import Generation, Interrupt, Timings
 from frontend.grammar_checker import GrammarChecker
 from frontend.job import Caller, Job
 from frontend.metrics import FrontendMetrics
+from frontend.model_directory import ModelDirectory
 from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter
 from frontend.terminator import Terminator
-from frontend.text_stream import TextStream
+from frontend.text_stream import TextStream, tells_logprobs
+from frontend.token_texts import TokenTexts
 from shared.errors import (
     BrokerError,
     InvalidRequest,
@@ -33,6 +35,7 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.kv_bucket import KvBucket
+from shared.logprobs import max_logprob_bytes
 from shared.protocol import FinishReason, ReplyParams, Surface
 from shared.subjects import new_rid, pool_slug
 
@@ -61,6 +64,7 @@ class Inference:
         router: ReplyRouter,
         terminator: Terminator,
         finder: StreamFinder,
+        models: ModelDirectory,
         attached: KvBucket,
         metrics: FrontendMetrics,
         frontend_id: str,
@@ -71,6 +75,7 @@ class Inference:
         self._router = router
         self._terminator = terminator
         self._finder = finder
+        self._models = models
         self._attached = attached
         self._metrics = metrics
         self._frontend_id = frontend_id
@@ -108,6 +113,7 @@ class Inference:
             created=int(time.time()),
             subject=self._router.subject,
             frontend_id=self._frontend_id,
+            max_logprob_bytes=max_logprob_bytes(self._submitter.max_payload),
         )
         generation = self._generation(
             [(request.rid, request.reply) for request in requests],
@@ -115,6 +121,7 @@ class Inference:
             arrived_at=arrived_at,
             remaining_s=caller.deadline_s,
             grace_s=caller.grace_s,
+            token_texts=job.model.text.token_texts,
         )
         self._router.add(generation)
         try:
@@ -208,6 +215,9 @@ class Inference:
                 param="Last-Event-ID",
             )
         first = found[0].reply
+        token_texts = None
+        if tells_logprobs(first):
+            token_texts = (await self._models.model(first.model)).text.token_texts
         budget_s = first.deadline_s or caller.deadline_s
         generation = self._generation(
             [(choice.rid, choice.reply) for choice in found],
@@ -215,6 +225,7 @@ class Inference:
             arrived_at=arrived_at,
             remaining_s=first.created + budget_s - time.time(),
             grace_s=caller.grace_s,
+            token_texts=token_texts,
         )
         generation.is_resumed = True
         self._router.add(generation)
@@ -279,6 +290,7 @@ class Inference:
         arrived_at: float,
         remaining_s: float,
         grace_s: float,
+        token_texts: TokenTexts | None,
     ) -> Generation:
         now = asyncio.get_running_loop().time()
         first = choices[0][1]
@@ -288,8 +300,9 @@ class Inference:
             timings=Timings(arrived_at),
             deadline_at=now + remaining_s,
             grace_s=grace_s,
+            token_texts=token_texts if tells_logprobs(first) else None,
         )
-        keep_token_ids = first.surface is Surface.GENERATE
+        keep_token_ids = first.surface is Surface.GENERATE or tells_logprobs(first)
         generation.streams.extend(
             TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
             for rid, reply in choices

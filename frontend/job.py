@@ -56,14 +56,24 @@ class Job:
         return len(self.prompts) * self.sampling.n
 
     def requests(
-        self, group_id: str, caller: Caller, *, created: int, subject: str, frontend_id: str
+        self,
+        group_id: str,
+        caller: Caller,
+        *,
+        created: int,
+        subject: str,
+        frontend_id: str,
+        max_logprob_bytes: int,
     ) -> list[GenerateRequest]:
-        """One request a choice, in the order of their index. Raises ContextLengthExceeded."""
+        """One request a choice, in the order of their index.
+
+        Raises ContextLengthExceeded, or InvalidRequest when logprobs would take more bytes.
+        """
         card = self.model.card
         requests = []
         for choice_idx in range(self.num_choices):
             prompt = self.prompts[choice_idx // self.sampling.n]
-            sampling, text = self._params(prompt, choice_idx)
+            sampling, text = self._params(prompt, choice_idx, max_logprob_bytes)
             reply = ReplyParams(
                 subject=subject,
                 surface=self.surface,
@@ -77,6 +87,9 @@ class Job:
                 deadline_s=caller.deadline_s,
                 include_usage=self.include_usage,
                 echo=prompt.echo,
+                num_top=self.sampling.logprobs.num_top,
+                num_prompt_top=self.sampling.logprobs.num_prompt_top,
+                echo_logprobs=self.sampling.logprobs.echo,
                 owner=caller.owner,
                 frontend_id=frontend_id,
                 encoding_format=self.encoding_format,
@@ -101,10 +114,12 @@ class Job:
             )
         return requests
 
-    def _params(self, prompt: Prompt, choice_idx: int) -> tuple[SamplingParams, TextParams]:
-        """Raises ContextLengthExceeded; an embedding needs no room for output."""
+    def _params(
+        self, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
+    ) -> tuple[SamplingParams, TextParams]:
+        """Raises ContextLengthExceeded or InvalidRequest; an embedding needs no room for output."""
         if self.pooling is not None:
             return self.sampling.params, self.sampling.text
         return self.sampling.for_prompt(
-            prompt.token_ids, self.model.card, choice_idx % self.sampling.n
+            prompt.token_ids, self.model.card, choice_idx % self.sampling.n, max_logprob_bytes
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from frontend.chat_template import ChatTemplate
+from frontend.token_texts import TokenTexts
 from shared.errors import (
     BrokerError,
     ConfigError,
@@ -37,6 +38,7 @@ class ModelText:
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    token_texts: TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,8 @@ def _model_text(bundle: TokenizerBundle) -> ModelText:
         raise ConfigError(f"tokenizer.json cannot be read: {exc}") from exc
     source = bundle.chat_template
     if source is None:
-        return ModelText(tokenizer, None)
+        return ModelText(tokenizer, None, TokenTexts(tokenizer))
     special_tokens = {
         name: text for name in _SPECIAL_TOKENS if (text := bundle.special_token(name)) is not None
     }
-    return ModelText(tokenizer, ChatTemplate(source, special_tokens))
+    return ModelText(tokenizer, ChatTemplate(source, special_tokens), TokenTexts(tokenizer))

@@ -235,6 +235,8 @@ class NatsService:
                     event_headers = {**headers, EVENT_ID_HEADER: event.event_id.decode()}
                     if feed.error is not None and event is events[-1]:
                         event_headers |= error_headers(feed.error)
+                    if len(event.data) > self._nc.max_payload - _HEADER_ROOM:
+                        return await self._end_too_large(len(event.data), reply, event_headers)
                     await reply.send(event.data, event_headers)
                 if feed.is_ended:
                     break
@@ -247,3 +249,13 @@ class NatsService:
             return error.status_code
         await reply.send(b"", {**headers, STATUS_HEADER: "end"})
         return 200 if feed.error is None else feed.error.status_code
+
+    async def _end_too_large(self, num_bytes: int, reply: Reply, headers: dict[str, str]) -> int:
+        """Only the logprobs of a long prompt make such an event; over HTTP it fits."""
+        error = RequestTooLarge(
+            f"An event of this answer has {num_bytes} bytes, one NATS message takes "
+            f"{self._nc.max_payload}: ask over HTTP, or for fewer logprobs.",
+        )
+        await reply.send_error(error, headers)
+        await reply.send(b"", {**headers, STATUS_HEADER: "end"})
+        return error.status_code

@@ -12,7 +12,7 @@ from frontend.text_stream import TextStream
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
 from shared.log import get_logger
-from shared.protocol import ReplayStatus, Surface
+from shared.protocol import ReplayStatus
 
 SILENCE_S = 1.0  # of a running request, before it is asked for
 MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
@@ -49,7 +49,7 @@ class Replayer:
     async def _ask(self, stream: TextStream) -> None:
         # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
         # for everything.
-        offset = 0 if stream.reply.surface is Surface.GENERATE else stream.have
+        offset = 0 if stream.keeps_token_ids else stream.have
         loop = asyncio.get_running_loop()
         try:
             async with self._asking:

@@ -103,10 +103,6 @@ def non_empty(value: Any) -> bool:
 
 # Known to some server of this kind, not supported by us yet: refused by name.
 UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
-    "logit_bias": non_empty,
-    "prompt_logprobs": always,
-    "bad_words": non_empty,
-    "allowed_token_ids": always,
     "structural_tag": always,
     "use_beam_search": non_empty,
     "beam_width": lambda value: value != 1,

@@ -6,8 +6,16 @@ import secrets
 from typing import Any
 
 import msgspec
+from tokenizers import Tokenizer
 
 from frontend.grammar_fields import GrammarFields, resolve_grammar
+from frontend.logprob_fields import LogprobWish
+from frontend.token_rules import (
+    bad_sequences,
+    check_token_ids,
+    checked_allowed_ids,
+    checked_bias,
+)
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import ModelCard, SamplingParams, TextParams
 
@@ -41,6 +49,11 @@ class SamplingFields(GrammarFields, omit_defaults=True):
     skip_special_tokens: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    bad_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -56,23 +69,40 @@ class Sampling(msgspec.Struct, frozen=True):
     priority: int
     cache_salt: str  # "" is none
     grammar_param: str = ""  # the field that gave `params.grammar`
+    logprobs: LogprobWish = LogprobWish()
 
     def for_prompt(
-        self, prompt_ids: list[int], card: ModelCard, choice_idx: int
+        self, prompt_ids: list[int], card: ModelCard, choice_idx: int, max_logprob_bytes: int
     ) -> tuple[SamplingParams, TextParams]:
-        """Parameters of one choice. Raises ContextLengthExceeded."""
+        """Parameters of one choice. Raises ContextLengthExceeded or InvalidRequest."""
+        max_output = self.logprobs.max_output_tokens(len(prompt_ids), max_logprob_bytes)
         return (
             msgspec.structs.replace(
                 self.params,
-                max_tokens=self._max_tokens(len(prompt_ids), card.max_context_len),
+                max_tokens=self._max_tokens(len(prompt_ids), card.max_context_len, max_output),
                 seed=(self.params.seed + choice_idx) & _SEED_MASK,
             ),
             msgspec.structs.replace(self.text, prompt_tail=tuple(prompt_ids[-PROMPT_TAIL_LEN:])),
         )
 
-    def _max_tokens(self, num_prompt_tokens: int, max_context_len: int) -> int:
+    def _max_tokens(
+        self, num_prompt_tokens: int, max_context_len: int, max_output: int | None
+    ) -> int:
+        """`max_output`: how many tokens have room for their logprobs; None: any number."""
+        max_tokens = self._max_tokens_in_context(num_prompt_tokens, max_context_len)
+        if max_output is None or max_tokens <= max_output:
+            return max_tokens
+        if self.max_tokens_is_default and max_output:
+            return max_output
+        raise InvalidRequest(
+            f"'{self.max_tokens_param}' is {max_tokens}: with '{self.logprobs.param}' of "
+            f"{self.logprobs.num_top} alternatives there is room for {max_output} tokens",
+            param=self.max_tokens_param,
+        )
+
+    def _max_tokens_in_context(self, num_prompt_tokens: int, max_context_len: int) -> int:
         room = max_context_len - num_prompt_tokens
-        if room < 1:
+        if room < (0 if self.max_tokens == 0 else 1):
             raise ContextLengthExceeded(num_prompt_tokens, max_context_len, None, self.prompt_param)
         if self.max_tokens is None:
             return room
@@ -93,8 +123,14 @@ def resolve_sampling(
     prompt_param: str,
     max_tokens_param: str = "max_tokens",
     use_model_defaults: bool = True,
+    tokenizer: Tokenizer,
+    logprobs: LogprobWish,
+    may_be_empty: bool = False,
 ) -> Sampling:
-    """Check every field and fill in defaults. Raises InvalidRequest."""
+    """Check every field and fill in defaults. Raises InvalidRequest.
+
+    `may_be_empty`: the answer makes sense without output tokens.
+    """
 
     def choose(name: str, otherwise: float) -> Any:
         given = getattr(fields, name)
@@ -106,7 +142,8 @@ def resolve_sampling(
     max_tokens = default_max_tokens if fields.max_tokens is None else fields.max_tokens
     min_tokens = fields.min_tokens or 0
     n = 1 if fields.n is None else fields.n
-    check_range(max_tokens_param, fields.max_tokens, low=1)
+    may_be_empty = may_be_empty or logprobs.num_scored_top is not None
+    check_range(max_tokens_param, fields.max_tokens, low=0 if may_be_empty else 1)
     check_range("min_tokens", min_tokens, low=0)
     check_range("n", n, low=1, high=MAX_CHOICES)
     if max_tokens is not None and min_tokens > max_tokens:
@@ -147,6 +184,11 @@ def resolve_sampling(
         ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=stop_token_ids,
         grammar=None if wanted is None else wanted.grammar,
+        logit_bias=checked_bias(fields.logit_bias, card.vocab_size),
+        allowed_token_ids=checked_allowed_ids(fields.allowed_token_ids, card.vocab_size),
+        bad_words=bad_sequences(fields.bad_words, fields.bad_token_ids, tokenizer, card.vocab_size),
+        logprobs=logprobs.num_top,
+        prompt_logprobs=logprobs.num_scored_top,
     )
     text = TextParams(
         stop=_stop_strings(fields.stop),
@@ -165,6 +207,7 @@ def resolve_sampling(
         priority=fields.priority or 0,
         cache_salt=checked_salt(fields.cache_salt),
         grammar_param="" if wanted is None else wanted.param,
+        logprobs=logprobs,
     )
 
 
@@ -194,19 +237,6 @@ def check_range(
     if high is not None:
         bounds.append(f"at most {high}")
     raise InvalidRequest(f"'{name}' is {value}, must be {' and '.join(bounds)}", param=name)
-
-
-def check_token_ids(name: str, token_ids: Any, vocab_size: int) -> None:
-    """Raises InvalidRequest when an id is not in the vocabulary."""
-    if not token_ids:
-        return
-    low, high = min(token_ids), max(token_ids)
-    if low < 0 or high >= vocab_size:
-        wrong = low if low < 0 else high
-        raise InvalidRequest(
-            f"'{name}' holds {wrong}, token ids of this model are 0 to {vocab_size - 1}",
-            param=name,
-        )
 
 
 def checked_salt(salt: str | None) -> str:

@@ -39,6 +39,11 @@ class Submitter:
         self._terminator = terminator
         self._typical_s = 2.0  # how long requests took lately
 
+    @property
+    def max_payload(self) -> int:
+        """Of the server's messages, in bytes."""
+        return self._cluster.nc.max_payload
+
     def note_duration(self, duration_s: float) -> None:
         """A request took this long: what Retry-After is estimated from."""
         self._typical_s += 0.1 * (duration_s - self._typical_s)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from frontend.event_id import START, Mark, checksum
+from shared.logprobs import TokenLogprob, num_top_of, record_bytes, unpack_logprobs
 from shared.protocol import Finish, ReplyParams, TextChunk
 
 
@@ -17,7 +18,6 @@ class TextStream:
     """
 
     __slots__ = (
-        "_keep_token_ids",
         "_on_news",
         "_pending",
         "_taken_checksum",
@@ -29,11 +29,15 @@ class TextStream:
         "has_gap",
         "have",
         "is_asking",
+        "keeps_token_ids",
         "last_heard_at",
+        "logprobs",
         "position",
+        "prompt_logprobs",
         "reply",
         "rid",
         "token_ids",
+        "told_position",
     )
 
     def __init__(
@@ -50,6 +54,9 @@ class TextStream:
         self.have = 0  # code points received
         self.position = 0  # output tokens that they come from
         self.token_ids: list[int] = []  # only kept when asked for
+        self.logprobs = bytearray()  # a record for each of them, if the request asks
+        self.prompt_logprobs = b""
+        self.told_position = 0  # tokens that events have told, with their logprobs
         self.finish: Finish | None = None
         self._taken_position, self._taken_len, self._taken_checksum = START
         self.has_gap = False  # a chunk came before what precedes it
@@ -59,7 +66,7 @@ class TextStream:
         self.is_asking = False
         self._pending: list[str] = []
         self._on_news = on_news
-        self._keep_token_ids = keep_token_ids
+        self.keeps_token_ids = keep_token_ids
 
     def receive(self, chunk: TextChunk, now: float) -> None:
         """Take from a chunk what lies beyond the text at hand."""
@@ -67,7 +74,7 @@ class TextStream:
         if self.finish is not None:
             return
         have, offset, text = self.have, chunk.offset, chunk.text
-        if offset > have:
+        if offset > have or (self.keeps_token_ids and self._misses_tokens(chunk)):
             self.has_gap = True
             return
         end = offset + len(text)
@@ -117,12 +124,61 @@ class TextStream:
             return False
         self._pending[:] = [rest] if rest else []
         self._taken_position, self._taken_len, self._taken_checksum = mark
+        self.told_position = mark.position
         return True
+
+    @property
+    def all_tokens(self) -> slice:
+        """Of an answer that is told in one piece."""
+        return slice(0, len(self.token_ids))
+
+    @property
+    def num_untold(self) -> int:
+        """Tokens that no event has told."""
+        return len(self.token_ids) - self.told_position
+
+    def tell_tokens(self, limit: int | None = None) -> slice:
+        """The tokens of the next event: those that none has told, up to a limit.
+
+        Where it leaves some, `mark` describes what has been told.
+        """
+        start, end = self.told_position, len(self.token_ids)
+        if limit is not None and end - start > limit:
+            end = self._taken_position = start + limit
+        self.told_position = end
+        return slice(start, end)
+
+    def records(self, tokens: slice) -> list[TokenLogprob]:
+        """Logprobs of output tokens; nothing when the request did not ask."""
+        num_top = self.reply.num_top
+        if num_top is None:
+            return []
+        size = record_bytes(num_top)
+        return unpack_logprobs(self.logprobs[tokens.start * size : tokens.stop * size], num_top)
+
+    def prompt_records(self, num_top: int | None) -> list[TokenLogprob]:
+        """Logprobs of the prompt with so many alternatives; None: the client wants none."""
+        if num_top is None or not self.prompt_logprobs:
+            return []
+        size = len(self.prompt_logprobs) // self.reply.num_prompt_tokens
+        records = unpack_logprobs(self.prompt_logprobs, num_top_of(size))
+        return [record._replace(top=record.top[:num_top]) for record in records]
+
+    def _misses_tokens(self, chunk: TextChunk) -> bool:
+        return chunk.position - len(chunk.token_ids) > len(self.token_ids)
 
     def _note_tokens(self, chunk: TextChunk) -> None:
         if chunk.position > self.position:
             self.position = chunk.position
-        if self._keep_token_ids:
+        if self.keeps_token_ids:
             num_known = len(self.token_ids) - (chunk.position - len(chunk.token_ids))
             if 0 <= num_known < len(chunk.token_ids):
                 self.token_ids.extend(chunk.token_ids[num_known:])
+                size = len(chunk.logprobs) // len(chunk.token_ids)
+                self.logprobs += chunk.logprobs[num_known * size :]
+            self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
+
+
+def tells_logprobs(reply: ReplyParams) -> bool:
+    """Whether its client asked for logprobs, of output or prompt."""
+    return reply.num_top is not None or reply.num_prompt_top is not None

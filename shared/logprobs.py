@@ -12,8 +12,6 @@ from typing import NamedTuple
 from shared.errors import MalformedMessage
 
 MAX_TOP_LOGPROBS = 20
-# Of prompt and output of one request, token ids included: its result must fit into one message.
-MAX_LOGPROB_BYTES = 640 * 1024
 NO_RANK = 0  # of the first token of a prompt: nothing says how likely it was
 
 _TOKEN_ID_BYTES = 5
@@ -26,6 +24,11 @@ class TokenLogprob(NamedTuple):
     rank: int  # 1: the likeliest; NO_RANK: it has no logprob
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # ids and logprobs of the likeliest, falling
+
+
+def max_logprob_bytes(max_payload: int) -> int:
+    """Of prompt and output of one request: with its ids and text they must fit into one message."""
+    return max_payload * 5 // 8
 
 
 def record_bytes(num_top: int) -> int:
@@ -41,7 +44,7 @@ def num_top_of(num_record_bytes: int) -> int:
     return num_top
 
 
-def logged_bytes(num_prompt_tokens: int, num_prompt_top: int | None) -> int:
+def prompt_bytes(num_prompt_tokens: int, num_prompt_top: int | None) -> int:
     """What the logprobs of a prompt take; None: it has none."""
     return 0 if num_prompt_top is None else num_prompt_tokens * record_bytes(num_prompt_top)
 

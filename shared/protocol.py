@@ -133,6 +133,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     echo: str = ""  # prompt text that precedes the output (completions with echo)
     num_top: int | None = None  # alternatives told with each output token; None: no logprobs
     num_prompt_top: int | None = None  # the same of the prompt
+    echo_logprobs: bool = False  # the prompt's are shown before the output's
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings

@@ -27,6 +27,8 @@ from shared.protocol import (
     TextFrame,
 )
 from shared.subjects import JOB_CLASSES
+from shared.token_ids import unpack_token_ids
+from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
 STOP = Finish(FinishReason.STOP)
 
@@ -57,6 +59,18 @@ class Run:
     @property
     def reply(self) -> ReplyParams:
         return self.request.reply
+
+    def logprobs_from(self, position: int) -> bytes:
+        """As the scripted engine makes them up."""
+        return b"".join(
+            scripted_logprobs(token_id, idx, self.request.sampling.logprobs)
+            for idx, token_id in enumerate(self.token_ids[position:], start=position)
+        )
+
+    @property
+    def prompt_logprobs(self) -> bytes:
+        prompt_ids = unpack_token_ids(self.request.prompt_ids)
+        return scripted_prompt_logprobs(prompt_ids, self.request.sampling.prompt_logprobs)
 
 
 class FakeBackend:
@@ -128,11 +142,27 @@ class FakeBackend:
         run.finish = finish
         if i in script.lose:
             return
-        chunk = TextChunk(run.request.rid, len(run.token_ids), before, piece, ids, finish)
+        chunk = TextChunk(
+            run.request.rid,
+            len(run.token_ids),
+            before,
+            piece,
+            ids,
+            finish,
+            run.logprobs_from(len(run.token_ids) - len(ids)),
+            run.prompt_logprobs if len(run.token_ids) == len(ids) else b"",
+        )
         await self._publish(run, [chunk])
         if script.twice:
             whole = TextChunk(
-                run.request.rid, len(run.token_ids), 0, run.text, list(run.token_ids), finish
+                run.request.rid,
+                len(run.token_ids),
+                0,
+                run.text,
+                list(run.token_ids),
+                finish,
+                run.logprobs_from(0),
+                run.prompt_logprobs,
             )
             await self._publish(run, [whole, chunk])
 
@@ -170,7 +200,16 @@ class FakeBackend:
             run.subject = request.subject
             text = run.text[request.offset :]
             ids = list(run.token_ids)
-            chunk = TextChunk(request.rid, len(ids), request.offset, text, ids, run.finish)
+            chunk = TextChunk(
+                request.rid,
+                len(ids),
+                request.offset,
+                text,
+                ids,
+                run.finish,
+                run.logprobs_from(0),
+                run.prompt_logprobs,
+            )
             status = ReplayStatus.RUNNING if run.finish is None else ReplayStatus.DONE
             reply = ReplayReply(status, run.reply, chunk)
         await message.respond(encode(reply))

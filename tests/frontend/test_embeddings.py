@@ -249,7 +249,9 @@ async def requests_of(body: dict[str, Any], **card: Any) -> list[GenerateRequest
     fields = {"max_context_len": 8, "embedding": EMBEDDING, **card}
     requests = EmbeddingRequests(make_directory("tiny", **fields), PromptEncoder())
     job = await requests.job({"model": "tiny", **body})
-    return job.requests("0" * 32, Caller(), created=1, subject="s", frontend_id="f")
+    return job.requests(
+        "0" * 32, Caller(), created=1, subject="s", frontend_id="f", max_logprob_bytes=0
+    )
 
 
 async def test_what_the_body_says_goes_before_the_models_way() -> None:

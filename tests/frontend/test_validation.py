@@ -10,12 +10,12 @@ import pytest
 
 from frontend.job import Caller, Job
 from frontend.request_body import IGNORED, parse_object
-from shared.errors import RequestError
+from shared.errors import InvalidRequest, RequestError
 from shared.protocol import GenerateRequest
 from shared.subjects import choice_rid
 from shared.token_ids import unpack_token_ids
 from tests.frontend.directory import AllRequests, make_directory
-from tests.frontend.tiny_model import BOS, IM_END, IM_START, VOCAB_SIZE
+from tests.frontend.tiny_model import BOS, IM_END, IM_START, VOCAB_SIZE, make_tokenizer
 
 RID = "0" * 32
 
@@ -30,7 +30,12 @@ def completion_body(**fields: Any) -> dict[str, Any]:
 
 def requests_of(job: Job, caller: Caller | None = None) -> list[GenerateRequest]:
     return job.requests(
-        RID, caller or Caller(), created=int(time.time()), subject="jf.out.f", frontend_id="f"
+        RID,
+        caller or Caller(),
+        created=int(time.time()),
+        subject="jf.out.f",
+        frontend_id="f",
+        max_logprob_bytes=100_000,
     )
 
 
@@ -99,10 +104,24 @@ BAD_SAMPLING: list[tuple[str, Any, str]] = [
     ("cache_salt", "x" * 257, "invalid_value"),
     ("cache_salt", 5, "invalid_type"),
     ("best_of", 2, "unsupported_parameter"),
-    ("logit_bias", {"5": 1}, "unsupported_parameter"),
-    ("prompt_logprobs", 1, "unsupported_parameter"),
-    ("bad_words", ["x"], "unsupported_parameter"),
-    ("allowed_token_ids", [1], "unsupported_parameter"),
+    ("logit_bias", {"x": 1}, "invalid_value"),
+    ("logit_bias", {"-1": 1}, "invalid_value"),
+    ("logit_bias", {str(VOCAB_SIZE): 1}, "invalid_value"),
+    ("logit_bias", {"5": 100.5}, "invalid_value"),
+    ("logit_bias", {"5": "much"}, "invalid_type"),
+    ("logit_bias", dict.fromkeys(map(str, range(1025)), 1), "invalid_value"),
+    ("logit_bias", [5], "invalid_type"),
+    ("prompt_logprobs", 21, "invalid_value"),
+    ("prompt_logprobs", -1, "invalid_value"),
+    ("prompt_logprobs", True, "invalid_type"),
+    ("bad_words", [" "], "invalid_value"),
+    ("bad_words", ["x" * 257], "invalid_value"),
+    ("bad_words", ["x"] * 257, "invalid_value"),
+    ("bad_words", "x", "invalid_type"),
+    ("bad_token_ids", [VOCAB_SIZE], "invalid_value"),
+    ("allowed_token_ids", [], "invalid_value"),
+    ("allowed_token_ids", [VOCAB_SIZE], "invalid_value"),
+    ("allowed_token_ids", [1] * 65_537, "invalid_value"),
     ("use_beam_search", True, "unsupported_parameter"),
 ]
 
@@ -158,8 +177,10 @@ async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
             "messages",
             "context_length_exceeded",
         ),
-        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
-        ({"top_logprobs": 3}, "top_logprobs", "unsupported_parameter"),
+        ({"logprobs": 3}, "logprobs", "invalid_type"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "invalid_value"),
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "unsupported_parameter"),
@@ -203,8 +224,11 @@ async def test_bad_chat_fields(fields: dict[str, Any], param: str, code: str) ->
         ({"prompt": "x" * 64}, "prompt", "context_length_exceeded"),
         ({"prompt": ["a", "x" * 64]}, "prompt", "context_length_exceeded"),
         ({"max_tokens": 62}, "max_tokens", "context_length_exceeded"),
-        ({"logprobs": 0}, "logprobs", "unsupported_parameter"),
-        ({"logprobs": 5}, "logprobs", "unsupported_parameter"),
+        ({"logprobs": True}, "logprobs", "invalid_type"),
+        ({"logprobs": 21}, "logprobs", "invalid_value"),
+        ({"logprobs": -1}, "logprobs", "invalid_value"),
+        ({"max_tokens": 0, "logprobs": 1}, "max_tokens", "invalid_value"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "invalid_value"),
         ({"suffix": "end"}, "suffix", "unsupported_parameter"),
         ({"echo": "yes"}, "echo", "invalid_type"),
     ],
@@ -226,7 +250,12 @@ async def test_bad_completion_fields(fields: dict[str, Any], param: str, code: s
             "max_new_tokens",
             "invalid_value",
         ),
-        ({"text": "a", "return_logprob": True}, "return_logprob", "unsupported_parameter"),
+        ({"text": "a", "top_logprobs_num": 1}, "top_logprobs_num", "invalid_value"),
+        (
+            {"text": "a", "return_logprob": True, "logprob_start_len": 3},
+            "logprob_start_len",
+            "unsupported_parameter",
+        ),
         ({"text": "a", "image_data": "x"}, "image_data", "unsupported_parameter"),
     ],
 )
@@ -447,3 +476,80 @@ async def test_cards_are_not_read_for_every_unknown_name() -> None:
         with pytest.raises(RequestError):
             await requests.chat.job(chat_body(model=f"x{i}"))
     assert directory._catalog.num_reads <= 2  # type: ignore[attr-defined]
+
+
+async def test_rules_about_tokens_become_ids() -> None:
+    request = await chat(
+        logit_bias={"5": -100, "6": 2.5},
+        allowed_token_ids=[7, 5, 7],
+        bad_words=["ab", " ab"],
+        bad_token_ids=[9],
+    )
+    sampling = request.sampling
+    encode = make_tokenizer().encode
+    assert sampling.logit_bias == ((5, -100.0), (6, 2.5))
+    assert sampling.allowed_token_ids == (7, 5)
+    assert sampling.bad_words == (
+        tuple(encode("ab", add_special_tokens=False).ids),
+        tuple(encode(" ab", add_special_tokens=False).ids),
+        (9,),
+    )
+
+
+async def test_logprobs_of_each_api() -> None:
+    def asked(request: GenerateRequest) -> tuple[object, ...]:
+        sampling, reply = request.sampling, request.reply
+        return sampling.logprobs, sampling.prompt_logprobs, reply.num_top, reply.num_prompt_top
+
+    nothing = (None, None, None, None)
+    assert asked(await chat()) == nothing
+    assert asked(await chat(logprobs=True)) == (0, None, 0, None)
+    assert asked(await chat(logprobs=True, top_logprobs=3)) == (3, None, 3, None)
+    assert asked(await chat(prompt_logprobs=2)) == (None, 2, None, 2)
+    assert asked((await completion(logprobs=False))[0]) == nothing
+    assert asked((await completion(logprobs=4))[0]) == (4, None, 4, None)
+    assert asked((await completion(echo=True))[0]) == nothing
+    assert asked((await completion(logprobs=4, echo=True))[0]) == (4, 4, 4, None)
+    both = await completion(logprobs=1, echo=True, prompt_logprobs=3)
+    assert asked(both[0]) == (1, 3, 1, 3)
+    generate = AllRequests(make_directory()).generate
+    body: dict[str, Any] = {"model": "tiny", "text": "a"}
+    for fields, expected in (
+        ({"return_logprob": True}, (0, None, 0, None)),
+        ({"return_logprob": True, "top_logprobs_num": 2}, (2, None, 2, None)),
+        ({"return_logprob": True, "logprob_start_len": 0}, (0, 0, 0, 0)),
+        ({"logprobs": 2, "prompt_logprobs": 1}, (2, 1, 2, 1)),
+        ({"sampling_params": {"logprobs": 2}}, (2, None, 2, None)),
+    ):
+        (request,) = requests_of(await generate.job(body | fields))
+        assert asked(request) == expected
+
+
+async def test_a_prompt_can_be_scored_without_output() -> None:
+    prompt = "x" * 63  # with <s> as long as the context
+    body = completion_body(prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+    requests = AllRequests(make_directory("tiny", max_context_len=64)).completions
+    (request,) = requests_of(await requests.job(body))
+    assert (request.sampling.max_tokens, request.sampling.prompt_logprobs) == (0, 1)
+
+
+async def test_logprobs_that_no_message_can_carry_are_refused() -> None:
+    # max_logprob_bytes is 100,000: 177 bytes a token with 20 alternatives, 172 of the prompt's.
+    requests = AllRequests(make_directory("tiny", max_context_len=10_000)).completions
+    body = completion_body(prompt="x" * 99, logprobs=20, max_tokens=565)
+    with pytest.raises(InvalidRequest, match=r"'max_tokens' is 565.* room for 564 tokens"):
+        requests_of(await requests.job(body))
+    (request,) = requests_of(await requests.job(body | {"max_tokens": 564}))
+    assert request.sampling.max_tokens == 564
+    with pytest.raises(InvalidRequest, match="room for 467 tokens"):
+        requests_of(await requests.job(body | {"echo": True}))
+    with pytest.raises(InvalidRequest, match=r"prompt of 601 tokens .* take 103372 bytes"):
+        requests_of(await requests.job(body | {"echo": True, "prompt": "x" * 600}))
+
+
+async def test_the_default_of_max_tokens_leaves_room_for_logprobs() -> None:
+    chat_requests = AllRequests(make_directory("tiny", max_context_len=10_000)).chat
+    (request,) = requests_of(await chat_requests.job(chat_body(logprobs=True, top_logprobs=20)))
+    assert request.sampling.max_tokens == 564
+    (request,) = requests_of(await chat_requests.job(chat_body(logprobs=True)))
+    assert request.sampling.max_tokens == 5882

@@ -34,7 +34,7 @@ def make_streams(
 
 def test_chat_events() -> None:
     streams = make_streams(Surface.CHAT)
-    events = ChatEvents(streams)
+    events = ChatEvents(streams, None)
     head = (
         f'{{"id":"chatcmpl-{RID}","object":"chat.completion.chunk","created":17,'
         '"model":"m\\"1","system_fingerprint":null,"choices":['
@@ -59,7 +59,7 @@ def test_chat_events() -> None:
 
 def test_chat_events_with_usage() -> None:
     streams = make_streams(Surface.CHAT, 2, include_usage=True)
-    events = ChatEvents(streams)
+    events = ChatEvents(streams, None)
     for data in (*events.opening(), events.text(streams[1], "x"), events.finish(streams[0])):
         assert json.loads(data)["usage"] is None
     (closing,) = events.closing()
@@ -75,7 +75,7 @@ def test_chat_events_with_usage() -> None:
 
 def test_completion_events() -> None:
     streams = make_streams(Surface.COMPLETIONS, echo="> ")
-    events = CompletionEvents(streams)
+    events = CompletionEvents(streams, None)
     assert [json.loads(data)["choices"][0]["text"] for data in events.opening()] == ["> "]
     assert json.loads(events.text(streams[0], "x")) == {
         "id": f"cmpl-{RID}",
@@ -92,7 +92,7 @@ def test_completion_events() -> None:
 
 def test_usage_of_several_prompts_counts_each_once() -> None:
     streams = make_streams(Surface.COMPLETIONS, 6, num_prompts=3)
-    usage = json.loads(CompletionEvents(streams).whole(["x"] * 6))["usage"]
+    usage = json.loads(CompletionEvents(streams, None).whole(["x"] * 6))["usage"]
     assert usage["prompt_tokens"] == 3 * 3
     assert usage["completion_tokens"] == 6 * 2
     assert usage["prompt_tokens_details"]["cached_tokens"] == 3 * 2
@@ -100,7 +100,7 @@ def test_usage_of_several_prompts_counts_each_once() -> None:
 
 def test_generate_events_are_pieces() -> None:
     (stream,) = make_streams(Surface.GENERATE, finished=False)
-    events = GenerateEvents([stream])
+    events = GenerateEvents([stream], None)
     first = json.loads(events.text(stream, stream.take()))
     assert (first["text"], first["output_ids"]) == ("hé", [5, 6])
     assert first["meta_info"] == {
@@ -119,7 +119,7 @@ def test_generate_events_are_pieces() -> None:
 
 
 def test_generate_of_several_is_a_list() -> None:
-    whole = json.loads(GenerateEvents(make_streams(Surface.GENERATE, 2)).whole(["a", "b"]))
+    whole = json.loads(GenerateEvents(make_streams(Surface.GENERATE, 2), None).whole(["a", "b"]))
     assert [(item["index"], item["text"]) for item in whole] == [(0, "a"), (1, "b")]
     assert whole[0]["meta_info"]["finish_reason"] == {"type": "stop", "matched": "END"}
 
