@@ -22,6 +22,8 @@ import json
 import signal
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +47,8 @@ DEFAULT_MODEL = Path(".data/bench/llama-135m")
 MAX_LEN = 4096
 OFFLINE_PEERS = [name for name in PEERS if not name.endswith(HTTP)]
 WARM_UP_LEN = 4  # output tokens
+WARM_UP_PROMPT_TOKENS = 4096
+LOCKED_S = 60.0  # after so long, locks are given up for a moment before the next workload
 
 T = TypeVar("T")
 
@@ -106,10 +110,13 @@ def main(
             engines.append(engine)
             report.versions[name], report.load_s[name] = engine.version, engine.load_s
             print(f"# {name} {engine.version} loaded in {engine.load_s:.1f} s", flush=True)
-        for round_idx in range(-1, repeats):
-            for workload in workloads:
-                turns = [engine for engine in engines if (engine.name, workload) not in skipped]
-                with locked(lock):
+        jobs = deque((round_idx, one) for round_idx in range(-1, repeats) for one in workloads)
+        while jobs:
+            with locked(lock):
+                release_at = time.monotonic() + LOCKED_S
+                while jobs and time.monotonic() < release_at:
+                    round_idx, workload = jobs.popleft()
+                    turns = [one for one in engines if (one.name, workload) not in skipped]
                     if round_idx < 0:
                         warm_up(turns, workload, shape)
                     else:
@@ -141,8 +148,9 @@ def measure(
 
 
 def warm_up(engines: Sequence[RunnerProcess], workload: Workload, shape: ModelShape) -> None:
-    """The same numbers of rows, few steps."""
-    prompts = workload.prompts(shape.vocab_size, "warm-up")
+    """A few steps of as many requests as are quick."""
+    num_requests = max(1, WARM_UP_PROMPT_TOKENS // workload.prompt_len)
+    prompts = workload.prompts(shape.vocab_size, "warm-up")[:num_requests]
     for engine in engines:
         engine.run(prompts, min(workload.output_len, WARM_UP_LEN))
         engine.suspend()
