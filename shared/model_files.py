@@ -104,6 +104,13 @@ class ModelFiles:
         return tuple(value) if isinstance(value, list) else (int(value),)
 
     @property
+    def _has_head(self) -> bool:
+        """`LlamaForCausalLM` has one, `LlamaModel` has not."""
+        architectures = self.config.get("architectures") or [""]
+        name = str(architectures[0])
+        return not name.endswith("Model") or name.endswith("LMHeadModel")
+
+    @property
     def _text_config(self) -> dict[str, Any]:
         nested = self.config.get("text_config")
         return nested if isinstance(nested, dict) else self.config
@@ -125,6 +132,6 @@ class ModelFiles:
             default_top_k=defaults.get("top_k"),
             default_min_p=defaults.get("min_p"),
             default_repetition_penalty=defaults.get("repetition_penalty"),
-            can_generate=not is_embedder(self.path),
+            can_generate=self._has_head and not is_embedder(self.path),
             embedding=embedding_card(self.path, self._text_config),
         )

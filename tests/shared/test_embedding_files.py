@@ -10,7 +10,9 @@ import pytest
 
 from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
+from shared.model_files import ModelFiles
 from shared.protocol import EmbeddingCard, PoolingKind
+from shared.tokenizer_bundle import TokenizerBundle
 
 CONFIG: dict[str, Any] = {"hidden_size": 64}
 
@@ -79,6 +81,16 @@ def test_what_we_lack_is_refused_by_name(
     write_modules(tmp_path, *modules, **pooling)
     with pytest.raises(ConfigError, match=words):
         embedding_card(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "can_generate"),
+    [("Qwen3ForCausalLM", True), ("GPT2LMHeadModel", True), ("Qwen3Model", False)],
+)
+def test_who_generates(tmp_path: Path, architecture: str, *, can_generate: bool) -> None:
+    config = {"architectures": [architecture], "max_position_embeddings": 9, "vocab_size": 9}
+    files = ModelFiles(tmp_path, config, {})
+    assert files.card("m", TokenizerBundle({})).can_generate is can_generate
 
 
 def test_matryoshka(tmp_path: Path) -> None:

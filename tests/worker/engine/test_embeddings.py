@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams
-from tests.worker.engine.tiny_models import CONTEXT_LEN, Rig, random_prompt
+from shared.model_files import ModelFiles
+from shared.protocol import EmbeddingCard, Finish, FinishReason, PoolingKind, PoolingParams
+from shared.tokenizer_bundle import TokenizerBundle
+from tests.worker.engine.tiny_models import CONTEXT_LEN, Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
 LAST = PoolingParams(PoolingKind.LAST)
@@ -123,6 +126,31 @@ def test_dimensions_are_cut_before_the_norm(tiny_llama: Path, reference: Referen
     assert_close(vector, reference.embedding(prompt, short))
     assert len(vector) == 10
     assert abs(np.linalg.norm(vector) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+def test_a_checkpoint_without_a_head(tmp_path: Path, model_type: str) -> None:
+    """As sentence-transformers saves it: other names of tensors, and files that say how to pool."""
+    from transformers import AutoModel
+
+    full = save_tiny_model(tmp_path / "full", model_type)
+    path = tmp_path / "headless"
+    AutoModel.from_pretrained(full, dtype=torch.float32).save_pretrained(path)
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    card = ModelFiles.read(path).card("m", TokenizerBundle({"tokenizer.json": b"{}"}))
+    assert not card.can_generate
+    assert card.embedding == EmbeddingCard(48, PoolingKind.MEAN, normalize=False)
+    prompt = random_prompt(40, 1)
+    rig = Rig(path)
+    rig.run(make_add(1, prompt, pooling=RAW_MEAN))
+    assert_close(embedding_of(rig, 1), Reference(path).embedding(prompt, RAW_MEAN))
+    assert ModelFiles.read(full).card("m", TokenizerBundle({"tokenizer.json": b"{}"})).can_generate
 
 
 def test_what_is_no_number_fails_alone(tiny_llama: Path, reference: Reference) -> None:

@@ -29,6 +29,11 @@ class DecoderConfig(ModelConfig):
     has_mlp_bias: bool
     has_tied_embeddings: bool
 
+    @property
+    def has_head(self) -> bool:
+        """`LlamaForCausalLM` has one, `LlamaModel` is for embeddings alone."""
+        return not self.architecture.endswith("Model")
+
 
 def llama_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]

@@ -44,8 +44,8 @@ class DecoderWeights:
         return self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
 
     def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """[vocab_size, hidden_size]: `embeddings` where they are tied."""
-        if self._config.has_tied_embeddings:
+        """[vocab_size, hidden_size]: `embeddings` where they are tied or it has none."""
+        if self._config.has_tied_embeddings or not self._config.has_head:
             return embeddings
         return self._read("lm_head.weight", *embeddings.shape)
 

@@ -55,11 +55,14 @@ class CheckpointReader:
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In our dtype. Raises ConfigError when it is missing or of another shape."""
-        file_name = self._file_of_tensor.get(name)
+        stored_name = name
+        if name not in self._file_of_tensor:  # saved without a head: its names have no prefix
+            stored_name = name.removeprefix("model.")
+        file_name = self._file_of_tensor.get(stored_name)
         if file_name is None:
             raise ConfigError(f"the checkpoint in {self._model_path} has no tensor {name!r}")
         try:
-            tensor: torch.Tensor = self._open(file_name).get_tensor(name)
+            tensor: torch.Tensor = self._open(file_name).get_tensor(stored_name)
         except SafetensorError as exc:
             raise ConfigError(f"cannot read {name!r} from {file_name}: {exc}") from exc
         if tuple(tensor.shape) != shape:

@@ -25,6 +25,13 @@ FUSED_ARCHITECTURES: dict[str, ReadConfig] = {
     "Qwen2ForCausalLM": qwen2_config,
     "Qwen3ForCausalLM": qwen3_config,
 }
+# The same without a head: for embeddings alone.
+HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
+    "LlamaModel": llama_config,
+    "MistralModel": mistral_config,
+    "Qwen2Model": qwen2_config,
+    "Qwen3Model": qwen3_config,
+}
 
 
 def read_model_config(model_path: Path) -> ModelConfig:
@@ -38,8 +45,9 @@ def read_model_config(model_path: Path) -> ModelConfig:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
     architecture = str(architectures[0])
     eos_token_ids = _eos_token_ids(model_path, config)
-    if architecture in FUSED_ARCHITECTURES:
-        return FUSED_ARCHITECTURES[architecture](config, architecture, eos_token_ids)
+    read_fused = FUSED_ARCHITECTURES.get(architecture) or HEADLESS_ARCHITECTURES.get(architecture)
+    if read_fused is not None:
+        return read_fused(config, architecture, eos_token_ids)
     return read_transformers_config(model_path, architecture, eos_token_ids)
 
 
