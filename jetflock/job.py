@@ -129,12 +129,21 @@ class Job:
         choice = self._choices[piece.choice_idx]
         choice.text += piece.text
         choice.token_ids.extend(piece.token_ids)
+        choice.logprobs.extend(piece.logprobs)
+        choice.prompt_logprobs = list(piece.prompt_logprobs) or choice.prompt_logprobs
         choice.embedding = piece.embedding or choice.embedding
         is_finish = piece.finish_reason is not None and choice.finish_reason is None
         choice.finish_reason = piece.finish_reason or choice.finish_reason
-        if piece.text or is_finish:
+        if piece.text or piece.logprobs or is_finish:
             self._chunks.append(
-                Chunk(piece.text, piece.choice_idx, piece.finish_reason, piece.token_ids, event_id)
+                Chunk(
+                    piece.text,
+                    piece.choice_idx,
+                    piece.finish_reason,
+                    piece.token_ids,
+                    event_id,
+                    piece.logprobs,
+                )
             )
 
     def _sum(self, usage: Usage) -> Usage:

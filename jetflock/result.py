@@ -24,6 +24,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its logprob, of the model's own distribution, and its likeliest rivals."""
+
+    token: str
+    logprob: float | None  # None for the first token of a prompt
+    token_id: int | None = None  # None for requests by `messages`
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """New text of one choice. `str(chunk)` is the text."""
 
@@ -32,6 +42,7 @@ class Chunk:
     finish_reason: str | None = None
     token_ids: tuple[int, ...] = ()  # for requests by `prompt` or `input_ids`
     event_id: str = ""  # `Client.resume(event_id)` goes on after this chunk
+    logprobs: tuple[TokenLogprob, ...] = ()  # if the request asked for them
 
     def __str__(self) -> str:
         return self.text
@@ -45,6 +56,8 @@ class Choice:
     finish_reason: str | None = None
     token_ids: list[int] = field(default_factory=list)
     embedding: str = ""  # of `Client.embed`: base64 of little-endian float32
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # if the request asked for them
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # for `prompt`, `input_ids`
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class Piece:
     finish_reason: str | None
     token_ids: tuple[int, ...] = ()
     embedding: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
@@ -99,11 +114,49 @@ def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
             event["text"],
             reason["type"] if reason else None,
             tuple(event["output_ids"]),
+            logprobs=_native_logprobs(event["meta_info"], "output"),
+            prompt_logprobs=_native_logprobs(event["meta_info"], "input"),
         )
         return
     for choice in event["choices"]:
         text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-        yield Piece(choice["index"], text or "", choice["finish_reason"])
+        logprobs = _chat_logprobs(choice.get("logprobs"))
+        yield Piece(choice["index"], text or "", choice["finish_reason"], logprobs=logprobs)
+
+
+def _native_logprobs(meta: dict[str, Any], prefix: str) -> tuple[TokenLogprob, ...]:
+    """Of /generate: (logprob, id, text) of each token, and lists of such."""
+    tokens = meta.get(f"{prefix}_token_logprobs", ())
+    tops = meta.get(f"{prefix}_top_logprobs") or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(
+            text,
+            logprob,
+            token_id,
+            tuple(TokenLogprob(*_text_first(rival)) for rival in top or ()),
+        )
+        for (logprob, token_id, text), top in zip(tokens, tops, strict=True)
+    )
+
+
+def _text_first(triple: list[Any]) -> tuple[str, float | None, int]:
+    """(logprob, id, text) as (text, logprob, id)."""
+    logprob, token_id, text = triple
+    return text, logprob, token_id
+
+
+def _chat_logprobs(logprobs: dict[str, Any] | None) -> tuple[TokenLogprob, ...]:
+    items = (logprobs or {}).get("content") or ()
+    return tuple(
+        TokenLogprob(
+            item["token"],
+            item["logprob"],
+            top=tuple(
+                TokenLogprob(rival["token"], rival["logprob"]) for rival in item["top_logprobs"]
+            ),
+        )
+        for item in items
+    )
 
 
 def usage_of(event: dict[str, Any]) -> Usage | None:

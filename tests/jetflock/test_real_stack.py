@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,15 +77,19 @@ def test_examples_run(stack: LocalStack, example: str) -> None:
 @pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
     async with await Client.connect(scripted_stack.nats_url) as client:
-        params = {"max_tokens": 200, "seed": 7, "ignore_eos": True}
-        expected = await client.generate("Once upon a time", **params)  # type: ignore[arg-type]
-        job = await client.submit("Once upon a time", **params)  # type: ignore[arg-type]
+        params: dict[str, Any] = {"max_tokens": 200, "seed": 7, "ignore_eos": True}
+        params |= {"logprobs": 2, "prompt_logprobs": 1}
+        expected = await client.generate("Once upon a time", **params)
+        job = await client.submit("Once upon a time", **params)
         await anext(aiter(job))
         kill_all(scripted_stack, role)
         result = await asyncio.wait_for(job.result(), 60)
     assert result.text == expected.text
     assert result.finish_reason == "length"
-    assert result.choices[0].token_ids == expected.choices[0].token_ids
+    assert result.choices == expected.choices  # token ids and logprobs with them
+    (choice,) = result.choices
+    assert [each.token_id for each in choice.logprobs] == choice.token_ids
+    assert len(choice.prompt_logprobs) > 1
 
 
 def kill_all(stack: LocalStack, role: str) -> None:
