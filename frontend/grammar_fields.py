@@ -148,7 +148,9 @@ def _schema(
         except (msgspec.DecodeError, RecursionError) as exc:
             raise InvalidRequest(f"'{param}' is not valid JSON: {exc}", param=param) from exc
     _typed(value, (dict, bool), param)
-    schema = SchemaReader(param, is_closed=is_closed).read(value)
+    if value is False:
+        raise InvalidRequest(f"'{param}' is false: no output can satisfy it", param=param)
+    schema = {} if value is True else SchemaReader(param, is_closed=is_closed).read(value)
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return WantedGrammar(_grammar(GrammarKind.JSON_SCHEMA, text, whitespace), param)
 
