@@ -17,12 +17,15 @@ from typing import Annotated
 import cyclopts
 import torch
 
+from shared.garbage import settle_garbage
 from shared.protocol import SamplingParams
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.model_runner import ModelRunner
 from worker.engine.req import Req
+from worker.engine.sampling.sampler import Samples
+from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.scheduler import Scheduler
 from worker.engine.stop_check import StopCheck
 
@@ -46,8 +49,8 @@ class InstantForward:
 class InstantSampler:
     """One token for each row: never an end."""
 
-    def forward(self, logits: torch.Tensor, batch: object) -> list[int | None]:
-        return [7] * len(batch.temperature)  # type: ignore[attr-defined]
+    def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> Samples:
+        return Samples([7] * len(batch.positions), [])
 
 
 @dataclass
@@ -89,7 +92,8 @@ class HostRig:
                 temperature=0.7 if is_random else 0.0,
                 top_p=0.9 if is_random else 1.0,
             )
-            prompt, idx = next(self._prompts), self.num_added
+            idx = self.num_added
+            prompt = next(self._prompts)[: PROMPT_LEN - idx % PAGE_SIZE]
             self.scheduler.add(Req(idx, prompt, [], sampling, 0, idx, STOP_CHECK))
             self.num_added += 1
 
@@ -156,6 +160,7 @@ def measure_queue(num_waiting: int) -> tuple[float, float]:
 def run(steps: Annotated[int, cyclopts.Parameter(help="Steps of each measurement.")] = 200) -> None:
     """Prints the tables."""
     torch.set_num_threads(1)
+    settle_garbage()
     print(f"{'ms a step':34} schedule    build  process     load    total      p99")
     for num_rows, num_waiting, has_slots in (
         (1, 0, False),

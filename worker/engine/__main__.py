@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import signal
 import socket
 import sys
 import traceback
 
 from shared.errors import ConfigError
+from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
 from worker.engine_messages import EngineFailed, EngineLoading
@@ -47,8 +47,7 @@ def _run(config: EngineConfig, channel: EngineChannel) -> None:
         from worker.engine.engine_loader import EngineLoader
 
         engine = EngineLoader(config, channel).load()
-        gc.collect()
-        gc.freeze()  # all of this is for ever: no collection needs to look at it again
+        settle_garbage()
         engine.run()
 
 

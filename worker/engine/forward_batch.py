@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
-from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 
 
 class ForwardMode(enum.Enum):
@@ -44,35 +46,46 @@ class ForwardBatch:
     ) -> Self:
         """`last_token_ids` [num_rows of the pool]: chosen last, for those that await them."""
         entries = batch.entries
-        query_lens = [entry.num_tokens for entry in entries]
-        seq_lens = [entry.end for entry in entries]
-        input_ids = np.concatenate([np.asarray(entry.input_ids) for entry in entries])
-        positions = np.concatenate([np.arange(entry.start, entry.end) for entry in entries])
+        starts = np.array([entry.start for entry in entries])
+        ends = np.array([entry.end for entry in entries])
+        num_samples = np.array([entry.num_samples for entry in entries])
+        query_lens = ends - starts
         rows = np.array([entry.req.row for entry in entries])
-        max_pages = -(-max(seq_lens) // page_size)
+        max_pages = -(-int(ends.max()) // page_size)
         page_table = req_to_token.page_table[rows, :max_pages].astype(np.int64)
-        row_of_token = np.repeat(np.arange(len(entries)), query_lens)
-        pages = page_table[row_of_token, positions // page_size]
-        ends = np.cumsum(query_lens)
+        token_ends = query_lens.cumsum()
+        positions = _ranges(ends, query_lens, token_ends)
+        row_of_token = np.arange(len(entries)).repeat(query_lens)
+        pages, offsets = np.divmod(positions, page_size)
+        input_ids = _input_ids(entries)
         awaiting = [idx for idx, entry in enumerate(entries) if entry.has_awaited_input]
-        input_ids = input_ids.astype(np.int64)
-        input_ids[ends[awaiting] - 1] = last_token_ids[rows[awaiting]]
+        input_ids[token_ends[awaiting] - 1] = last_token_ids[rows[awaiting]]
         return cls(
-            forward_mode=ForwardMode.DECODE if max(query_lens) == 1 else ForwardMode.EXTEND,
+            forward_mode=ForwardMode.DECODE if query_lens.max() == 1 else ForwardMode.EXTEND,
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
-            out_loc=torch.from_numpy(pages * page_size + positions % page_size),
-            query_lens=query_lens,
-            seq_lens=seq_lens,
+            out_loc=torch.from_numpy(page_table[row_of_token, pages] * page_size + offsets),
+            query_lens=query_lens.tolist(),
+            seq_lens=ends.tolist(),
             page_table=torch.from_numpy(page_table),
-            sample_idx=torch.from_numpy(
-                np.array(
-                    [
-                        idx
-                        for end, entry in zip(ends, entries, strict=True)
-                        for idx in range(end - entry.num_samples, end)
-                    ],
-                    np.int64,
-                )
-            ),
+            sample_idx=torch.from_numpy(_ranges(token_ends, num_samples, num_samples.cumsum())),
         )
+
+
+def _input_ids(entries: Sequence[ScheduledReq]) -> npt.NDArray[np.int64]:
+    token_ids = array.array("I")
+    for entry in entries:
+        if entry.end - entry.start == 1 and not entry.has_awaited_input:
+            token_ids.append(entry.req.token_ids[entry.start])
+        else:
+            token_ids.extend(entry.input_ids)
+    return np.array(token_ids, np.int64)
+
+
+def _ranges(
+    ends: npt.NDArray[np.int64], lens: npt.NDArray[np.int64], out_ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """[ends[i] - lens[i], ends[i]) for each i, one behind the other; `out_ends` sums up `lens`."""
+    shifts = (ends - out_ends).repeat(lens)
+    shifts += np.arange(len(shifts))
+    return shifts

@@ -81,6 +81,8 @@ class ModelRunner:
     ) -> dict[int, bytes | SampleError]:
         """Of the prompt chunks of those that want them, by run id."""
         records: dict[int, bytes | SampleError] = {}
+        if all(entry.req.num_prompt_top is None for entry in batch.entries):
+            return records
         start = 0
         for entry in batch.entries:
             if entry.req.num_prompt_top is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req
@@ -47,7 +47,7 @@ class PrefillAdder:
         """Gives a waiting request its row and its first chunk, if it may join now."""
         assert self.is_open
         if self._num_reserved_pages is None:
-            self._num_reserved_pages = sum(map(self._num_pages_to_come, self._running))
+            self._num_reserved_pages = self._num_pages_to_come(self._running)
         match = self._ledger.match(req)
         num_pages = -(-(req.num_tokens + 1) // self._ledger.page_size) - len(match.pages)
         num_available = self._ledger.num_available_beside(match)
@@ -56,10 +56,15 @@ class PrefillAdder:
             return False
         self._ledger.attach(req, match)
         self.add_chunk(req)
-        self._num_reserved_pages += self._num_pages_to_come(req)
+        self._num_reserved_pages += self._num_pages_to_come([req])
         return True
 
-    def _num_pages_to_come(self, req: Req) -> int:
-        remaining = min(req.sampling.max_tokens - req.num_output_tokens, MAX_RESERVED_TOKENS)
-        future_len = req.num_tokens + int(remaining * self._reserve_ratio)
-        return self._ledger.num_pages_short(req, future_len)
+    def _num_pages_to_come(self, reqs: Iterable[Req]) -> int:
+        num_pages = 0
+        for req in reqs:
+            num_tokens = len(req.token_ids)
+            remaining = min(req.max_num_tokens - num_tokens, MAX_RESERVED_TOKENS)
+            num_short = num_tokens + int(remaining * self._reserve_ratio) - req.num_slots
+            if num_short > 0:
+                num_pages += -(-num_short // self._ledger.page_size)
+        return num_pages

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
+from worker.engine.sampling.draw_params import pack_draw_params
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
 
@@ -65,6 +66,7 @@ class Req:
         self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
         self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
         self.logit_rules = LogitRules.maybe_of(sampling)
+        self.packed_draw_params = pack_draw_params(sampling)
         # Alternatives to each prompt token; None: no prompt logprobs are (or any more) to be made.
         # A request that comes with output has them in the log.
         self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
@@ -74,6 +76,9 @@ class Req:
             sampling.repetition_penalty != 1.0
             or sampling.frequency_penalty != 0.0
             or sampling.presence_penalty != 0.0
+        )
+        self.may_change_logits = (
+            self.logit_rules is not None or sampling.min_tokens > 0 or self.has_penalties
         )
         # What it may choose depends on its last tokens: the host must have them before.
         self.needs_known_tokens = (
@@ -91,6 +96,7 @@ class Req:
         # Of the KV ledger:
         self.row = -1
         self.num_pages = 0
+        self.num_slots = 0  # tokens that these pages hold
         self.num_cached_pages = 0
         self.num_computed = 0
         self.lock_node: RadixNode | None = None
@@ -157,6 +163,12 @@ class Req:
     def finish_by_tokens(self) -> Finish | None:
         """Whether the tokens so far end it; not before its prompt logprobs are made."""
         if self.pooling is not None or self.num_prompt_top is not None:
+            return None
+        if (
+            self.token_ids[-1] not in self.stop_token_ids
+            and len(self.token_ids) < self.max_num_tokens
+            and self.matcher is None
+        ):
             return None
         ending = self._stop_check.finish_of(
             self.sampling,

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import msgspec
+
 from worker.engine.req import Req
 from worker.engine.sampling.sample_point import SamplePoint
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledReq:
+class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
     """Tokens [start, end) of one request go through the model.
 
     The last `num_samples` of them are each asked for the token that follows: none within a
     prompt, one at the end of what is known, one more for each draft; never one of an embedding.
+    A struct is made five times as fast as a frozen dataclass, and each step has one a request.
     """
 
     req: Req
@@ -32,6 +34,12 @@ class ScheduledReq:
         has_sample = end == req.planned_len and req.pooling is None
         has_awaited_input = end > req.num_tokens
         return cls(req, req.num_scheduled, end, int(has_sample), (), has_awaited_input)
+
+    @classmethod
+    def next_of(cls, req: Req) -> Self:
+        """Of a request that decodes: its last token, known or awaited."""
+        start, num_awaited = req.num_computed + req.num_in_flight, req.num_awaited
+        return cls(req, start, len(req.token_ids) + num_awaited, 1, (), num_awaited > 0)
 
     @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
@@ -85,9 +93,15 @@ class ScheduleBatch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(entry.num_tokens for entry in self.entries)
+        return sum(entry.end - entry.start for entry in self.entries)
 
     @property
     def sample_points(self) -> list[SamplePoint]:
         """Of all entries, in their order."""
-        return [point for entry in self.entries for point in entry.sample_points]
+        points: list[SamplePoint] = []
+        for entry in self.entries:
+            if entry.num_samples == 1:
+                points.append(SamplePoint(entry.req, entry.end))
+            else:
+                points += entry.sample_points
+        return points

@@ -51,6 +51,8 @@ class Scheduler:
         self._admission_order = AdmissionOrder(policy, aging_s, ledger)
         self._pending_prefixes = PendingPrefixes(ledger)
         self._running: list[Req] = []  # in order of admission
+        # Of these, by run_id: some of their tokens are in no step yet. All others decode.
+        self._prefilling: dict[int, Req] = {}
         # Ended, but a step in flight uses their pages; whether these are worth keeping then.
         self._leaving: dict[Req, bool] = {}
         self._num_in_flight = 0  # steps
@@ -97,7 +99,7 @@ class Scheduler:
             return None
         while True:
             entries = self._plan_decodes(token_budget)
-            num_left = token_budget - sum(entry.num_tokens for entry in entries)
+            num_left = token_budget - sum(entry.end - entry.start for entry in entries)
             adder = PrefillAdder(self._ledger, self._running, num_left, self._reserve_ratio.value)
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
             entries += adder.entries
@@ -115,13 +117,20 @@ class Scheduler:
         outputs: list[RunOutput] = []
         records = result.logprobs or itertools.repeat(b"")
         samples = zip(result.token_ids, records, strict=False)
+        has_pending_prefixes = self._pending_prefixes.has_any
         for entry in batch.entries:
             req = entry.req
             entry_samples = list(itertools.islice(samples, entry.num_samples))
-            req.num_in_flight -= entry.num_tokens
+            req.num_in_flight -= entry.end - entry.start
             req.num_awaited -= entry.num_samples > 0
-            if req in self._leaving:
+            if self._leaving and req in self._leaving:
                 self._maybe_release(req)
+                continue
+            if has_pending_prefixes and entry.num_samples:
+                self._pending_prefixes.discard(req)
+            if entry.num_samples == 1 == entry.end - entry.start and req.num_prompt_top is None:
+                req.num_computed = entry.end
+                outputs.append(self._take_sample(req, *entry_samples[0]))
                 continue
             req.num_computed = entry.end - len(entry.draft_ids)
             error = self._take_prompt_logprobs(entry, result)
@@ -129,7 +138,6 @@ class Scheduler:
                 outputs.append(RunOutput(req.run_id, [], self._fail(req, error)))
                 continue
             if entry_samples:
-                self._pending_prefixes.discard(req)
                 outputs.append(self._take_samples(entry, entry_samples))
             elif entry.gives_embedding:
                 outputs.append(self._take_embedding(req, result.embeddings[req.run_id]))
@@ -148,7 +156,7 @@ class Scheduler:
 
     def load(self) -> EngineLoad:
         ledger = self._ledger
-        num_prefill_tokens = sum(req.num_uncomputed for req in self._running if not req.is_decoding)
+        num_prefill_tokens = sum(req.num_uncomputed for req in self._prefilling.values())
         return EngineLoad(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
@@ -167,6 +175,11 @@ class Scheduler:
         """Raises RuntimeError when the books do not agree."""
         if len(self._reqs) != len(self._waiting) + len(self._running):
             raise RuntimeError("a request is neither waiting nor running, or both")
+        if any(
+            not (req.run_id in self._prefilling or req.is_decoding or req.num_in_flight)
+            for req in self._running
+        ):
+            raise RuntimeError("a request decodes before its prefill is over")
         self._waiting.check_integrity()
         self._ledger.check_integrity([*self._running, *self._leaving])
         if any(req.num_in_flight < 1 for req in self._leaving):
@@ -218,19 +231,24 @@ class Scheduler:
         return True
 
     def _num_pages_to_decode(self) -> int:
+        """One for each whose next token begins a page."""
         return sum(
-            self._ledger.num_pages_short(req, req.planned_len)
+            1
             for req in self._running
-            if req.is_decoding and not req.is_ending
+            if len(req.token_ids) + req.num_awaited > req.num_slots and self._can_decode(req)
         )
 
+    def _can_decode(self, req: Req) -> bool:
+        return req.run_id not in self._prefilling and req.is_decoding and not req.is_ending
+
     def _plan_decodes(self, token_budget: int) -> list[ScheduledReq]:
-        reqs = [req for req in self._running if req.is_decoding and not req.is_ending]
+        reqs = [req for req in self._running if self._can_decode(req)]
         for req in reqs:
-            self._ledger.extend(req, req.planned_len)
+            if len(req.token_ids) + req.num_awaited > req.num_slots:
+                self._ledger.extend(req, req.planned_len)
         if self._drafter is not None:
             return self._plan_drafts(self._drafter, reqs, token_budget)
-        return [ScheduledReq.up_to(req, req.planned_len) for req in reqs]
+        return [ScheduledReq.next_of(req) for req in reqs]
 
     def _plan_drafts(
         self, drafter: NgramDrafter, reqs: list[Req], token_budget: int
@@ -251,14 +269,18 @@ class Scheduler:
     def _book(self, entries: list[ScheduledReq]) -> ScheduleBatch:
         """The step counts as launched."""
         for entry in entries:
-            entry.req.num_in_flight += entry.num_tokens
-            entry.req.num_awaited += entry.num_samples > 0
+            req = entry.req
+            req.num_in_flight += entry.end - entry.start
+            if entry.num_samples:
+                req.num_awaited += 1
+                if self._prefilling:
+                    self._prefilling.pop(req.run_id, None)
         self._num_in_flight += 1
         return ScheduleBatch(entries, self._ledger.take_fresh_pages())
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
-        for req in self._running:
-            if not req.is_decoding and adder.token_budget > 0:
+        for req in self._prefilling.values():
+            if adder.token_budget > 0:
                 adder.add_chunk(req)
         while may_admit and adder.is_open and self._admit_from_window(adder):
             pass
@@ -275,19 +297,28 @@ class Scheduler:
             if not adder.is_open or not adder.try_admit(req):
                 return False
             self._waiting.remove(req)
-            self._pending_prefixes.add(req)
-            req.status = ReqStatus.RUNNING
-            self._running.append(req)
+            self._begin(req)
             has_admitted = True
         return has_admitted
+
+    def _begin(self, req: Req) -> None:
+        req.status = ReqStatus.RUNNING
+        self._running.append(req)
+        self._prefilling[req.run_id] = req
+        self._pending_prefixes.add(req)
+
+    def _leave(self, req: Req) -> None:
+        """It is not in the running batch any more."""
+        self._running.remove(req)
+        self._prefilling.pop(req.run_id, None)
+        self._pending_prefixes.discard(req)
 
     def _victim(self) -> Req:
         return max(self._running, key=lambda req: req.retraction_rank)
 
     def _retract(self, req: Req) -> None:
         self._ledger.release(req)
-        self._pending_prefixes.discard(req)
-        self._running.remove(req)
+        self._leave(req)
         req.status = ReqStatus.WAITING
         self._waiting.push(req)
         self._num_preemptions += 1
@@ -303,6 +334,17 @@ class Scheduler:
             return records
         req.add_prompt_logprobs(entry.start, records)
         return None
+
+    def _take_sample(self, req: Req, token_id: int | SampleError, logprobs: bytes) -> RunOutput:
+        """The usual case of `_take_samples`."""
+        if isinstance(token_id, SampleError):
+            return RunOutput(req.run_id, [], self._fail(req, token_id))
+        req.append(token_id)
+        ending = req.finish_by_tokens()
+        if ending is not None:
+            self._end(req)
+            ending = _with_cached_tokens(ending, req)
+        return RunOutput(req.run_id, [token_id], ending, logprobs)
 
     def _take_samples(
         self, entry: ScheduledReq, samples: Sequence[tuple[int | SampleError, bytes]]
@@ -360,8 +402,7 @@ class Scheduler:
     def _end(self, req: Req, *, keep: bool = True) -> None:
         """No step has it from now on; what it holds is free when none in flight uses it."""
         if req.status is ReqStatus.RUNNING:
-            self._pending_prefixes.discard(req)
-            self._running.remove(req)
+            self._leave(req)
         req.status = ReqStatus.FINISHED
         del self._reqs[req.run_id]
         if self._drafter is not None:

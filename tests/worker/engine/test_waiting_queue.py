@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.protocol import SamplingParams
@@ -30,6 +30,7 @@ def test_the_order_is_by_priority_and_age_beyond_the_window() -> None:
     assert [pop(queue) for _ in range(num_reqs)] == list(range(num_reqs - 1, -1, -1))
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

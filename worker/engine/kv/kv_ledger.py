@@ -87,7 +87,7 @@ class KVLedger:
         req.last_match = None
         req.lock_node = match.node
         req.num_pages = req.num_cached_pages = len(match.pages)
-        req.num_computed = len(match.pages) * self.page_size
+        req.num_computed = req.num_slots = len(match.pages) * self.page_size
         self.req_to_token.write_pages(req.row, 0, match.pages)
         if req.num_cached_tokens is None:
             req.num_cached_tokens = min(req.num_computed, req.num_prompt_tokens)
@@ -96,15 +96,16 @@ class KVLedger:
 
     def extend(self, req: Req, num_tokens: int) -> None:
         """Pages for its first `num_tokens` tokens: they must be available."""
-        num_short = self.num_pages_short(req, num_tokens)
-        if num_short == 0:
+        if num_tokens <= req.num_slots:
             return
+        num_short = self.num_pages_short(req, num_tokens)
         num_missing = num_short - self.allocator.num_free
         if num_missing > 0:
             self.allocator.free(self.cache.evict(num_missing))
         pages = self.allocator.allocate(num_short)
         self.req_to_token.write_pages(req.row, req.num_pages, pages)
         req.num_pages += num_short
+        req.num_slots = req.num_pages * self.page_size
         self._fresh_pages += pages
 
     def take_fresh_pages(self) -> list[int]:
@@ -153,7 +154,7 @@ class KVLedger:
         self.req_to_token.free(req.row)
         req.row = -1
         req.lock_node = None
-        req.num_pages = req.num_cached_pages = req.num_computed = 0
+        req.num_pages = req.num_cached_pages = req.num_computed = req.num_slots = 0
 
     def flush(self) -> None:
         """Empties the cache, but for what running requests hold."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Self
+
+import msgspec
 
 from worker.engine.req import Req
 
 
-class SamplePoint(NamedTuple):
+class SamplePoint(msgspec.Struct, frozen=True, gc=False):
     """One row of logits: what comes at `position` of a request.
 
     Behind the tokens that the request has come `draft_ids`: guesses that count, for penalties and

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,10 @@ import torch
 from worker.engine.grammar.grammar_masks import GrammarMasks, grammar_masks
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.req import Req
+from worker.engine.sampling.draw_params import unpack_draw_params
 from worker.engine.sampling.sample_point import SamplePoint
+
+_RowPoint: TypeAlias = tuple[int, SamplePoint]  # a row of logits, and what is asked for there
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +78,27 @@ class SamplingBatch:
         grammars: GrammarBackend | None = None,
     ) -> SamplingBatch:
         """`grammars` made the matchers of those requests that have one."""
-        params = [point.req.sampling for point in points]
+        reqs = [point.req for point in points]
+        params = unpack_draw_params([req.packed_draw_params for req in reqs])
+        changed = [(row, point) for row, point in enumerate(points) if point.req.may_change_logits]
         return cls(
-            temperature=np.array([each.temperature for each in params], np.float32),
-            top_k=np.array([each.top_k for each in params], np.int64),
-            top_p=np.array([each.top_p for each in params], np.float32),
-            min_p=np.array([each.min_p for each in params], np.float32),
-            seeds=[each.seed for each in params],
+            temperature=params["temperature"],
+            top_k=params["top_k"],
+            top_p=params["top_p"],
+            min_p=params["min_p"],
+            seeds=[req.sampling.seed for req in reqs],
             positions=[point.position for point in points],
-            bias=_bias(points, vocab_size),
-            allowed=_allowed(points, vocab_size),
-            banned=_banned(points, vocab_size),
+            bias=_bias(changed, vocab_size),
+            allowed=_allowed(changed, vocab_size),
+            banned=_banned(changed, vocab_size),
             grammar_masks=None if grammars is None else grammar_masks(points, grammars, vocab_size),
-            penalties=_penalties(points, vocab_size),
-            num_top_logprobs=[each.logprobs for each in params],
+            penalties=_penalties(changed, vocab_size),
+            num_top_logprobs=[req.sampling.logprobs for req in reqs],
         )
 
 
-def _penalties(points: Sequence[SamplePoint], vocab_size: int) -> Penalties | None:
-    parts = [
-        _penalised(row, point, vocab_size)
-        for row, point in enumerate(points)
-        if point.req.has_penalties
-    ]
+def _penalties(points: Iterable[_RowPoint], vocab_size: int) -> Penalties | None:
+    parts = [_penalised(row, point, vocab_size) for row, point in points if point.req.has_penalties]
     if not parts:
         return None
     rows, token_ids, repetition, subtracted = (
@@ -144,11 +146,11 @@ def _prompt_ids(req: Req) -> npt.NDArray[np.int64]:
 
 
 def _banned(
-    points: Sequence[SamplePoint], vocab_size: int
+    points: Iterable[_RowPoint], vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     pairs = [
         (row, token_id)
-        for row, point in enumerate(points)
+        for row, point in points
         for token_id in _banned_ids(point)
         if token_id < vocab_size
     ]
@@ -171,10 +173,10 @@ def _banned_ids(point: SamplePoint) -> Iterator[int]:
         yield from rules.banned_ids(point.output_tail(rules.max_prefix_len))
 
 
-def _bias(points: Sequence[SamplePoint], vocab_size: int) -> TokenBias | None:
+def _bias(points: Iterable[_RowPoint], vocab_size: int) -> TokenBias | None:
     parts = [
         (np.full(len(rules.bias_ids), row, np.int64), rules.bias_ids, rules.bias_values)
-        for row, point in enumerate(points)
+        for row, point in points
         if (rules := point.req.logit_rules) is not None
     ]
     if not parts:
@@ -185,9 +187,9 @@ def _bias(points: Sequence[SamplePoint], vocab_size: int) -> TokenBias | None:
     return TokenBias(torch.from_numpy(rows), torch.from_numpy(token_ids), torch.from_numpy(values))
 
 
-def _allowed(points: Sequence[SamplePoint], vocab_size: int) -> list[tuple[int, torch.Tensor]]:
+def _allowed(points: Iterable[_RowPoint], vocab_size: int) -> list[tuple[int, torch.Tensor]]:
     return [
         (row, torch.from_numpy(rules.allowed_ids[rules.allowed_ids < vocab_size]))
-        for row, point in enumerate(points)
+        for row, point in points
         if (rules := point.req.logit_rules) is not None and len(rules.allowed_ids)
     ]
