@@ -31,7 +31,8 @@ class Client:
             async for chunk in client.stream("Once upon a time"):
                 print(chunk, end="")
 
-    Parameters of a request are those of the HTTP API: `max_tokens`, `temperature`, `stop`, ...
+    Parameters of a request are those of the HTTP API: `max_tokens`, `temperature`, `stop`,
+    `json_schema`, `response_format`, ...
     `prompt` and `input_ids` go through /generate, `messages` through /v1/chat/completions,
     `embed` through /v1/embeddings.
     """

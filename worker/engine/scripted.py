@@ -165,7 +165,7 @@ class ScriptedEngine:
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
             hash_key=(sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
-        finish = _refused_pooling(command) or self._refusal(run)
+        finish = _refused_feature(command) or self._refusal(run)
         if finish is None and not run.output_ids:
             prompt_ids = unpack_token_ids(command.prompt_ids)
             run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
@@ -268,7 +268,8 @@ class ScriptedEngine:
         )
 
 
-def _refused_pooling(command: AddRequest) -> Finish | None:
-    if command.pooling is None:
+def _refused_feature(command: AddRequest) -> Finish | None:
+    wanted = "embeddings" if command.pooling is not None else "structured output"
+    if command.pooling is None and command.sampling.grammar is None:
         return None
-    return Finish(FinishReason.ERROR, message="the scripted engine makes no embeddings")
+    return Finish(FinishReason.ERROR, message=f"the scripted engine makes no {wanted}")

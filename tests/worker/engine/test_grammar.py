@@ -318,3 +318,11 @@ def test_a_grammar_is_compiled_once(json_llama: Path) -> None:
     rig.run(*(add(i, PERSON_GRAMMAR, **SEEDED) for i in (2, 3)))
     assert backend.num_compiled == 1
     assert rig.channel.tokens()[2] == rig.channel.tokens()[1]
+
+
+def test_drafts_are_left_out(json_llama: Path) -> None:
+    repeated = grammar(GrammarKind.REGEX, '("name": "Ada", ){6}end')
+    plain = Rig(json_llama).run(add(1, repeated, **SEEDED))
+    rig = Rig(json_llama, speculate="ngram")
+    assert rig.run(add(1, repeated, **SEEDED)) == plain
+    assert rig.channel.steps[-1].load.num_drafted == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import ConfigError
-from shared.protocol import Finish, FinishReason
+from shared.protocol import Finish, FinishReason, Grammar, GrammarKind
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
 from worker.engine.scripted import ScriptedEngine
@@ -138,3 +138,10 @@ def test_an_empty_range_of_ids_is_a_configuration_error() -> None:
     config = EngineConfig(scripted=True, scripted_token_low=5, scripted_token_high=5)
     with pytest.raises(ConfigError, match=r"\[5, 5\)"):
         ScriptedEngine(config, FakeChannel())
+
+
+def test_what_a_script_cannot_do_is_refused() -> None:
+    grammar = Grammar(GrammarKind.REGEX, "a", "test")
+    channel = run_scripted(make_add(1, [1], grammar=grammar))
+    assert channel.finishes()[1].reason is FinishReason.ERROR
+    assert "structured output" in str(channel.finishes()[1].message)
