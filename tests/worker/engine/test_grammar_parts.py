@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from shared.protocol import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, VOCAB_SIZE, encode, save_json_llama
@@ -83,3 +85,21 @@ def test_the_end_is_among_the_tokens_exactly_when_it_may_come(folder: Path) -> N
     assert matcher.is_terminated
     assert not matcher.accept(encode("c")[0])
     assert matcher.error
+
+
+def test_states_that_many_outputs_have_met_do_not_add_up() -> None:
+    """Alone each output meets some hundred states; together they would be beyond the limit."""
+    tokenizer, limits = LLTokenizer("byte"), LLParserLimits(max_lexer_states=300)
+    source = LLMatcher.grammar_from_regex("(a|b)*a(a|b){12}c")
+    compiled = LLGuidanceGrammar(lambda: LLMatcher(tokenizer, source, limits=limits, log_level=0))
+    letters = [tokenizer.tokenize_str(letter)[0] for letter in "ab"]
+    num_failed = 0
+    for seed in range(40):
+        matcher, draws = compiled.matcher(), random.Random(seed)
+        matcher.inner.compute_bitmask()
+        assert not matcher.error
+        for _ in range(60):
+            matcher.inner.compute_bitmask()
+            matcher.accept(draws.choice(letters))
+        num_failed += bool(matcher.error)
+    assert num_failed < 20  # those that were under way when the limit was reached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -15,6 +15,7 @@ from shared.tokenizer_bundle import TokenizerBundle
 from worker.engine.grammar.grammar_matcher import Bitmask, GrammarMatcher
 
 MAX_ERROR_CHARS = 300
+MAX_SHARING_OUTPUTS = 256
 MIN_PARALLEL_ROWS = 8  # fewer masks are filled before a pool of threads has woken up
 
 
@@ -37,13 +38,29 @@ class LLGuidanceMatcher:
 
 
 class LLGuidanceGrammar:
-    """A compiled grammar. Its matchers share the lexer states that any of them has met."""
+    """A compiled grammar. Its matchers share the lexer states that any of them has met.
 
-    def __init__(self, prototype: LLMatcher) -> None:
-        self._prototype = prototype
+    Shared states are met once, and counted together against the limit of one grammar: before they
+    reach it, later outputs begin with a new compilation.
+    """
+
+    def __init__(self, compile_anew: Callable[[], LLMatcher]) -> None:
+        self._compile_anew = compile_anew
+        self._prototype = compile_anew()
+        self._num_outputs = 0
+        self._lock = threading.Lock()
 
     def matcher(self) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self._prototype.deep_copy())
+        """Called in threads."""
+        with self._lock:
+            self._num_outputs += 1
+            matcher = self._prototype.deep_copy()
+            matcher.compute_bitmask()
+            if self._num_outputs > MAX_SHARING_OUTPUTS or matcher.is_error():
+                self._prototype = self._compile_anew()
+                self._num_outputs = 1
+                matcher = self._prototype.deep_copy()
+            return LLGuidanceMatcher(matcher)
 
 
 class LLGuidanceBackend:
@@ -61,13 +78,16 @@ class LLGuidanceBackend:
 
     def compile(self, grammar: Grammar) -> LLGuidanceGrammar:
         """Raises GrammarError."""
-        prototype = LLMatcher(
-            self._loaded_tokenizer(), grammar_source(grammar), limits=parser_limits(), log_level=0
-        )
-        if prototype.is_error():
-            raise GrammarError(error_of(prototype))
-        prototype.compute_bitmask()  # the slowest mask is the first
-        return LLGuidanceGrammar(prototype)
+        tokenizer, source = self._loaded_tokenizer(), grammar_source(grammar)
+
+        def compile_anew() -> LLMatcher:
+            prototype = LLMatcher(tokenizer, source, limits=parser_limits(), log_level=0)
+            if prototype.is_error():
+                raise GrammarError(error_of(prototype))
+            prototype.compute_bitmask()  # the slowest mask is the first
+            return prototype
+
+        return LLGuidanceGrammar(compile_anew)
 
     def fill_masks(self, matchers: Sequence[GrammarMatcher], bitmask: Bitmask) -> None:
         """Row i for matcher i. A matcher with an error gets the end-of-turn tokens alone."""
