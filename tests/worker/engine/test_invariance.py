@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from shared.logprobs import record_bytes
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine_messages import AddRequest
@@ -15,6 +16,25 @@ from worker.engine_messages import AddRequest
 PROMPT = random_prompt(37, seed=1)
 MAX_TOKENS = 100
 SEEDED = {"temperature": 1.0, "seed": 2**63 + 5}
+
+
+# Every control at once: a token that depended on anything but prompt, seed and output would show.
+CONTROLLED: dict[str, Any] = {
+    "temperature": 1.1,
+    "seed": 99,
+    "top_k": 60,
+    "top_p": 0.95,
+    "min_p": 0.001,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.3,
+    "repetition_penalty": 1.1,
+    "min_tokens": 30,
+    "logit_bias": tuple((token_id, 3.0) for token_id in range(50, 70)),
+    "allowed_token_ids": tuple(range(20, 280)),
+    "bad_words": ((55,), (60, 61), (100, 101)),
+    "logprobs": 3,
+    "prompt_logprobs": 1,
+}
 
 
 def subject(output: list[int] | None = None, **sampling: Any) -> AddRequest:
@@ -42,6 +62,51 @@ def alone(tiny_llama: Path) -> Rig:
     rig = Rig(tiny_llama)
     rig.run(subject())
     return rig
+
+
+def records_of(rig: Rig) -> tuple[bytes, bytes]:
+    """Logprobs of the subject's output and prompt."""
+    outputs = [each for step in rig.channel.steps for each in step.outputs if each.run_id == 1]
+    return (
+        b"".join(each.logprobs for each in outputs),
+        b"".join(each.prompt_logprobs for each in outputs),
+    )
+
+
+@pytest.fixture(scope="module")
+def controlled(tiny_llama: Path) -> Rig:
+    rig = Rig(tiny_llama)
+    output = rig.run(subject(**CONTROLLED))[1]
+    assert 55 not in output
+    assert set(output) <= set(range(20, 280))
+    assert len({*output}) > 20
+    return rig
+
+
+@pytest.mark.parametrize("num_kv_tokens", [4096, 400], ids=["company", "retracted"])
+def test_every_control_in_company(tiny_llama: Path, controlled: Rig, num_kv_tokens: int) -> None:
+    rig = Rig(tiny_llama, num_kv_tokens=num_kv_tokens, max_step_tokens=48)
+    others = company()
+    others += [
+        make_add(run_id, random_prompt(20 + run_id, run_id), max_tokens=40, **CONTROLLED)
+        for run_id in (20, 21)
+    ]
+    tokens = rig.run(*others[:5], subject(**CONTROLLED), *others[5:])
+    assert (rig.channel.steps[-1].load.num_preemptions > 0) == (num_kv_tokens == 400)
+    assert tokens[1] == controlled.channel.tokens()[1]
+    assert records_of(rig) == records_of(controlled)
+
+
+def test_every_control_resumed(tiny_llama: Path, controlled: Rig) -> None:
+    output = controlled.channel.tokens()[1]
+    logprobs, _ = records_of(controlled)
+    for num_made in (1, 40, 99):
+        rig = Rig(tiny_llama, max_step_tokens=32)
+        rest = rig.run(subject(output[:num_made], **CONTROLLED))[1]
+        assert output[:num_made] + rest == output
+        rest_logprobs, prompt_logprobs = records_of(rig)
+        assert rest_logprobs == logprobs[num_made * record_bytes(3) :]
+        assert prompt_logprobs == b""
 
 
 @pytest.mark.parametrize("sampling", [{}, SEEDED], ids=["greedy", "seeded"])
