@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu lint typecheck format bench bench-plane bench-engine bench-host wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test              all tests that need no GPU (ARGS='-k name' for some)"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
+	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
@@ -46,6 +47,10 @@ test: $(STAMP)
 
 test-integration: $(STAMP)
 	$(BIN)/python -m pytest -m "integration and not gpu" $(ARGS)
+
+test-deep: $(STAMP)
+	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
+		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams
+from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
     DelayedRunner,
@@ -25,9 +26,13 @@ from tests.worker.engine.fake_runner import (
     looping_token,
     next_token,
 )
+from tests.worker.engine.test_kv_model import cached_prefixes
+from worker.engine.admission_order import SchedulePolicy
 from worker.engine.speculation.ngram_drafter import NgramDrafter
 
 MAX_CONTEXT_LEN = 40
+
+num_steps_done = 0
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -42,6 +47,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.aborted: dict[int, int] = {}  # with the tokens put out until then
         self.eos_token_ids: tuple[int, ...] = ()
         self.pooled: dict[int, PoolingKind] = {}
+        self.namespaces: dict[int, bytes] = {}
 
     @initialize(
         num_pages=st.integers(3, 24),
@@ -52,6 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         speculates=st.booleans(),
         overlap_depth=st.integers(0, 1),
         eos_token_ids=st.sampled_from([(), (3,)]),
+        policy=st.sampled_from(["fcfs", "lpm"]),
     )
     def start(
         self,
@@ -63,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         speculates: bool,
         overlap_depth: int,
         eos_token_ids: tuple[int, ...],
+        policy: SchedulePolicy,
     ) -> None:
         self.stage = Stage(
             num_pages=num_pages,
@@ -74,6 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             drafter=NgramDrafter(4, 1, 2) if speculates else None,
             overlap_depth=overlap_depth,
             eos_token_ids=eos_token_ids,
+            policy=policy,
         )
         self.eos_token_ids = eos_token_ids
 
@@ -83,6 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 16),
         priority=st.integers(0, 2),
         frequency_penalty=st.sampled_from([0.0, 0.0, 0.0, 0.5]),
+        namespace=st.sampled_from([b"", b"", b"a"]),
+        num_choices=st.sampled_from([1, 1, 1, 3]),
     )
     def add(
         self,
@@ -91,20 +102,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens: int,
         priority: int,
         frequency_penalty: float,
+        namespace: bytes,
+        num_choices: int,
     ) -> None:
-        run_id = len(self.prompts)
         output = self._expected_output(prompt, min(num_resumed, max_tokens))
-        self.prompts[run_id] = prompt
-        self.resumed[run_id] = len(output)
-        self.max_tokens[run_id] = max_tokens
-        self.stage.add(
-            run_id,
-            prompt,
-            output,
-            max_tokens=max_tokens,
-            priority=priority,
-            frequency_penalty=frequency_penalty,
-        )
+        for _ in range(num_choices):
+            run_id = len(self.prompts)
+            self.prompts[run_id] = prompt
+            self.resumed[run_id] = len(output)
+            self.max_tokens[run_id] = max_tokens
+            self.namespaces[run_id] = namespace
+            self.stage.add(
+                run_id,
+                prompt,
+                output,
+                max_tokens=max_tokens,
+                priority=priority,
+                frequency_penalty=frequency_penalty,
+                namespace=namespace,
+            )
 
     @rule(
         prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=30),
@@ -115,6 +131,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         run_id = len(self.prompts)
         self.prompts[run_id] = prompt
         self.pooled[run_id] = kind
+        self.namespaces[run_id] = b""
         pooling = PoolingParams(kind)
         self.stage.add(run_id, prompt, max_tokens=0, priority=priority, pooling=pooling)
 
@@ -125,6 +142,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if run_id not in self.stage.finishes:
             self.aborted.setdefault(run_id, len(self.stage.tokens[run_id]))
         self.stage.scheduler.abort(run_id)
+
+    @rule()
+    def flush(self) -> None:
+        self.stage.scheduler.flush_cache()
 
     @rule(num_steps=st.integers(1, 8))
     def step(self, num_steps: int) -> None:
@@ -139,7 +160,47 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self) -> None:
+        global num_steps_done
+        num_steps_done += 1
         self.stage.scheduler.check_integrity()
+
+    @invariant()
+    def every_page_is_in_one_place(self) -> None:
+        """Counted from page tables, tree and free list alone."""
+        ledger, scheduler = self.stage.ledger, self.stage.scheduler
+        holders: dict[int, set[object]] = {page: set() for page in range(ledger.num_pages)}
+        for page, is_free in enumerate(ledger.allocator._is_free):
+            if is_free:
+                holders[page].add("free")
+        paths = {page: path for path, page in cached_prefixes(ledger.cache).items()}
+        for page in ledger._spare_pages:
+            holders[page].add("spare")
+        for page in paths:
+            holders[page].add("cached")
+        for req in (*scheduler._running, *scheduler._leaving):
+            tokens = req.namespace + req.token_ids.tobytes()
+            row = ledger.req_to_token.page_table[req.row].tolist()
+            assert set(row[req.num_pages :]) <= {ledger.allocator.padding_page}
+            for page in row[: req.num_pages]:
+                if page in paths:
+                    assert tokens.startswith(paths[page]), "a page of other tokens"
+                else:
+                    holders[page].add(req.run_id)
+        assert all(len(who) == 1 for who in holders.values()), holders
+
+    def _check_cached_tokens(self, run_id: int, num_cached: int) -> None:
+        """Somebody else of its namespace must have sent or got them."""
+        if num_cached == 0:
+            return
+        assert num_cached % self.stage.ledger.page_size == 0 or num_cached == len(
+            self.prompts[run_id]
+        )
+        assert any(
+            [*self.prompts[other], *self.stage.tokens[other]][:num_cached]
+            == self.prompts[run_id][:num_cached]
+            for other, namespace in self.namespaces.items()
+            if other != run_id and namespace == self.namespaces[run_id]
+        )
 
     @invariant()
     def budget_is_kept(self) -> None:
@@ -170,6 +231,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         finish = self.stage.finishes[run_id]
         assert isinstance(finish, Finish)
+        self._check_cached_tokens(run_id, finish.num_cached_tokens)
         if run_id in self.pooled:
             assert (finish.reason, finish.embedding) == self._expected_embedding(run_id)
             return
@@ -208,9 +270,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(
-    max_examples=120,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestScheduler.settings = stateful_settings(num_examples=120, num_steps=25)
+
+
+@pytest.mark.skipif(not IS_DEEP, reason="make test-deep")
+def test_the_deep_round_was_deep() -> None:
+    print(f"{num_steps_done} steps of the scheduler left its books in order")
+    assert num_steps_done > 100_000
