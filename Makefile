@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
 	@echo "                       bench-engine: the engine without the plane, and its peers)"
 	@echo "make bench-host        what a step costs the host, beside the model"
+	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip"
 
@@ -67,7 +68,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host: $(STAMP)
+bench bench-plane bench-engine bench-host bench-affinity: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 wheel: $(STAMP)
