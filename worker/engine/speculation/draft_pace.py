@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_WAIT = 32  # steps
+FIRST_DRAFTS = 4  # most first guesses are wrong
 
 
 class DraftPace:
@@ -13,7 +14,7 @@ class DraftPace:
 
     def __init__(self, max_drafts: int) -> None:
         self._max_drafts = max_drafts
-        self._num_drafts = max_drafts
+        self._num_drafts = min(max_drafts, FIRST_DRAFTS)
         self._num_waits = 0  # of the last wait
         self._num_waits_left = 0
 

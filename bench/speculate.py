@@ -1,0 +1,186 @@
+"""What --speculate ngram gains where text is copied, and costs elsewhere.
+
+    python -m bench.speculate FOLDER
+
+Engines with and without it take turns in one process, on the same prompts. Prints the decoding
+speed of both, their ratio (median, and the least and largest of the rounds), and the share of the
+guesses that were right. The tokens must be the same; the program fails when they are not.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import cyclopts
+
+from bench.copying_checkpoint import ensure_copying_checkpoint
+from shared.protocol import SamplingParams
+from shared.token_ids import pack_token_ids
+from worker.engine.config import EngineConfig
+from worker.engine.engine_loader import EngineLoader
+from worker.engine_messages import (
+    AddRequest,
+    EngineCommand,
+    EngineEvent,
+    FlushCache,
+    StepOutput,
+)
+
+DEMO = Path(__file__).parents[1] / "deploy/demo_model/checkpoint"
+TEXT_LEN = 160
+NUM_STREAMS = (1, 8)
+WISHES = (
+    "Tell me a story about a fox.", "Tell me a story about a dragon.", "Count from 1 to 20.",
+    "Name three colours.", "Repeat after me: the owl sat on the stone", "What is 7 plus 5?",
+    "Tell me a story about a girl named Mia.", "Who are you?",
+)  # fmt: skip
+
+
+class StepLog:
+    """An `EngineChannel` that gives some commands at once, and keeps what the steps made."""
+
+    def __init__(self) -> None:
+        self.commands: list[EngineCommand] = []
+        self.steps: list[tuple[float, StepOutput]] = []
+
+    def poll(self, timeout_s: float) -> list[EngineCommand]:
+        commands, self.commands = self.commands, []
+        return commands
+
+    def send(self, event: EngineEvent) -> None:
+        if isinstance(event, StepOutput):
+            self.steps.append((time.perf_counter(), event))
+
+
+class Decoding(NamedTuple):
+    """One turn: the tokens of all requests, and how fast they came once prompts were computed."""
+
+    tokens: dict[int, list[int]]
+    tokens_per_s: float
+    num_drafted: int
+    num_accepted: int
+
+
+class BenchEngine:
+    """One engine in this process."""
+
+    def __init__(self, model_path: Path, speculate: str) -> None:
+        config = EngineConfig(
+            model_path=str(model_path), speculate=speculate, num_kv_tokens=8192, max_step_s=10.0
+        )
+        self._log = StepLog()
+        self._engine = EngineLoader(config, self._log).load()
+        self._num_runs = 0
+
+    def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Decoding:
+        first_id = self._num_runs
+        self._num_runs += len(prompts)
+        sampling = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0.0)
+        self._log.steps.clear()
+        self._log.commands = [FlushCache()]
+        self._log.commands += [
+            AddRequest(first_id + idx, pack_token_ids(prompt), b"", sampling)
+            for idx, prompt in enumerate(prompts)
+        ]
+        drafted, accepted = self._num_guesses()
+        self._engine.run(until_idle=True)
+        now_drafted, now_accepted = self._num_guesses()
+        tokens: dict[int, list[int]] = {idx: [] for idx in range(len(prompts))}
+        for _, step in self._log.steps:
+            for output in step.outputs:
+                tokens[output.run_id - first_id] += output.token_ids
+        return Decoding(tokens, self._speed(), now_drafted - drafted, now_accepted - accepted)
+
+    def _num_guesses(self) -> tuple[int, int]:
+        load = self._engine._scheduler.load()
+        return load.num_drafted, load.num_accepted
+
+    def _speed(self) -> float:
+        """Of the steps after the last prompt token."""
+        is_decoding = [step.load.num_waiting_tokens == 0 for _, step in self._log.steps]
+        first = len(is_decoding) - is_decoding[::-1].index(False) if False in is_decoding else 0
+        begin_s = self._log.steps[first][0]
+        later = self._log.steps[first + 1 :]
+        num_tokens = sum(len(output.token_ids) for _, step in later for output in step.outputs)
+        return num_tokens / (later[-1][0] - begin_s)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, and prompts for it."""
+
+    name: str
+    model_path: Path
+    prompts: Callable[[int, int], list[list[int]]]  # number of them, seed
+
+
+def copying_prompts(num_prompts: int, seed: int) -> list[list[int]]:
+    """A text in which no token comes twice, and its beginning once more."""
+    source = random.Random(seed)
+    prompts = []
+    for _ in range(num_prompts):
+        text = source.sample(range(300, 49_000), TEXT_LEN)
+        prompts.append([0, *text, 299, *text[:4]])
+    return prompts
+
+
+def chat_prompts(num_prompts: int, seed: int) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    wishes = [WISHES[(seed + idx) % len(WISHES)] for idx in range(num_prompts)]
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": wish}], add_generation_prompt=True
+        )["input_ids"]
+        for wish in wishes
+    ]
+
+
+def measure(workload: Workload, num_rounds: int) -> None:
+    engines = {name: BenchEngine(workload.model_path, name) for name in ("off", "ngram")}
+    for num_streams in NUM_STREAMS:
+        turns: dict[str, list[Decoding]] = {name: [] for name in engines}
+        for seed in range(num_rounds + 1):  # the first one warms up
+            prompts = workload.prompts(num_streams, seed)
+            order = list(engines) if seed % 2 else list(engines)[::-1]
+            for name in order:
+                turns[name].append(engines[name].run(prompts, TEXT_LEN - 4))
+            assert turns["off"][-1].tokens == turns["ngram"][-1].tokens, "other tokens"
+        off, ngram = (turns[name][1:] for name in ("off", "ngram"))
+        ratios = sorted(b.tokens_per_s / a.tokens_per_s for a, b in zip(off, ngram, strict=True))
+        num_drafted = sum(turn.num_drafted for turn in ngram)
+        num_accepted = sum(turn.num_accepted for turn in ngram)
+        print(
+            f"{workload.name:14} {num_streams:7}"
+            f" {statistics.median(turn.tokens_per_s for turn in off):9.0f}"
+            f" {statistics.median(turn.tokens_per_s for turn in ngram):9.0f}"
+            f" {statistics.median(ratios):6.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f" {num_accepted}/{num_drafted}"
+            f" = {num_accepted / max(1, num_drafted):.2f}",
+            flush=True,
+        )
+
+
+def main(
+    folder: Annotated[Path, cyclopts.Parameter(help="Where the copying model is kept.")],
+    num_rounds: int = 4,
+    workload: Literal["all", "copy", "chat"] = "all",
+) -> None:
+    """Take turns, print a row for each number of streams."""
+    print("workload       streams off tok/s on tok/s  ratio               right guesses")
+    if workload != "chat":
+        ensure_copying_checkpoint(folder)
+        measure(Workload("copy, 135 M", folder, copying_prompts), num_rounds)
+    if workload != "copy":
+        measure(Workload("chat, demo", DEMO, chat_prompts), num_rounds)
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)
