@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from openai import OpenAI
 
 from jetflock import Client
+from jetflock.errors import ApiError
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -141,3 +144,55 @@ async def num_tokens_of(url: str, request_id: str) -> int:
     async with await Client.connect(url) as client:
         result = await asyncio.wait_for((await client.resume(request_id)).result(), 60)
         return len(result.choices[0].token_ids)
+
+
+PET_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 30},
+        "kind": {"enum": ["cat", "dog"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_is_kept_over_http(stack: LocalStack, stream: bool) -> None:
+    openai = OpenAI(base_url=f"http://127.0.0.1:{stack.port}/v1", api_key="none")
+    request: dict[str, Any] = {
+        "model": "jetflock-demo",
+        "messages": [{"role": "user", "content": "Tell me about a cat."}],
+        "seed": 3,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "pet", "strict": True, "schema": PET_SCHEMA},
+        },
+    }
+    if stream:
+        chunks = [
+            chunk.choices[0] for chunk in openai.chat.completions.create(stream=True, **request)
+        ]
+        text = "".join(chunk.delta.content or "" for chunk in chunks)
+        finish_reason = chunks[-1].finish_reason
+    else:
+        choice = openai.chat.completions.create(**request).choices[0]
+        text, finish_reason = choice.message.content or "", choice.finish_reason
+    jsonschema.validate(json.loads(text), PET_SCHEMA)
+    assert finish_reason == "stop"
+
+
+async def test_a_schema_is_kept_over_nats(stack: LocalStack) -> None:
+    async with await Client.connect(stack.nats_url) as client:
+        plain = await client.generate("A cat:", json_schema=PET_SCHEMA, max_tokens=200, seed=5)
+        messages = [{"role": "user", "content": "Tell me about a dog."}]
+        chat = await client.generate(
+            messages=messages, response_format={"type": "json_object"}, seed=6, max_tokens=400
+        )
+        jsonschema.validate(json.loads(plain.text), PET_SCHEMA)
+        if chat.finish_reason == "stop":
+            assert isinstance(json.loads(chat.text), dict)
+        with pytest.raises(ApiError) as caught:
+            await client.generate("A cat:", regex="(a{1000}){1000}")
+        assert caught.value.status == 400
