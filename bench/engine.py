@@ -24,8 +24,9 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -81,7 +82,6 @@ def main(
     ] = None,
 ) -> None:
     """Measure engines on a CPU."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no stopped engine behind
     ensure_checkpoint(model)
     workloads = chosen_workloads(only)
     ours = OURS + HTTP * http
@@ -99,31 +99,35 @@ def main(
         python = Path(sys.executable)
         return RunnerProcess(name, python, our_flags, {}, log_path, may_suspend=not http)
 
+    report = EngineReport(shape, dtype)
     with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
-        with locked(lock):
-            report = EngineReport(shape, dtype, Ceilings.measure(num_threads, dtype))
         engines: list[RunnerProcess] = []
-        for name in names:
-            with locked(lock):
-                engine = stack.enter_context(start(name, Path(logs) / f"{name}.log"))
+        ceilings: list[Ceilings] = []
+
+        def measure_ceilings() -> None:
+            ceilings.append(Ceilings.measure(num_threads, dtype))
+
+        def load(name: str) -> None:
+            engine = stack.enter_context(start(name, Path(logs) / f"{name}.log"))
             engine.suspend()
             engines.append(engine)
             report.versions[name], report.load_s[name] = engine.version, engine.load_s
             print(f"# {name} {engine.version} loaded in {engine.load_s:.1f} s", flush=True)
-        jobs = deque((round_idx, one) for round_idx in range(-1, repeats) for one in workloads)
-        while jobs:
-            with locked(lock):
-                release_at = time.monotonic() + LOCKED_S
-                while jobs and time.monotonic() < release_at:
-                    round_idx, workload = jobs.popleft()
-                    turns = [one for one in engines if (one.name, workload) not in skipped]
-                    if round_idx < 0:
-                        warm_up(turns, workload, shape)
-                    else:
-                        measure(turns, workload, shape, str(round_idx), report)
-    print(report.markdown())
+
+        def turn(round_idx: int, workload: Workload) -> None:
+            chosen = [one for one in engines if (one.name, workload) not in skipped]
+            if round_idx < 0:
+                warm_up(chosen, workload, shape)
+            else:
+                measure(chosen, workload, shape, str(round_idx), report)
+
+        jobs: list[Callable[[], None]] = [measure_ceilings]
+        jobs += [partial(load, name) for name in names]
+        jobs += [partial(turn, idx, one) for idx in range(-1, repeats) for one in workloads]
+        do_locked(jobs, lock)
+    print(report.markdown(ceilings[0]))
     if json_path is not None:
-        json_path.write_text(json.dumps(report.to_builtins(), indent=1) + "\n")
+        json_path.write_text(json.dumps(report.to_builtins(ceilings[0]), indent=1) + "\n")
 
 
 def measure(
@@ -193,15 +197,19 @@ def _look_up(table: dict[str, T], name: str, what: str) -> T:
     return table[name]
 
 
-@contextmanager
-def locked(paths: Sequence[Path]) -> Iterator[None]:
-    """Hold exclusive locks, in this order."""
-    with ExitStack() as stack:
-        for path in paths:
-            file = stack.enter_context(path.open("a"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def do_locked(jobs: Sequence[Callable[[], None]], paths: Sequence[Path]) -> None:
+    """In order, under exclusive locks, which others may have after every LOCKED_S."""
+    left = deque(jobs)
+    while left:
+        with ExitStack() as locks:
+            for path in paths:
+                file = locks.enter_context(path.open("a"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            release_at = time.monotonic() + LOCKED_S
+            while left and time.monotonic() < release_at:
+                left.popleft()()
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no stopped engine behind
     cyclopts.run(main)

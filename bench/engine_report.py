@@ -17,7 +17,6 @@ class EngineReport:
 
     shape: ModelShape
     dtype: str
-    ceilings: Ceilings
     versions: dict[str, str] = field(default_factory=dict)  # by engine, as the next ones
     load_s: dict[str, float] = field(default_factory=dict)
     rounds: dict[Workload, dict[str, list[Measurement]]] = field(default_factory=dict)
@@ -27,15 +26,15 @@ class EngineReport:
     def add(self, workload: Workload, engine: str, measurement: Measurement) -> None:
         self.rounds.setdefault(workload, {}).setdefault(engine, []).append(measurement)
 
-    def roofline_tokens_per_s(self, workload: Workload) -> float:
+    def roofline_tokens_per_s(self, workload: Workload, ceilings: Ceilings) -> float:
         bytes_per_value = 2 if self.dtype == "bfloat16" else 4
-        seconds = roofline_s(workload, self.shape, self.ceilings, bytes_per_value)
+        seconds = roofline_s(workload, self.shape, ceilings, bytes_per_value)
         return workload.num_counted_tokens / seconds
 
-    def markdown(self) -> str:
+    def markdown(self, ceilings: Ceilings) -> str:
         lines = [
-            f"{self.dtype}; read {self.ceilings.read_bytes_per_s / 1e9:.1f} GB/s, "
-            f"GEMM {self.ceilings.flops_per_s / 1e9:.0f} GFLOP/s.",
+            f"{self.dtype}; read {ceilings.read_bytes_per_s / 1e9:.1f} GB/s, "
+            f"GEMM {ceilings.flops_per_s / 1e9:.0f} GFLOP/s.",
             "",
             "| engine | version | load s |",
             "|---|---|---|",
@@ -43,13 +42,13 @@ class EngineReport:
         for engine, version in self.versions.items():
             lines.append(f"| {engine} | {version} | {self.load_s[engine]:.1f} |")
         for workload in self.rounds:
-            lines += ["", *self._workload_table(workload)]
+            lines += ["", *self._workload_table(workload, ceilings)]
         return "\n".join(lines)
 
-    def to_builtins(self) -> dict[str, Any]:
+    def to_builtins(self, ceilings: Ceilings) -> dict[str, Any]:
         return {
             "dtype": self.dtype,
-            "ceilings": asdict(self.ceilings),
+            "ceilings": asdict(ceilings),
             "versions": self.versions,
             "load_s": self.load_s,
             "agreement": {key.name: value for key, value in self.agreement.items()},
@@ -62,10 +61,10 @@ class EngineReport:
             },
         }
 
-    def _workload_table(self, workload: Workload) -> list[str]:
+    def _workload_table(self, workload: Workload, ceilings: Ceilings) -> list[str]:
         engines = self.rounds[workload]
         num_rounds = max(len(measurements) for measurements in engines.values())
-        roofline = self.roofline_tokens_per_s(workload)
+        roofline = self.roofline_tokens_per_s(workload, ceilings)
         unit = "in tok/s" if workload.is_prefill else "out tok/s"
         lines = [
             f"{workload.name}: {workload.title}; roofline {roofline:.0f} {unit}; "
