@@ -120,15 +120,19 @@ class Scheduler:
         has_pending_prefixes = self._pending_prefixes.has_any
         for entry in batch.entries:
             req = entry.req
-            entry_samples = list(itertools.islice(samples, entry.num_samples))
-            req.num_in_flight -= entry.end - entry.start
-            req.num_awaited -= entry.num_samples > 0
+            num_tokens, num_samples = entry.end - entry.start, entry.num_samples
+            is_single = num_tokens == 1 == num_samples and req.num_prompt_top is None
+            entry_samples = (
+                [next(samples)] if is_single else [*itertools.islice(samples, num_samples)]
+            )
+            req.num_in_flight -= num_tokens
+            req.num_awaited -= num_samples > 0
             if self._leaving and req in self._leaving:
                 self._maybe_release(req)
                 continue
-            if has_pending_prefixes and entry.num_samples:
+            if has_pending_prefixes and num_samples:
                 self._pending_prefixes.discard(req)
-            if entry.num_samples == 1 == entry.end - entry.start and req.num_prompt_top is None:
+            if is_single:
                 req.num_computed = entry.end
                 outputs.append(self._take_sample(req, *entry_samples[0]))
                 continue
@@ -242,7 +246,14 @@ class Scheduler:
         return req.run_id not in self._prefilling and req.is_decoding and not req.is_ending
 
     def _plan_decodes(self, token_budget: int) -> list[ScheduledReq]:
-        reqs = [req for req in self._running if self._can_decode(req)]
+        reqs = [
+            req
+            for req in self._running
+            if req.run_id not in self._prefilling
+            # As `_can_decode`, without calls: this is asked of every request in every step.
+            and req.num_computed + req.num_in_flight + 1 == len(req.token_ids) + req.num_awaited
+            and not (req.num_awaited and req.is_ending)
+        ]
         for req in reqs:
             if len(req.token_ids) + req.num_awaited > req.num_slots:
                 self._ledger.extend(req, req.planned_len)
