@@ -14,7 +14,7 @@ from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.grammar.llguidance_backend import LLGuidanceBackend
+from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend
 from worker.engine.host_limits import num_usable_cores
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
@@ -59,11 +59,13 @@ class EngineLoader:
         max_context_len = self._max_context_len(model_config)
         with torch.inference_mode():
             pool, forward = self._load_model(model_config, dtype, max_context_len)
+        num_cores = num_usable_cores()
+        num_mask_threads = num_cores if num_cores >= MIN_PARALLEL_CORES else 1
         grammars = LLGuidanceBackend(
             Path(self._config.model_path),
             model_config.vocab_size,
             model_config.eos_token_ids,
-            num_usable_cores(),
+            num_mask_threads,
         )
         budget = StepBudget(
             self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
