@@ -11,6 +11,7 @@ from shared.logprobs import TokenLogprob, num_top_of, unpack_logprobs
 from shared.protocol import SamplingParams
 from worker.engine.req import Req
 from worker.engine.sampling.counter_hash import CounterHash
+from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.sampling.sampler import Sampler
@@ -377,3 +378,23 @@ def test_a_failed_row_has_no_logprobs() -> None:
 def test_a_row_without_rules_costs_no_change() -> None:
     batch = SamplingBatch.from_points([SamplePoint.after(make_req(top_p=0.5, top_k=3))], VOCAB_SIZE)
     assert batch.changed_rows == []
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{"min_p": 0.1}, {"top_p": 0.6}, {"top_k": 9}, {"min_p": 0.02, "top_k": 30, "top_p": 0.9}],
+    ids=str,
+)
+def test_the_kept_set_is_the_references_to_the_token(kept: dict[str, Any]) -> None:
+    limits: dict[str, Any] = {"min_p": 0.0, "top_p": 1.0, "top_k": 0} | kept
+    for logits in some_logits(60, 300, seed=4):
+        threshold = kept_threshold(logits.numpy(), float(logits.max()), **limits)
+        expected = reference_probs(logits, **kept) > 0
+        assert (logits.numpy() >= np.float32(threshold)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.6])
+def test_the_temperature_is_exact_where_few_tokens_compete(temperature: float) -> None:
+    logits = torch.tensor([0.0, 0.5, 1.0, 1.5])
+    counts = draw_counts(logits, 20_000, temperature=temperature)
+    assert_drawn_from(counts, reference_probs(logits, temperature))
