@@ -27,7 +27,7 @@ class ModelCatalog:
 
         Raises ConfigError when the name is taken by other weights.
         """
-        bundle = TokenizerBundle.from_model_dir(files.path)
+        bundle = files.tokenizer_bundle()
         card = files.card(name, bundle)
         existing = await self._cards.get(card.pool)
         if existing is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
@@ -16,6 +17,16 @@ from shared.protocol import ModelCard
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle
 
+Number = TypeVar("Number", int, float)
+
+# What a request may ask for, too: frontend/sampling_fields.py.
+_DEFAULT_LIMITS = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (-1, 1 << 31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
 _SAMPLE_BYTES = 1 << 20
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 
@@ -56,20 +67,44 @@ class ModelFiles:
     path: Path
     config: dict[str, Any]
     generation_config: dict[str, Any]
+    has_dummy_weights: bool = False  # random ones are served instead of the files'
+    stretched_context_len: int | None = None  # wanted, beyond what config.json names
 
     @classmethod
-    def read(cls, path: Path) -> ModelFiles:
-        """Raises ConfigError."""
-        return cls(
+    def read(
+        cls, path: Path, *, has_dummy_weights: bool = False, max_context_len: int | None = None
+    ) -> ModelFiles:
+        """`max_context_len` is what a worker is told. Raises ConfigError."""
+        files = cls(
             path,
             read_json(path / "config.json", dict),
             read_json(path / "generation_config.json", dict, {}),
+            has_dummy_weights,
         )
+        if max_context_len is None or max_context_len <= files.max_context_len:
+            return files
+        return dataclasses.replace(files, stretched_context_len=max_context_len)
+
+    def tokenizer_bundle(self) -> TokenizerBundle:
+        """With dummy weights a tokenizer may be missing: then each token's text is its number.
+
+        Raises ConfigError.
+        """
+        if self.has_dummy_weights and not TokenizerBundle.is_in(self.path):
+            return TokenizerBundle.of_numbers(self.vocab_size)
+        return TokenizerBundle.from_model_dir(self.path)
 
     @property
     def revision(self) -> str:
-        """Names the weights: a hash of config and samples of every weight file."""
+        """Names the weights: a hash of config and samples of every weight file.
+
+        A stretched context counts, since some models turn their positions by it.
+        """
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
+        if self.stretched_context_len is not None:
+            digest.update(f"context:{self.stretched_context_len}".encode())
+        if self.has_dummy_weights:
+            return f"dummy-{digest.hexdigest()[:16]}"
         for file in sorted(self.path.glob("*.safetensors")):
             size = file.stat().st_size
             digest.update(f"{file.name}:{size}".encode())
@@ -83,6 +118,8 @@ class ModelFiles:
 
     @property
     def max_context_len(self) -> int:
+        if self.stretched_context_len is not None:
+            return self.stretched_context_len
         for key in _CONTEXT_KEYS:
             if isinstance(value := self._text_config.get(key), int):
                 return value
@@ -98,10 +135,35 @@ class ModelFiles:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """From generation_config.json, else config.json."""
-        value = self.generation_config.get("eos_token_id", self._text_config.get("eos_token_id"))
+        value = self.generation_config.get("eos_token_id")
+        if value is None:
+            value = self._text_config.get("eos_token_id")
         if value is None:
             return ()
         return tuple(value) if isinstance(value, list) else (int(value),)
+
+    def _default_temperature(self) -> float | None:
+        """`do_sample: false` means greedy, whatever stands beside it."""
+        if self.generation_config.get("do_sample") is False:
+            return 0.0
+        return self._default("temperature", float)
+
+    def _default(self, name: str, kind: type[Number]) -> Number | None:
+        """A sampling default of generation_config.json."""
+        value = self.generation_config.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != kind(value):
+            raise ConfigError(
+                f"{self.path}/generation_config.json: {name!r} must be a number, not {value!r}"
+            )
+        low, high = _DEFAULT_LIMITS[name]
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{self.path}/generation_config.json: {name!r} is {value}, "
+                f"not between {low:g} and {high:g}"
+            )
+        return kind(value)
 
     @property
     def _has_head(self) -> bool:
@@ -116,8 +178,7 @@ class ModelFiles:
         return nested if isinstance(nested, dict) else self.config
 
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
-        """The model card under which this checkpoint is served."""
-        defaults = self.generation_config
+        """The model card under which this checkpoint is served. Raises ConfigError."""
         return ModelCard(
             name=name,
             pool=pool_slug(name),
@@ -127,11 +188,11 @@ class ModelFiles:
             vocab_size=self.vocab_size,
             eos_token_ids=self.eos_token_ids,
             created=int(time.time()),
-            default_temperature=defaults.get("temperature"),
-            default_top_p=defaults.get("top_p"),
-            default_top_k=defaults.get("top_k"),
-            default_min_p=defaults.get("min_p"),
-            default_repetition_penalty=defaults.get("repetition_penalty"),
+            default_temperature=self._default_temperature(),
+            default_top_p=self._default("top_p", float),
+            default_top_k=self._default("top_k", int),
+            default_min_p=self._default("min_p", float),
+            default_repetition_penalty=self._default("repetition_penalty", float),
             can_generate=self._has_head and not is_embedder(self.path),
             embedding=embedding_card(self.path, self._text_config),
         )

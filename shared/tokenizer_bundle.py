@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shared.errors import ConfigError, MalformedMessage
+
+UNKNOWN_NUMBER = "0"  # what a word that is no token id becomes
 
 _FILES = (
     "tokenizer.json",
@@ -36,7 +38,23 @@ class TokenizerBundle:
         return cls({name: (path / name).read_bytes() for name in _FILES if (path / name).is_file()})
 
     @classmethod
+    def of_numbers(cls, vocab_size: int) -> TokenizerBundle:
+        """Of no model: words are token ids in digits, and each id's text is its number."""
+        vocabulary = {str(token_id): token_id for token_id in range(vocab_size)}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN_NUMBER))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return cls({"tokenizer.json": tokenizer.to_str().encode()})
+
+    @classmethod
+    def is_in(cls, path: Path) -> bool:
+        """Whether the folder has the files of a tokenizer, fast or slow."""
+        patterns = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+        return any(any(path.glob(pattern)) for pattern in patterns)
+
+    @classmethod
     def _converted(cls, path: Path) -> TokenizerBundle:
+        if not cls.is_in(path):  # transformers would make an empty one for some families
+            raise ConfigError(f"no usable tokenizer in {path}: there is no tokenizer.json")
         from transformers import AutoTokenizer
 
         with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,6 @@ from shared.metrics import metrics_server, new_registry
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles, resolve_model
 from shared.subjects import new_incarnation
-from shared.tokenizer_bundle import TokenizerBundle
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
 from worker.metrics import WorkerMetrics
@@ -40,7 +39,11 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
     """Run one worker until SIGTERM or SIGINT."""
     engine_config = config.engine_config(path)
     engine_config.check()
-    files = ModelFiles.read(path)
+    files = ModelFiles.read(
+        path,
+        has_dummy_weights=config.load_format == "dummy",
+        max_context_len=config.max_context_len,
+    )
     worker: Worker | None = None
 
     async def on_reconnect() -> None:
@@ -50,7 +53,7 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
     registry = new_registry()
     async with open_cluster(config, worker_id, on_reconnect) as cluster:
         card = await ModelCatalog(cluster).register(files, model_name)
-        tokenizer = await asyncio.to_thread(TokenizerBundle.from_model_dir(path).tokenizer)
+        tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
         worker = Worker(
             config,
             cluster,

@@ -35,13 +35,21 @@ def check_ports(config: ServeConfig) -> None:
         check_port("127.0.0.1", config.nats_port, "--nats-port")
 
 
-def find_model(model: str, needs_weights: bool) -> ModelFiles:
+def find_model(
+    model: str,
+    *,
+    needs_weights: bool,
+    has_dummy_weights: bool = False,
+    max_context_len: int | None = None,
+) -> ModelFiles:
     """The checkpoint, downloaded if it is a hub id. Raises ConfigError when it cannot be read."""
     path = resolve_model(model).absolute()
     _check_readable(path)
     if needs_weights and not any(path.glob("*.safetensors")):
         raise ConfigError(f"there are no weights (*.safetensors) in {path}; is it complete?")
-    files = ModelFiles.read(path)
+    files = ModelFiles.read(
+        path, has_dummy_weights=has_dummy_weights, max_context_len=max_context_len
+    )
     _ = files.max_context_len, files.vocab_size  # refused now rather than in four processes
     return files
 

@@ -26,7 +26,13 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     setup_logging("serve", config.log_level, log_format)
     check_extras()
     check_ports(config)
-    files = find_model(model, needs_weights=not config.scripted)
+    has_dummy_weights = config.load_format == "dummy"
+    files = find_model(
+        model,
+        needs_weights=not (config.scripted or has_dummy_weights),
+        has_dummy_weights=has_dummy_weights,
+        max_context_len=config.max_context_len,
+    )
     with contextlib.ExitStack() as stack:
         nats_child = None
         if config.has_own_nats:

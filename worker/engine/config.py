@@ -10,6 +10,7 @@ import msgspec
 from shared.errors import ConfigError
 
 SpeculateName = Literal["off", "ngram"]
+LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 CpuKernelsName = Literal["auto", "native", "torch"]
 
@@ -22,6 +23,8 @@ class EngineConfig:
     """Folder with config.json and *.safetensors."""
     dtype: DTypeName = "auto"
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
+    load_format: LoadFormat = "safetensors"
+    """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
     device: Literal["cpu"] = "cpu"
     """Where the model runs."""
     cpu_kernels: CpuKernelsName = "auto"
@@ -44,7 +47,7 @@ class EngineConfig:
     kv_memory_bytes: int | None = None
     """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
     max_context_len: int | None = None
-    """Prompt and output together; by default the model's own limit."""
+    """Prompt and output together; by default config.json says; more where its rope stretches."""
     grammar_timeout_s: float = 10.0
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None

@@ -19,12 +19,12 @@ from worker.engine.host_limits import num_usable_cores
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
+from worker.engine.memory_check import check_memory
 from worker.engine.model_runner import Forward, ModelRunner
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
-from worker.engine.models.loader import CheckpointReader
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.model_loading import load_model
+from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import choose_native_library
 from worker.engine.native.native_forward import NativeForward
@@ -87,16 +87,19 @@ class EngineLoader:
     def _load_model(
         self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
     ) -> tuple[KVCachePool, Forward]:
-        path = Path(self._config.model_path)
+        path, load_format = Path(self._config.model_path), self._config.load_format
+        check_memory(self._config, model_config, dtype, max_context_len)
         library = choose_native_library(self._config, model_config, dtype)
         self._tell("load weights", 0.0)
         if library is not None:
             assert isinstance(model_config, DecoderConfig)
-            with CheckpointReader(path, dtype, self._on_progress) as reader:
+            with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
                 weights = NativeWeights(library, model_config, reader)
             pool = self._make_pool(model_config, dtype)
             return pool, NativeForward(weights, pool, max_context_len, torch.get_num_threads())
-        model = load_model(model_config, path, dtype, max_context_len, self._on_progress)
+        model = load_model(
+            model_config, path, load_format, dtype, max_context_len, self._on_progress
+        )
         pool = self._make_pool(model_config, dtype)
         return pool, TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
 

@@ -23,8 +23,16 @@ def available_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> in
     available = _available_on_host(meminfo)
     limit, used = _read_words(cgroup / "memory.max"), _read_words(cgroup / "memory.current")
     if limit and used and limit[0] != "max":
-        available = min(available, max(0, int(limit[0]) - int(used[0])))
+        num_used = int(used[0]) - _reclaimable(cgroup)
+        available = min(available, max(0, int(limit[0]) - num_used))
     return available
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """Files that were read, as a checkpoint before, and are only kept as long as there is room."""
+    words = _read_words(cgroup / "memory.stat")
+    stat = dict(zip(words[::2], words[1::2], strict=False))
+    return int(stat.get("inactive_file", 0))
 
 
 def _available_on_host(meminfo: Path) -> int:

@@ -116,3 +116,14 @@ def test_a_window_from_a_layer_on(tmp_path: Path) -> None:
         changes |= {"max_window_layers": num_full}
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
         assert [layer.window for layer in read_model_config(path).attention_layers] == windows
+
+
+def test_yarn_beyond_the_length_of_config_json(tmp_path: Path) -> None:
+    rope = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 100}
+    path = save_tiny_model(tmp_path, "qwen2", max_position_embeddings=100, rope_parameters=rope)
+    rig = Rig(path, max_context_len=300)
+    prompt = random_prompt(290, seed=9)
+    output = rig.run(make_add(1, prompt, max_tokens=10, ignore_eos=True))[1]
+    assert_like_reference(path, rig, 1, prompt + output)
+    with pytest.raises(ConfigError, match="max_context_len=301 is more than the model's 300"):
+        Rig(path, max_context_len=301)

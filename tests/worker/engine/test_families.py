@@ -29,24 +29,18 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return save_tiny_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
 
 
-def test_prefill_and_decode_give_the_logits_of_transformers(path: Path) -> None:
-    rig = Rig(path)
-    prompt = random_prompt(37, seed=1)
-    output = rig.run(make_add(1, prompt, max_tokens=64, ignore_eos=True))[1]
-    assert len(output) == 64
-    assert_like_reference(path, rig, 1, prompt + output)
-
-
-def test_mixed_lengths_chunks_prefix_hits_and_retractions(path: Path) -> None:
+def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
+    """Prompts and 64 decoded tokens; mixed lengths, chunk borders, prefix hits, retractions."""
     rig = Rig(path, max_step_tokens=33, num_kv_tokens=320, max_running=8)
     shared = random_prompt(40, seed=2)
     prompts = {1: shared + random_prompt(5, seed=3)}
     prompts |= {run_id: random_prompt(length, run_id) for run_id, length in ((2, 1), (3, 33))}
-    prompts |= {run_id: shared + random_prompt(8 * run_id, seed=run_id) for run_id in (4, 5, 6)}
+    prompts |= {run_id: shared + random_prompt(8 * run_id, seed=run_id) for run_id in (4, 5)}
     outputs = rig.run(
-        *(make_add(run_id, ids, max_tokens=40, ignore_eos=True) for run_id, ids in prompts.items())
+        *(make_add(run_id, ids, max_tokens=64, ignore_eos=True) for run_id, ids in prompts.items())
     )
     for run_id, prompt in prompts.items():
+        assert len(outputs[run_id]) == 64
         assert_like_reference(path, rig, run_id, prompt + outputs[run_id])
     assert rig.channel.steps[-1].load.num_preemptions > 0
     assert rig.channel.steps[-1].load.num_prefix_hits > 0

@@ -23,6 +23,8 @@ def test_a_containers_quota_is_the_limit(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("10000\n")
     assert num_usable_cores(tmp_path) == 1
     assert available_memory_bytes(tmp_path, meminfo) == 20000
+    (tmp_path / "memory.stat").write_text("anon 4000\ninactive_file 5000\nactive_file 1000\n")
+    assert available_memory_bytes(tmp_path, meminfo) == 25000
 
 
 def test_a_container_without_a_quota(tmp_path: Path) -> None:

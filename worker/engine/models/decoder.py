@@ -14,7 +14,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
 from worker.engine.models.layer_ops import add_rms_norm, norm_rotate, silu_mul
 from worker.engine.models.linear import Linears, choose_linears
-from worker.engine.models.loader import CheckpointReader
+from worker.engine.models.loader import WeightReader
 from worker.engine.models.rotary import RotaryEmbedding
 
 Angles = tuple[torch.Tensor, torch.Tensor]  # cosine and sine, [num_tokens, 1, head_dim / 2]
@@ -29,7 +29,7 @@ class DecoderModel:
     def __init__(
         self,
         config: DecoderConfig,
-        checkpoint: CheckpointReader,
+        checkpoint: WeightReader,
         dtype: torch.dtype,
         max_context_len: int,
     ) -> None:

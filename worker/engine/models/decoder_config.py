@@ -133,7 +133,7 @@ def _decoder_config(
         num_parameters=len(windows) * layer_size + num_embeddings * vocab_size * hidden_size,
         rms_norm_eps=config.number("rms_norm_eps", 1e-6),
         max_context_len=max_positions,
-        max_context_limit=int(max_positions * rope.max_stretch),
+        max_context_limit=rope.max_context_limit(max_positions),
         rope=rope,
         has_qk_norm=has_qk_norm,
         has_qkv_bias=has_qkv_bias,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.loader import CheckpointReader
+from worker.engine.models.loader import WeightReader
 
 
 class Projection(NamedTuple):
@@ -34,7 +34,7 @@ class LayerWeights:
 class DecoderWeights:
     """Reads them, each when it is asked for."""
 
-    def __init__(self, config: DecoderConfig, checkpoint: CheckpointReader) -> None:
+    def __init__(self, config: DecoderConfig, checkpoint: WeightReader) -> None:
         self._config = config
         self._checkpoint = checkpoint
 

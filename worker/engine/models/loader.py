@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,14 @@ OnProgress = Callable[[float], None]
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+
+
+class WeightReader(Protocol):
+    """Where a model's tensors come from."""
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        """In the model's dtype. Raises ConfigError when there is none of this shape."""
+        ...
 
 
 class CheckpointReader:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 
+from worker.engine.config import LoadFormat
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.loader import CheckpointReader, OnProgress
+from worker.engine.models.dummy_weights import DummyWeights
+from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import TransformersConfig
-from worker.engine.models.transformers_model import load_transformers_model
+from worker.engine.models.transformers_model import (
+    dummy_transformers_model,
+    load_transformers_model,
+)
 from worker.engine.torch_forward import Model
 
 
 def load_model(
     config: ModelConfig,
     model_path: Path,
+    load_format: LoadFormat,
     dtype: torch.dtype,
     max_context_len: int,
     on_progress: OnProgress,
 ) -> Model:
     """Raises ConfigError for a checkpoint that does not fit its configuration."""
     if isinstance(config, TransformersConfig):
+        if load_format == "dummy":
+            return dummy_transformers_model(config, dtype, max_context_len, on_progress)
         return load_transformers_model(config, model_path, dtype, max_context_len, on_progress)
     assert isinstance(config, DecoderConfig)
-    with CheckpointReader(model_path, dtype, on_progress) as reader:
-        return DecoderModel(config, reader, dtype, max_context_len)
+    with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
+        return DecoderModel(config, weights, dtype, max_context_len)
+
+
+def open_weights(
+    config: ModelConfig,
+    model_path: Path,
+    load_format: LoadFormat,
+    dtype: torch.dtype,
+    on_progress: OnProgress,
+) -> AbstractContextManager[WeightReader]:
+    """The checkpoint's, or random ones."""
+    if load_format == "dummy":
+        return nullcontext(DummyWeights(config.num_parameters, dtype, on_progress))
+    return CheckpointReader(model_path, dtype, on_progress)

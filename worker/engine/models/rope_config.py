@@ -28,10 +28,11 @@ class RopeConfig:
     mscale_all_dim: float | None = None
     truncate: bool = True
 
-    @property
-    def max_stretch(self) -> float:
-        """How much longer than config.json's limit a text may be."""
-        return max(1.0, self.factor) if self.kind == "dynamic" else 1.0
+    def max_context_limit(self, max_positions: int) -> int:
+        """The longest text: `max_positions` is what config.json names."""
+        if self.kind not in ("dynamic", "yarn"):
+            return max_positions
+        return max(max_positions, int(self.factor * self.original_max_positions))
 
 
 def rope_config(config: ConfigFile) -> RopeConfig:

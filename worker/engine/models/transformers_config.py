@@ -80,7 +80,7 @@ def read_transformers_config(
         num_parameters=sum(each.numel() for each in model.parameters()),
         attention_layers=layers,
         max_context_len=max_positions,
-        max_context_limit=int(max_positions * _max_stretch(hf_config)),
+        max_context_limit=_max_context_limit(hf_config, max_positions),
         stored_dtype=str(hf_config.dtype or "float32").removeprefix("torch."),
         eos_token_ids=eos_token_ids,
         hf_config=hf_config,
@@ -151,9 +151,14 @@ def _refuse(hf_config: Any, architecture: str) -> None:
         raise ConfigError(f"{architecture}: config.json names no max_position_embeddings")
 
 
-def _max_stretch(hf_config: Any) -> float:
-    """Only dynamic rope serves texts beyond the limit that config.json names."""
+def _max_context_limit(hf_config: Any, max_positions: int) -> int:
+    """Two ropes serve texts beyond the limit that config.json names."""
     parameters = getattr(hf_config, "rope_parameters", None) or {}
-    if parameters.get("rope_type") != "dynamic":
-        return 1.0
-    return max(1.0, float(parameters["factor"]))
+    match parameters.get("rope_type"):
+        case "dynamic":
+            trained = max_positions
+        case "yarn":
+            trained = parameters["original_max_position_embeddings"]
+        case _:
+            return max_positions
+    return max(max_positions, int(parameters["factor"] * trained))

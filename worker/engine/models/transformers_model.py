@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.models.dummy_weights import fill_with_noise
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.transformers_attention import (
     ATTENTION_NAME,
@@ -25,6 +26,7 @@ from worker.engine.models.transformers_config import (
     NUM_TRIAL_TOKENS,
     TransformersConfig,
     choose_experts,
+    make_model,
     trial,
 )
 
@@ -116,6 +118,22 @@ def load_transformers_model(
             f"the checkpoint in {model_path} has no tensor {names[0]!r}"
             + (f", and {len(names) - 1} more" if len(names) > 1 else "")
         )
+    return _ready(config, model, max_context_len)
+
+
+def dummy_transformers_model(
+    config: TransformersConfig, dtype: torch.dtype, max_context_len: int, on_progress: OnProgress
+) -> TransformersModel:
+    """With random weights. Raises ConfigError."""
+    model = make_model(copy.deepcopy(config.hf_config), dtype)
+    parameters = dict(model.named_parameters())
+    for idx, (name, parameter) in enumerate(parameters.items(), start=1):
+        fill_with_noise(name, parameter.data)
+        on_progress(idx / len(parameters))
+    return _ready(config, model, max_context_len)
+
+
+def _ready(config: TransformersConfig, model: Any, max_context_len: int) -> TransformersModel:
     try:
         return TransformersModel(model.eval(), max_context_len)
     except MODEL_ERRORS as exc:

@@ -9,7 +9,7 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights, Projection
-from worker.engine.models.loader import CheckpointReader
+from worker.engine.models.loader import WeightReader
 from worker.engine.native.native_library import LayerStruct, LinearStruct, NativeLibrary
 
 VECTOR = 16  # kLanes of vector_math.h
@@ -20,7 +20,7 @@ class NativeWeights:
     """Reads a checkpoint in bfloat16 and packs it. Owns all memory that its structs point to."""
 
     def __init__(
-        self, library: NativeLibrary, config: DecoderConfig, checkpoint: CheckpointReader
+        self, library: NativeLibrary, config: DecoderConfig, checkpoint: WeightReader
     ) -> None:
         self.library = library
         self.config = config

@@ -1,0 +1,40 @@
+"""Random weights in the place of a checkpoint's: for benchmarks, and to try a configuration."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+
+from worker.engine.models.loader import OnProgress
+
+STD = 0.02
+
+
+class DummyWeights:
+    """A tensor for every name, the same in every process: normal(0, 0.02), norms around 1.
+
+    Never zeros: products with zeros may take another time, and give nothing to compare.
+    """
+
+    def __init__(self, num_parameters: int, dtype: torch.dtype, on_progress: OnProgress) -> None:
+        self._num_parameters = num_parameters
+        self._num_made = 0
+        self._dtype = dtype
+        self._on_progress = on_progress
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = fill_with_noise(name, torch.empty(shape, dtype=self._dtype))
+        self._num_made += math.prod(shape)
+        self._on_progress(min(1.0, self._num_made / self._num_parameters))
+        return tensor
+
+
+def fill_with_noise(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """In place; seeded by the name."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    tensor.normal_(0.0, STD, generator=generator)
+    if tensor.ndim == 1 and "norm" in name and name.endswith("weight"):
+        tensor += 1.0
+    return tensor
