@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +13,9 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
-from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.req import Req
+from worker.engine.sampling.sample_error import SampleError
+from worker.engine.schedule_batch import ScheduleBatch
 
 
 class ForwardMode(enum.Enum):
@@ -33,7 +35,7 @@ class ForwardBatch:
     out_loc: torch.Tensor  # [num_tokens] int64, slots of the KV pool to write
     query_lens: list[int]  # [num_rows], tokens of each row in this step
     seq_lens: list[int]  # [num_rows], tokens of each row in the KV pool after this step
-    page_table: torch.Tensor  # [num_rows, max_pages] int64; padding page behind the end
+    page_table: torch.Tensor  # [num_rows, max_pages] int32; padding page behind the end
     sample_idx: torch.Tensor  # [num_samples] int64, indices into the tokens
 
     @classmethod
@@ -42,29 +44,36 @@ class ForwardBatch:
         batch: ScheduleBatch,
         req_to_token: ReqToTokenPool,
         page_size: int,
-        last_token_ids: npt.NDArray[np.int64],
+        last_token_ids: Mapping[Req, int | SampleError],
     ) -> Self:
-        """`last_token_ids` [num_rows of the pool]: chosen last, for those that await them."""
-        entries = batch.entries
-        starts = np.array([entry.start for entry in entries])
+        """`last_token_ids`: chosen last, for those that await them."""
+        entries, others = batch.entries, batch.others
+        lens = np.array([entry.end - entry.start for entry in others], np.int64)
+        query_lens = np.concatenate([np.ones(batch.num_plain, np.int64), lens])
+        num_samples = query_lens.copy()
+        num_samples[batch.num_plain :] = [entry.num_samples for entry in others]
         ends = np.array([entry.end for entry in entries])
-        num_samples = np.array([entry.num_samples for entry in entries])
-        query_lens = ends - starts
-        rows = np.array([entry.req.row for entry in entries])
+        rows = [entry.req.row for entry in entries]
         max_pages = -(-int(ends.max()) // page_size)
-        page_table = req_to_token.page_table[rows, :max_pages].astype(np.int64)
+        page_table = req_to_token.page_table[rows, :max_pages]
         token_ends = query_lens.cumsum()
         positions = _ranges(ends, query_lens, token_ends)
         row_of_token = np.arange(len(entries)).repeat(query_lens)
         pages, offsets = np.divmod(positions, page_size)
-        input_ids = _input_ids(entries)
-        awaiting = [idx for idx, entry in enumerate(entries) if entry.has_awaited_input]
-        input_ids[token_ends[awaiting] - 1] = last_token_ids[rows[awaiting]]
+        input_ids = _input_ids(batch)
+        if batch.may_await:
+            for entry, token_end in zip(entries, token_ends.tolist(), strict=True):
+                if entry.has_awaited_input:
+                    token_id = last_token_ids[entry.req]
+                    # What comes of an error is dropped.
+                    input_ids[token_end - 1] = token_id if isinstance(token_id, int) else 0
         return cls(
             forward_mode=ForwardMode.DECODE if query_lens.max() == 1 else ForwardMode.EXTEND,
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
-            out_loc=torch.from_numpy(page_table[row_of_token, pages] * page_size + offsets),
+            out_loc=torch.from_numpy(
+                page_table[row_of_token, pages].astype(np.int64) * page_size + offsets
+            ),
             query_lens=query_lens.tolist(),
             seq_lens=ends.tolist(),
             page_table=torch.from_numpy(page_table),
@@ -72,13 +81,12 @@ class ForwardBatch:
         )
 
 
-def _input_ids(entries: Sequence[ScheduledReq]) -> npt.NDArray[np.int64]:
-    token_ids = array.array("I")
-    for entry in entries:
-        if entry.end - entry.start == 1 and not entry.has_awaited_input:
-            token_ids.append(entry.req.token_ids[entry.start])
-        else:
-            token_ids.extend(entry.input_ids)
+def _input_ids(batch: ScheduleBatch) -> npt.NDArray[np.int64]:
+    """Anything where one is awaited."""
+    plain = batch.entries[: batch.num_plain]
+    token_ids = array.array("I", [entry.req.token_ids[-1] for entry in plain])
+    for entry in batch.others:
+        token_ids.extend(entry.input_ids)
     return np.array(token_ids, np.int64)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from worker.engine.forward_batch import ForwardBatch
@@ -12,7 +11,9 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.pooler import Pooler
+from worker.engine.req import Req
 from worker.engine.sampling.prompt_scores import score_prompt
+from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
@@ -50,8 +51,9 @@ class ModelRunner:
         self._grammars = grammars
         self._sampler = Sampler(vocab_size)
         self._pooler = Pooler()
-        # [num_rows of the pool]: the token chosen last, input of a step planned before it is known
-        self._last_token_ids = np.zeros(req_to_token.num_rows, np.int64)
+        self._row_params = RowParams.of([])  # of the last step: mostly also of the next
+        # The token chosen last, by request: input of a step planned before it is known.
+        self._last_token_ids: dict[Req, int | SampleError] = {}
 
     @torch.inference_mode()
     def launch(self, batch: ScheduleBatch) -> DoneStep:
@@ -67,11 +69,14 @@ class ModelRunner:
         if not points:
             return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
         logits = self._forward.logits(hidden[forward_batch.sample_idx])
-        sampling = SamplingBatch.from_points(points, self._vocab_size, self._grammars)
+        reqs = [point.req for point in points]
+        if reqs != self._row_params.reqs:
+            self._row_params = RowParams.of(reqs)
+        sampling = SamplingBatch.from_points(
+            points, self._vocab_size, self._grammars, self._row_params
+        )
         samples = self._sampler.forward(logits, sampling)
-        self._last_token_ids[[point.req.row for point in points]] = [
-            token_id if isinstance(token_id, int) else 0 for token_id in samples.token_ids
-        ]
+        self._last_token_ids = dict(zip(reqs, samples.token_ids, strict=True))
         return DoneStep(
             StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
         )
@@ -81,10 +86,8 @@ class ModelRunner:
     ) -> dict[int, bytes | SampleError]:
         """Of the prompt chunks of those that want them, by run id."""
         records: dict[int, bytes | SampleError] = {}
-        if all(entry.req.num_prompt_top is None for entry in batch.entries):
-            return records
-        start = 0
-        for entry in batch.entries:
+        start = batch.num_plain
+        for entry in batch.others:
             if entry.req.num_prompt_top is not None:
                 rows = hidden[start : start + entry.num_tokens]
                 records[entry.req.run_id] = score_prompt(self._forward.logits, rows, entry)

@@ -19,10 +19,6 @@ class PendingPrefixes:
         self._num_fillers: Counter[int] = Counter()  # hash of a prefix -> running prefills with it
         self._hashes: dict[int, list[int]] = {}  # by run_id
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self._hashes)
-
     def add(self, req: Req) -> None:
         """Its prefill begins: its cached pages are known."""
         hashes = self._ledger.prefix_hashes(req)[req.num_cached_pages :]

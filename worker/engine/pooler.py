@@ -20,8 +20,8 @@ class Pooler:
         step: little-endian float32.
         """
         embeddings: dict[int, bytes | SampleError] = {}
-        end = 0
-        for entry in batch.entries:
+        end = batch.num_plain
+        for entry in batch.others:
             start, end = end, end + entry.num_tokens
             req, pooling = entry.req, entry.req.pooling
             if pooling is None:

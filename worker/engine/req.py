@@ -12,7 +12,6 @@ import numpy.typing as npt
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
-from worker.engine.sampling.draw_params import pack_draw_params
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
 
@@ -35,6 +34,44 @@ class Req:
       [num_computed, num_scheduled)       will be, by steps in flight
     The KV ledger alone changes row, pages and lock; the scheduler the rest.
     """
+
+    __slots__ = (  # beyond thirty attributes, each access to a dict of them costs twice as much
+        "_num_counted",
+        "_prompt_logprobs",
+        "_stop_check",
+        "arrival",
+        "arrived_at_s",
+        "has_penalties",
+        "hidden_sum",
+        "last_match",
+        "lock_node",
+        "logit_rules",
+        "matcher",
+        "max_num_tokens",
+        "may_change_logits",
+        "namespace",
+        "needs_known_tokens",
+        "num_awaited",
+        "num_cached_pages",
+        "num_cached_tokens",
+        "num_computed",
+        "num_in_flight",
+        "num_pages",
+        "num_prompt_tokens",
+        "num_prompt_top",
+        "num_slots",
+        "output_counts",
+        "page_keys",
+        "pooling",
+        "prefix_hashes",
+        "priority",
+        "row",
+        "run_id",
+        "sampling",
+        "status",
+        "stop_token_ids",
+        "token_ids",
+    )
 
     def __init__(
         self,
@@ -66,7 +103,6 @@ class Req:
         self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
         self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
         self.logit_rules = LogitRules.maybe_of(sampling)
-        self.packed_draw_params = pack_draw_params(sampling)
         # Alternatives to each prompt token; None: no prompt logprobs are (or any more) to be made.
         # A request that comes with output has them in the log.
         self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
@@ -160,15 +196,17 @@ class Req:
         if self.matcher is not None:
             self.matcher.accept(token_id)
 
+    def goes_on_behind(self, token_id: int) -> bool:
+        """Whether it is clear, with one look, that this token does not end it."""
+        return (
+            token_id not in self.stop_token_ids
+            and len(self.token_ids) + 1 < self.max_num_tokens
+            and self.matcher is None
+        )
+
     def finish_by_tokens(self) -> Finish | None:
         """Whether the tokens so far end it; not before its prompt logprobs are made."""
         if self.pooling is not None or self.num_prompt_top is not None:
-            return None
-        if (
-            self.token_ids[-1] not in self.stop_token_ids
-            and len(self.token_ids) < self.max_num_tokens
-            and self.matcher is None
-        ):
             return None
         ending = self._stop_check.finish_of(
             self.sampling,

@@ -36,12 +36,6 @@ class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
         return cls(req, req.num_scheduled, end, int(has_sample), (), has_awaited_input)
 
     @classmethod
-    def next_of(cls, req: Req) -> Self:
-        """Of a request that decodes: its last token, known or awaited."""
-        start, num_awaited = req.num_computed + req.num_in_flight, req.num_awaited
-        return cls(req, start, len(req.token_ids) + num_awaited, 1, (), num_awaited > 0)
-
-    @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
         """Of a request that decodes: its last token, and guesses of the next ones, if any."""
         if not draft_ids:
@@ -58,10 +52,6 @@ class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
     def gives_embedding(self) -> bool:
         """Its prompt is whole behind this step."""
         return self.req.pooling is not None and self.end == self.req.num_tokens
-
-    @property
-    def is_prefill(self) -> bool:
-        return self.end - len(self.draft_ids) - self.start > 1
 
     @property
     def input_ids(self) -> Sequence[int]:
@@ -89,19 +79,23 @@ class ScheduleBatch:
     """The requests of one step: those that decode first, then prefill chunks."""
 
     entries: list[ScheduledReq]
+    num_plain: int  # of these, the first ones: each has one token, and a sample behind it
     fresh_pages: list[int]  # first written in this step: to be wiped before
+    may_await: bool = False  # planned while another step was in flight: inputs may be awaited
+
+    @property
+    def others(self) -> list[ScheduledReq]:
+        """Prefill chunks, and tokens with guesses."""
+        return self.entries[self.num_plain :]
 
     @property
     def num_tokens(self) -> int:
-        return sum(entry.end - entry.start for entry in self.entries)
+        return self.num_plain + sum(entry.end - entry.start for entry in self.others)
 
     @property
     def sample_points(self) -> list[SamplePoint]:
         """Of all entries, in their order."""
-        points: list[SamplePoint] = []
-        for entry in self.entries:
-            if entry.num_samples == 1:
-                points.append(SamplePoint(entry.req, entry.end))
-            else:
-                points += entry.sample_points
+        points = [SamplePoint(entry.req, entry.end) for entry in self.entries[: self.num_plain]]
+        for entry in self.others:
+            points += entry.sample_points
         return points

@@ -98,13 +98,13 @@ class Scheduler:
         if self._must_wait() or not self._make_room_for_decodes():
             return None
         while True:
-            entries = self._plan_decodes(token_budget)
-            num_left = token_budget - sum(entry.end - entry.start for entry in entries)
+            plain, drafting = self._plan_decodes(token_budget)
+            num_left = token_budget - len(plain) - sum(entry.num_tokens for entry in drafting)
             adder = PrefillAdder(self._ledger, self._running, num_left, self._reserve_ratio.value)
             self._add_prefills(adder, may_admit=self._num_preemptions == num_preemptions)
-            entries += adder.entries
-            if entries:
-                return self._book(entries)
+            others = drafting + adder.entries
+            if plain or others:
+                return self._book(plain, others)
             if not self._running or self._num_in_flight:
                 return None
             # Prefills hold all pages, and none can go on: one of them must give way.
@@ -114,28 +114,19 @@ class Scheduler:
         """Books a computed step."""
         self._num_in_flight -= 1
         self._ledger.free_spares()
-        outputs: list[RunOutput] = []
-        records = result.logprobs or itertools.repeat(b"")
-        samples = zip(result.token_ids, records, strict=False)
-        has_pending_prefixes = self._pending_prefixes.has_any
-        for entry in batch.entries:
+        samples = zip(result.token_ids, result.logprobs or itertools.repeat(b""), strict=False)
+        plain_samples = list(itertools.islice(samples, batch.num_plain))
+        outputs = self._process_plain(batch.entries[: batch.num_plain], plain_samples)
+        for entry in batch.others:
             req = entry.req
-            num_tokens, num_samples = entry.end - entry.start, entry.num_samples
-            is_single = num_tokens == 1 == num_samples and req.num_prompt_top is None
-            entry_samples = (
-                [next(samples)] if is_single else [*itertools.islice(samples, num_samples)]
-            )
-            req.num_in_flight -= num_tokens
-            req.num_awaited -= num_samples > 0
-            if self._leaving and req in self._leaving:
+            entry_samples = list(itertools.islice(samples, entry.num_samples))
+            req.num_in_flight -= entry.num_tokens
+            req.num_awaited -= entry.num_samples > 0
+            if req in self._leaving:
                 self._maybe_release(req)
                 continue
-            if has_pending_prefixes and num_samples:
+            if entry_samples:
                 self._pending_prefixes.discard(req)
-            if is_single:
-                req.num_computed = entry.end
-                outputs.append(self._take_sample(req, *entry_samples[0]))
-                continue
             req.num_computed = entry.end - len(entry.draft_ids)
             error = self._take_prompt_logprobs(entry, result)
             if error is not None:
@@ -148,7 +139,7 @@ class Scheduler:
             if entry.draft_ids and self._drafter is not None:
                 num_accepted = max(0, len(outputs[-1].token_ids) - 1)
                 self._drafter.on_result(req, len(entry.draft_ids), num_accepted)
-            if entry.is_prefill and req.status is ReqStatus.RUNNING:
+            elif req.status is ReqStatus.RUNNING:
                 self._ledger.commit(req)
         self._reserve_ratio.on_step()
         return outputs
@@ -245,49 +236,59 @@ class Scheduler:
     def _can_decode(self, req: Req) -> bool:
         return req.run_id not in self._prefilling and req.is_decoding and not req.is_ending
 
-    def _plan_decodes(self, token_budget: int) -> list[ScheduledReq]:
-        reqs = [
-            req
-            for req in self._running
-            if req.run_id not in self._prefilling
+    def _plan_decodes(self, token_budget: int) -> tuple[list[ScheduledReq], list[ScheduledReq]]:
+        """Those with a token each, and those that also have guesses."""
+        entries: list[ScheduledReq] = []
+        for req in self._running:
             # As `_can_decode`, without calls: this is asked of every request in every step.
-            and req.num_computed + req.num_in_flight + 1 == len(req.token_ids) + req.num_awaited
-            and not (req.num_awaited and req.is_ending)
-        ]
-        for req in reqs:
-            if len(req.token_ids) + req.num_awaited > req.num_slots:
-                self._ledger.extend(req, req.planned_len)
-        if self._drafter is not None:
-            return self._plan_drafts(self._drafter, reqs, token_budget)
-        return [ScheduledReq.next_of(req) for req in reqs]
+            num_awaited = req.num_awaited
+            end = len(req.token_ids) + num_awaited
+            if (
+                req.num_computed + req.num_in_flight + 1 != end
+                or req.run_id in self._prefilling
+                or (num_awaited and req.is_ending)
+            ):
+                continue
+            if end > req.num_slots:
+                self._ledger.extend(req, end)
+            entries.append(ScheduledReq(req, end - 1, end, 1, (), num_awaited > 0))
+        if self._drafter is None:
+            return entries, []
+        return self._plan_drafts(self._drafter, entries, token_budget)
 
     def _plan_drafts(
-        self, drafter: NgramDrafter, reqs: list[Req], token_budget: int
-    ) -> list[ScheduledReq]:
-        entries: list[ScheduledReq] = []
-        num_left = drafter.step_budget(len(reqs), token_budget - len(reqs))
-        for req in reqs:
+        self, drafter: NgramDrafter, entries: list[ScheduledReq], token_budget: int
+    ) -> tuple[list[ScheduledReq], list[ScheduledReq]]:
+        plain: list[ScheduledReq] = []
+        drafting: list[ScheduledReq] = []
+        num_left = drafter.step_budget(len(entries), token_budget - len(entries))
+        for entry in entries:
+            req = entry.req
             max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
             draft_ids = drafter.draft(req, min(num_left, max_end - req.num_tokens))
             if draft_ids:
                 self._ledger.extend(req, req.num_tokens + len(draft_ids))
-                entries.append(ScheduledReq.drafting(req, draft_ids))
+                drafting.append(ScheduledReq.drafting(req, draft_ids))
                 num_left -= len(draft_ids)
             else:
-                entries.append(ScheduledReq.up_to(req, req.planned_len))
-        return entries
+                plain.append(entry)
+        return plain, drafting
 
-    def _book(self, entries: list[ScheduledReq]) -> ScheduleBatch:
+    def _book(self, plain: list[ScheduledReq], others: list[ScheduledReq]) -> ScheduleBatch:
         """The step counts as launched."""
-        for entry in entries:
+        for entry in plain:
             req = entry.req
-            req.num_in_flight += entry.end - entry.start
+            req.num_in_flight += 1
+            req.num_awaited += 1
+        for entry in others:
+            entry.req.num_in_flight += entry.num_tokens
             if entry.num_samples:
-                req.num_awaited += 1
-                if self._prefilling:
-                    self._prefilling.pop(req.run_id, None)
+                entry.req.num_awaited += 1
+                self._prefilling.pop(entry.req.run_id, None)
+        may_await = self._num_in_flight > 0
         self._num_in_flight += 1
-        return ScheduleBatch(entries, self._ledger.take_fresh_pages())
+        pages = self._ledger.take_fresh_pages()
+        return ScheduleBatch(plain + others, len(plain), pages, may_await)
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
         for req in self._prefilling.values():
@@ -346,16 +347,29 @@ class Scheduler:
         req.add_prompt_logprobs(entry.start, records)
         return None
 
-    def _take_sample(self, req: Req, token_id: int | SampleError, logprobs: bytes) -> RunOutput:
-        """The usual case of `_take_samples`."""
-        if isinstance(token_id, SampleError):
-            return RunOutput(req.run_id, [], self._fail(req, token_id))
-        req.append(token_id)
-        ending = req.finish_by_tokens()
-        if ending is not None:
-            self._end(req)
-            ending = _with_cached_tokens(ending, req)
-        return RunOutput(req.run_id, [token_id], ending, logprobs)
+    def _process_plain(
+        self, entries: list[ScheduledReq], samples: list[tuple[int | SampleError, bytes]]
+    ) -> list[RunOutput]:
+        """One token each: what nearly every request does in nearly every step."""
+        outputs: list[RunOutput] = []
+        for entry, (token_id, logprobs) in zip(entries, samples, strict=True):
+            req = entry.req
+            req.num_in_flight -= 1
+            req.num_awaited -= 1
+            if self._leaving and req in self._leaving:
+                self._maybe_release(req)
+                continue
+            req.num_computed = entry.end
+            if isinstance(token_id, SampleError):
+                outputs.append(RunOutput(req.run_id, [], self._fail(req, token_id)))
+                continue
+            ending: Finish | None = None
+            if req.goes_on_behind(token_id):
+                req.token_ids.append(token_id)
+            else:
+                ending = self._append(req, token_id)
+            outputs.append(RunOutput(req.run_id, [token_id], ending, logprobs))
+        return outputs
 
     def _take_samples(
         self, entry: ScheduledReq, samples: Sequence[tuple[int | SampleError, bytes]]
@@ -385,15 +399,21 @@ class Scheduler:
         for token_id, draft_id in itertools.zip_longest(sampled_ids, entry.draft_ids):
             if isinstance(token_id, SampleError):
                 return self._fail(req, token_id)
-            req.append(token_id)
-            ending = req.finish_by_tokens()
+            ending = self._append(req, token_id)
             if ending is not None:
-                self._end(req)
-                return _with_cached_tokens(ending, req)
+                return ending
             if token_id != draft_id:
                 break
             req.num_computed += 1
         return None
+
+    def _append(self, req: Req, token_id: int) -> Finish | None:
+        req.append(token_id)
+        ending = req.finish_by_tokens()
+        if ending is None:
+            return None
+        self._end(req)
+        return _with_cached_tokens(ending, req)
 
     def _fail(self, req: Req, error: SampleError) -> Finish:
         self._end(req, keep=error is not SampleError.NOT_A_NUMBER)

@@ -29,19 +29,18 @@ class GrammarMasks:
 
 
 def grammar_masks(
-    points: Sequence[SamplePoint], backend: GrammarBackend, vocab_size: int
+    points: Sequence[tuple[int, SamplePoint]], backend: GrammarBackend, vocab_size: int
 ) -> GrammarMasks | None:
-    """None when no request has a grammar."""
-    rows = [row for row, point in enumerate(points) if point.req.matcher is not None]
-    if not rows:
+    """Of those rows that have a grammar. None when there is none."""
+    if not points:
         return None
-    bitmask = np.zeros((len(rows), -(-vocab_size // 32)), np.int32)
-    matchers = [matcher for point in points if (matcher := point.req.matcher) is not None]
+    bitmask = np.zeros((len(points), -(-vocab_size // 32)), np.int32)
+    matchers = [matcher for _, point in points if (matcher := point.req.matcher) is not None]
     backend.fill_masks(matchers, bitmask)
-    for words, row in zip(bitmask, rows, strict=True):
-        assert not points[row].draft_ids, "a matcher has not read the drafts"
-        _keep_going(words, points[row].req.early_end_ids)
-    return GrammarMasks(rows, bitmask)
+    for words, (_, point) in zip(bitmask, points, strict=True):
+        assert not point.draft_ids, "a matcher has not read the drafts"
+        _keep_going(words, point.req.early_end_ids)
+    return GrammarMasks([row for row, _ in points], bitmask)
 
 
 def _keep_going(words: npt.NDArray[np.int32], early_end_ids: frozenset[int]) -> None:

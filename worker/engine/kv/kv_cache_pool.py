@@ -36,6 +36,8 @@ class KVCachePool:
         self._data = _allocate(
             (num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim), dtype
         )
+        # [num_layers, 2, num_pages + 1, bytes of a page], the same memory
+        self._bytes = self._data.view(torch.uint8).flatten(3).numpy()
         self.wipe([num_pages])
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,8 +46,8 @@ class KVCachePool:
         return keys, values
 
     def wipe(self, pages: Sequence[int]) -> None:
-        for page in pages:  # index_fill_ over all of them at once takes a hundred times as long
-            self._data[:, :, page].zero_()
+        for page in pages:  # torch takes three times as long, and more for all of them at once
+            self._bytes[:, :, page] = 0
 
 
 def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -58,9 +58,8 @@ class NativeForward:
     def hidden(self, batch: ForwardBatch) -> torch.Tensor:
         """[num_tokens, hidden_size] float32."""
         query_lens = torch.tensor(batch.query_lens, dtype=torch.int32)
-        page_table = batch.page_table.int()
         hidden = torch.empty(len(batch.input_ids), self._hidden_size)
-        num_rows, max_pages = page_table.shape
+        num_rows, max_pages = batch.page_table.shape
         self._library.forward(
             self._decoder,
             ctypes.byref(
@@ -72,7 +71,7 @@ class NativeForward:
                     positions=batch.positions.data_ptr(),
                     out_loc=batch.out_loc.data_ptr(),
                     query_lens=query_lens.data_ptr(),
-                    page_table=page_table.data_ptr(),
+                    page_table=batch.page_table.data_ptr(),
                     hidden=hidden.data_ptr(),
                 )
             ),

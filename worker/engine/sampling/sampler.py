@@ -41,11 +41,7 @@ class Sampler:
     def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> Samples:
         """`logits` [num_rows, vocab_size] float32, overwritten."""
         rows = logits.numpy()
-        raw_rows = {
-            row: (rows[row].copy(), num_top)
-            for row, num_top in enumerate(batch.num_top_logprobs)
-            if num_top is not None
-        }
+        raw_rows = {row: (rows[row].copy(), num_top) for row, num_top in batch.params.logprob_rows}
         token_ids = self._choose(logits, batch)
         if not raw_rows:
             return Samples(token_ids, [])
@@ -72,23 +68,23 @@ class Sampler:
                 token_id = int(rows[row].argmax())
                 is_allowed = rows[row, token_id] > -np.inf
                 token_ids[row] = token_id if is_allowed else SampleError.NOTHING_ALLOWED
-        for row in np.flatnonzero(batch.temperature > GREEDY_TEMPERATURE).tolist():
+        for row in np.flatnonzero(batch.params.temperature > GREEDY_TEMPERATURE).tolist():
             if not isinstance(token_ids[row], SampleError):
                 token_ids[row] = self._draw(rows[row], batch, row)
         return token_ids
 
     def _draw(self, logits: FloatRow, batch: SamplingBatch, row: int) -> int:
-        scaled = logits / batch.temperature[row]
+        scaled = logits / batch.params.temperature[row]
         largest = float(scaled.max())
         threshold = kept_threshold(
             scaled,
             largest,
-            int(batch.top_k[row]),
-            float(batch.top_p[row]),
-            float(batch.min_p[row]),
+            int(batch.params.top_k[row]),
+            float(batch.params.top_p[row]),
+            float(batch.params.min_p[row]),
         )
         return self._gumbel_max.draw(
-            scaled, largest, threshold, batch.seeds[row], batch.positions[row]
+            scaled, largest, threshold, batch.params.seeds[row], batch.positions[row]
         )
 
 

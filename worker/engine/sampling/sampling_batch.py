@@ -14,7 +14,7 @@ import torch
 from worker.engine.grammar.grammar_masks import GrammarMasks, grammar_masks
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.req import Req
-from worker.engine.sampling.draw_params import unpack_draw_params
+from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sample_point import SamplePoint
 
 _RowPoint: TypeAlias = tuple[int, SamplePoint]  # a row of logits, and what is asked for there
@@ -43,18 +43,13 @@ class Penalties:
 class SamplingBatch:
     """How to choose one token for each row of logits. Host memory; numpy where rows are few."""
 
-    temperature: npt.NDArray[np.float32]  # [num_rows], 0 is greedy
-    top_k: npt.NDArray[np.int64]  # [num_rows], 0 is off
-    top_p: npt.NDArray[np.float32]  # [num_rows]
-    min_p: npt.NDArray[np.float32]  # [num_rows]
-    seeds: list[int]  # [num_rows], 64 bits
+    params: RowParams
     positions: list[int]  # [num_rows], of the token to be chosen, prompt included
     bias: TokenBias | None
     allowed: list[tuple[int, torch.Tensor]]  # row, and [num_ids] int64: nothing else may be chosen
     banned: tuple[torch.Tensor, torch.Tensor] | None  # rows and token ids, [num_pairs] int64 each
     grammar_masks: GrammarMasks | None
     penalties: Penalties | None
-    num_top_logprobs: list[int | None]  # [num_rows], None where no logprobs are asked for
 
     @property
     def changed_rows(self) -> list[int]:
@@ -76,24 +71,22 @@ class SamplingBatch:
         points: Sequence[SamplePoint],
         vocab_size: int,
         grammars: GrammarBackend | None = None,
+        params: RowParams | None = None,
     ) -> SamplingBatch:
-        """`grammars` made the matchers of those requests that have one."""
-        reqs = [point.req for point in points]
-        params = unpack_draw_params([req.packed_draw_params for req in reqs])
-        changed = [(row, point) for row, point in enumerate(points) if point.req.may_change_logits]
+        """`grammars` made the matchers of those requests that have one; `params`, when given, are
+        those of the points' requests.
+        """
+        params = params or RowParams.of([point.req for point in points])
+        changed = [(row, points[row]) for row in params.changing_rows]
+        masked = [(row, points[row]) for row in params.grammar_rows]
         return cls(
-            temperature=params["temperature"],
-            top_k=params["top_k"],
-            top_p=params["top_p"],
-            min_p=params["min_p"],
-            seeds=[req.sampling.seed for req in reqs],
+            params=params,
             positions=[point.position for point in points],
             bias=_bias(changed, vocab_size),
             allowed=_allowed(changed, vocab_size),
             banned=_banned(changed, vocab_size),
-            grammar_masks=None if grammars is None else grammar_masks(points, grammars, vocab_size),
+            grammar_masks=None if grammars is None else grammar_masks(masked, grammars, vocab_size),
             penalties=_penalties(changed, vocab_size),
-            num_top_logprobs=[req.sampling.logprobs for req in reqs],
         )
 
 
