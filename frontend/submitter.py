@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import nats.errors
 
-from frontend.prompt_object import prompt_object
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
 from shared.codec import encode
@@ -23,6 +22,7 @@ from shared.errors import (
 from shared.jetstream import ERR_MAX_MESSAGES
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
+from shared.prompt_object import prompt_object
 from shared.protocol import FinishReason, GenerateRequest
 
 JOB_CLASS = "interactive"

@@ -10,13 +10,13 @@ import nats.errors
 
 from frontend.generation import Generation
 from frontend.metrics import FrontendMetrics
-from frontend.prompt_object import prompt_object
 from frontend.reply_router import ReplyRouter
 from shared.cluster import Cluster
 from shared.codec import encode
 from shared.errors import BrokerError
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
+from shared.prompt_object import prompt_object
 from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ReplyParams
 
 _RETRY_S = 1.0

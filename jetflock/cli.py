@@ -24,13 +24,15 @@ class Command:
 
 START = cyclopts.Group("Start here", sort_key=0)
 ROLES = cyclopts.Group("One role alone", sort_key=1)
-ALSO = cyclopts.Group("Also", sort_key=2)
+UPKEEP = cyclopts.Group("Upkeep", sort_key=2)
+ALSO = cyclopts.Group("Also", sort_key=3)
 
 COMMANDS = {
     "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
+    "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
 }
 
 

@@ -37,6 +37,7 @@ class RequestFold:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     last_record_seq: int = 0  # of the ownership log
+    progress_epoch: int = NO_EPOCH  # the last one that appended tokens
     num_fenced: int = 0  # entries of a past epoch, or of a worker that is not the writer
     num_holes: int = 0  # entries that came before what should precede them
     logprobs: bytearray = field(default_factory=bytearray)
@@ -72,6 +73,8 @@ class RequestFold:
             self.tokens += ids
             self.epoch_len = len(self.tokens)
             self.finish = entry.finish
+            if ids:
+                self.progress_epoch = self.epoch
             return len(ids)
         if not 0 <= position <= self.epoch_len:
             self.num_holes += 1
@@ -85,6 +88,7 @@ class RequestFold:
         num_new = max(0, len(ids) - max(0, overlap))
         if num_new:
             self.tokens.extend(ids[len(ids) - num_new :])
+            self.progress_epoch = self.epoch
         self.epoch_len = max(self.epoch_len, end)
         if entry.finish is not None and end == len(self.tokens):
             self.finish = entry.finish

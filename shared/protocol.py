@@ -172,7 +172,8 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag=
     text: TextParams
     reply: ReplyParams
     pool: str
-    crashes: int = 0
+    after_death: bool = False  # the heartbeat of the claim's worker before was absent by now
+    is_alone: bool = False  # the worker runs nothing else until this one has made progress
 
 
 class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):
@@ -247,6 +248,30 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: ReplyParams | None  # None when it was ended before anybody said where it goes
     logprobs: bytes = b""  # a record for each token, if the request asked
     prompt_logprobs: bytes = b""
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """A worker, or its engine, died under a request that had made no progress there."""
+
+    worker: str
+    claimed_at: float  # unix seconds, as all times here
+    noticed_at: float  # of the record that tells it
+    was_alone: bool  # nothing else ran there: the request did it
+    engine_only: bool  # the engine process died, the worker's I/O process lived on
+
+
+class DeadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`jf.dead.<pool>`: a request that was given up, whole, to be looked at or queued again."""
+
+    rid: str
+    pool: str
+    job_class: str
+    reason: str
+    crashes: tuple[Crash, ...]
+    queued_at: float
+    died_at: float
+    request: bytes = b""  # as it was queued; empty when no message could hold it
+    prompt_object: str = ""  # object store name of our copy of a long prompt
 
 
 class Cancel(msgspec.Struct, frozen=True, tag_field="t", tag="cancel"):

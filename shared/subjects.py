@@ -114,6 +114,11 @@ class Subjects:
         """Where one frontend process hears the text of its own requests."""
         return f"{self.prefix}.out.{frontend_id}"
 
+    @property
+    def detached_reply(self) -> str:
+        """The reply subject of a request that no frontend waits for: nobody listens here."""
+        return f"{self.prefix}.out.detached"
+
     def control(self, pool: str) -> str:
         """Notices to the workers of a pool: cancel, fenced."""
         return f"{self.prefix}.ctl.{pool}.notice"

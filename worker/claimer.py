@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable, CasConflict
 from shared.log import get_logger
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, End, FinishReason, GenerateRequest
+from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest
+from worker.crash_count import crashes_in_a_row, is_poison
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
@@ -24,6 +25,14 @@ class Taken:
 
     epoch: int
     prefix: LoggedOutput
+    crashes: tuple[Crash, ...] = ()  # under it, since it made progress
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    """The claim is stored, and nobody shall run it again."""
+
+    crashes: tuple[Crash, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,19 @@ class Lost:
     """Somebody else claimed after us: say nothing."""
 
 
-TakeResult = Taken | Over | Postponed | Lost
+TakeResult = Taken | Condemned | Over | Postponed | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The ownership log before a claim."""
+
+    records: list[StoredRecord] = field(default_factory=list)
+    is_holder_dead: bool = False  # the last record is a claim of a worker without heartbeat
+
+    @property
+    def last_seq(self) -> int:
+        return self.records[-1].seq if self.records else 0
 
 
 class Claimer:
@@ -66,7 +87,7 @@ class Claimer:
     async def take(self, request: GenerateRequest, delivery: Delivery) -> TakeResult:
         """Claim a delivered request that we do not run. Raises BrokerUnavailable."""
         nonce = secrets.token_hex(8)
-        records: list[StoredRecord] = []
+        past = _Past()
         # A first delivery has no history as a rule: the compare-and-set itself finds out.
         is_first_try = delivery.num_delivered == 1
         while True:
@@ -75,8 +96,13 @@ class Claimer:
                 verdict = await self._judge(request, delivery, records, nonce)
                 if verdict is not None:
                     return verdict
+                past = _Past(records, await self._is_holder_dead(records))
+                if not past.is_holder_dead and self._should_postpone(delivery, records):
+                    return Postponed(self._ack_wait_s / 2)
             is_first_try = False
-            claim = self._claim(request, delivery, records, nonce)
+            claim = self._claim(
+                request, delivery, past.last_seq, nonce, after_death=past.is_holder_dead
+            )
             try:
                 epoch = await self._ownership.append(request.rid, claim)
             except CasConflict:
@@ -84,7 +110,30 @@ class Claimer:
             except BrokerUnavailable as exc:
                 log.info("claim_unknown", rid=request.rid, error=str(exc))
                 continue
-            return await self._resume(request, delivery, records, epoch)
+            ours = StoredRecord(epoch, datetime.datetime.now(datetime.UTC), claim)
+            return await self._resume(request, delivery, past.records, ours)
+
+    async def claim_alone(
+        self, request: GenerateRequest, delivery: Delivery, taken: Taken
+    ) -> TakeResult:
+        """Claim once more what is ours: from now on the log says that it runs alone.
+
+        Nothing may have been logged under the first claim. Raises BrokerUnavailable.
+        """
+        nonce = secrets.token_hex(8)
+        claim = self._claim(request, delivery, taken.epoch, nonce, is_alone=True)
+        while True:
+            try:
+                epoch = await self._ownership.append(request.rid, claim)
+                return Taken(epoch, taken.prefix, taken.crashes)
+            except (CasConflict, BrokerUnavailable):
+                last = await self._ownership.last(request.rid)
+            if last is None or isinstance(last.record, End):
+                return Over("it was ended")
+            if isinstance(last.record, Claim) and last.record.nonce == nonce:
+                return Taken(last.seq, taken.prefix, taken.crashes)
+            if last.seq != taken.epoch:
+                return Lost()
 
     async def _judge(
         self,
@@ -109,20 +158,26 @@ class Claimer:
         if ours:  # an earlier try was stored, although nobody told us
             if ours[-1].seq != last.seq:
                 return Lost()
-            return await self._resume(request, delivery, records[:-1], last.seq)
-        if isinstance(last.record, Claim) and await self._should_postpone(delivery, last):
-            return Postponed(self._ack_wait_s / 2)
+            return await self._resume(request, delivery, records[:-1], last)
         return None
 
-    async def _should_postpone(self, delivery: Delivery, last: StoredRecord) -> bool:
+    async def _is_holder_dead(self, records: list[StoredRecord]) -> bool:
+        """Whether the last record is a claim whose worker shows no heartbeat."""
+        if not records:
+            return False
+        last = records[-1].record
+        if not isinstance(last, Claim) or last.worker == self._worker_id:
+            return False
+        return await self._workers.get(f"{last.pool}.{last.worker}") is None
+
+    def _should_postpone(self, delivery: Delivery, records: list[StoredRecord]) -> bool:
         """Once for each claim whose worker still shows a heartbeat: it may only be slow."""
-        assert isinstance(last.record, Claim)
-        if last.record.worker == self._worker_id:
+        if not records:
+            return False
+        last = records[-1]
+        if not isinstance(last.record, Claim) or last.record.worker == self._worker_id:
             return False
         if self._postponed.get(delivery.request_seq) == last.seq:
-            return False
-        key = f"{last.record.pool}.{last.record.worker}"
-        if await self._workers.get(key) is None:
             return False
         if len(self._postponed) > 10_000:
             self._postponed.clear()
@@ -133,11 +188,14 @@ class Claimer:
         self,
         request: GenerateRequest,
         delivery: Delivery,
-        records: list[StoredRecord],
+        prev: int,
         nonce: str,
+        *,
+        after_death: bool = False,
+        is_alone: bool = False,
     ) -> Claim:
         return Claim(
-            prev=records[-1].seq if records else 0,
+            prev=prev,
             worker=self._worker_id,
             nonce=nonce,
             request_seq=delivery.request_seq,
@@ -146,6 +204,8 @@ class Claimer:
             text=request.text,
             reply=request.reply,
             pool=request.pool,
+            after_death=after_death,
+            is_alone=is_alone,
         )
 
     async def _resume(
@@ -153,20 +213,22 @@ class Claimer:
         request: GenerateRequest,
         delivery: Delivery,
         records: list[StoredRecord],
-        epoch: int,
+        ours: StoredRecord,
     ) -> TakeResult:
-        """The claim is stored at `epoch`: read the past, check the deadline."""
+        """Our claim is stored behind `records`: read the past, see whether it may be run."""
         prefix = LoggedOutput()
+        crashes: tuple[Crash, ...] = ()
         if records:
-            fold = await self._history.read(request.rid, records, epoch)
+            fold = await self._history.read(request.rid, records, ours.seq)
             if fold.finish is not None:
                 return Over("its finish is in the log")
             prefix = LoggedOutput.of(fold)
-        if await self._is_expired(request, delivery, epoch):
+            crashes = crashes_in_a_row([*records, ours], fold.progress_epoch)
+        if await self._is_expired(request, delivery, ours.seq):
             end = End(0, FinishReason.DEADLINE, by=self._worker_id)
             await self._ownership.end(request.rid, end)
             return Over("its deadline has passed")
-        return Taken(epoch, prefix)
+        return Condemned(crashes) if is_poison(crashes) else Taken(ours.seq, prefix, crashes)
 
     async def _is_expired(self, request: GenerateRequest, delivery: Delivery, epoch: int) -> bool:
         """By the server's clock; ours only tells whether it is worth asking."""

@@ -35,6 +35,7 @@ class Delivery:
     request_seq: int  # its sequence in REQUESTS
     queued_at: datetime.datetime  # server time of storing it
     msg_id: str  # the rid, also when the payload cannot be read
+    job_class: str
     # Another worker may have claimed under this very delivery. A nak would take the request from
     # it; who has not claimed says nothing, and `ack_wait` is the backstop.
     is_shared: bool = False
@@ -62,6 +63,7 @@ class Delivery:
             request_seq=int(tokens[first + 1]),
             queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
             msg_id=msg_id,
+            job_class=tokens[first - 1].rpartition("_")[2],  # consumer <pool>_<class>
             is_shared=is_shared,
         )
 

@@ -152,8 +152,10 @@ class EngineHost:
                     num_kv_tokens=event.num_kv_tokens,
                 )
                 self._listener.on_ready()
-            case EngineFailed():
+            case EngineFailed() if self.ready is None:
                 self._failure = ConfigError(event.message)
+            case EngineFailed():  # while it ran: the next one may fare better
+                log.error("engine_failed", error=event.message)
 
     def _on_exit(self, returncode: int) -> None:
         if self._failure is None and not self._is_stopping:

@@ -39,15 +39,19 @@ class HandOver:
         self._acks = acks
         self._metrics = metrics
 
-    async def release_all(self, timeout_s: float, *, crashed: bool) -> None:
+    async def release_all(
+        self, timeout_s: float, *, crashed: bool, spare: HeldRequest | None = None
+    ) -> None:
         """Stop every run, let the log have what was made, for `timeout_s` at most, then release.
 
-        What is still being claimed is released when the claim comes back.
+        What is still being claimed is released when the claim comes back. `spare` stays.
         """
-        running = [held for held in self._held_requests if held.state is HoldState.RUNNING]
-        for held in self._held_requests:
+        all_but = [held for held in self._held_requests if held is not spare]
+        running = [held for held in all_but if held.state is HoldState.RUNNING]
+        for held in all_but:
             if held.state is HoldState.CLAIMING:
                 held.is_revoked = True
+                held.has_crashed |= crashed and held.run_id > 0 and held.finish is None
                 self._runs.abort(held)
         for held in running:
             self._runs.abort(held)
@@ -57,7 +61,7 @@ class HandOver:
             self._runs.drop(held)
         await asyncio.gather(*(self.release(held, crashed=crashed) for held in running))
 
-    async def release(self, held: HeldRequest, *, crashed: bool) -> None:
+    async def release(self, held: HeldRequest, *, crashed: bool, delay_s: float = 0.0) -> None:
         """Hand a stopped request back, if it is still ours: nothing is written of it any more."""
         release = Release(held.epoch, self._worker_id, held.has_progressed, crashed)
         try:
@@ -67,7 +71,7 @@ class HandOver:
             log.warning("release_failed", rid=held.rid, error=str(exc))
             return
         self._metrics.requests_released.inc()
-        await self._acks.nak(held.delivery.ack_subject)
+        await self._acks.nak(held.delivery.ack_subject, delay_s)
 
     async def _is_released(self, held: HeldRequest, release: Release) -> bool:
         """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import time
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class HeldRequest:
     finish: Finish | None = None
     is_ended: bool = False  # while claiming: an `end` was seen, maybe behind our claim
     is_revoked: bool = False  # while claiming: release it as soon as the claim is stored
+    has_crashed: bool = False  # while claiming: the engine died with its run
+    watched: asyncio.Event | None = None  # set at its first progress, or when it is gone
     num_restated: int = 0
     restated_at: float = field(default_factory=time.monotonic)
     kept_at: float = field(default_factory=time.monotonic)  # last time the ack wait was restarted
@@ -73,8 +76,8 @@ class HeldRequest:
 
     @property
     def has_progressed(self) -> bool:
-        """Whether this epoch logged a token that no earlier one had."""
-        return self.num_logged > self.num_prefix
+        """Whether this epoch has given the log a token that no earlier one had, or its finish."""
+        return self.num_logged > self.num_prefix or self.state is HoldState.FINISHING
 
     def resume_from(self, prefix: LoggedOutput, visible: VisibleText | None) -> None:
         """Start with the output of earlier epochs: rebuilds the stop state, a fresh `visible`, by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 from shared.event_wait import wait_event
@@ -17,6 +18,7 @@ class HeldRequests:
         self._by_run: dict[int, HeldRequest] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+        self._removed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._by_rid)
@@ -54,6 +56,18 @@ class HeldRequests:
             del self._by_rid[held.rid]
         if not self._by_rid:
             self._empty.set()
+        self._removed.set()
+        if held.watched is not None:
+            held.watched.set()
+
+    async def wait_only(self, held: HeldRequest, timeout_s: float) -> bool:
+        """Wait until nothing else is held; False when it took too long. For one waiter."""
+        deadline = time.monotonic() + timeout_s
+        while any(other is not held for other in self._by_rid.values()):
+            self._removed.clear()
+            if not await wait_event(self._removed, deadline - time.monotonic()):
+                return False
+        return True
 
     async def wait_empty(self, timeout_s: float) -> bool:
         return await wait_event(self._empty, timeout_s)

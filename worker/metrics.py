@@ -43,6 +43,10 @@ class WorkerMetrics:
         self.requests_released = counter("requests_released", "Requests handed over.")
         self.requests_fenced = counter("requests_fenced", "Requests lost to another worker.")
         self.requests_finished = counter("requests_finished", "Requests acknowledged.")
+        self.quarantines = counter(
+            "quarantines", "Requests run alone, since workers had died under them."
+        )
+        self.poison_ends = counter("poison_ends", "Requests given up, since workers died of them.")
         self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
         self.frames_resent = gauge("frames_resent", "Frames sent again for want of an ack.")
         self.offers_made = counter("offers_made", "Requests offered to the holder of a prefix.")

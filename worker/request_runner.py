@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from shared.cluster import Cluster
 from shared.codec import decode_control
 from shared.connection import round_trip
+from shared.dead_requests import DeadRequests
 from shared.errors import BrokerError, JetflockError, ProtocolError
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
@@ -38,12 +39,14 @@ from worker.offer_desk import OfferDesk
 from worker.offer_maker import OfferMaker
 from worker.pool_prefixes import PoolPrefixes
 from worker.prefix_reporter import PrefixReporter
+from worker.quarantine import Quarantine
 from worker.request_puller import RequestPuller
 from worker.room import Room
 from worker.runs import Runs
 from worker.settler import Settler
 from worker.taker import Taker
 from worker.token_log import TokenLog
+from worker.undertaker import Undertaker
 
 _MAX_CARD_HASHES = 256  # two KiB a heartbeat
 
@@ -103,6 +106,15 @@ class RequestRunner:
             self._runs,
             self._hand_over,
             self._settler,
+            Quarantine(
+                self._held_requests,
+                self._room,
+                self._hand_over,
+                self._token_log,
+                metrics,
+                config.drain_timeout_s,
+            ),
+            Undertaker(DeadRequests(cluster), self._settler, metrics),
             metrics,
         )
         self._intake = Intake(

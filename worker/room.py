@@ -34,6 +34,7 @@ class Room:
         self._unreserved = asyncio.Event()
         self._unreserved.set()
         self.is_closed = False
+        self.is_quarantined = False  # one request has the worker for itself
 
     def close(self) -> None:
         """A drain has begun."""
@@ -51,9 +52,9 @@ class Room:
     @property
     def has_slot(self) -> bool:
         ready = self._engine.ready
-        return ready is not None and self._credits.has_slot(
-            ready, self._held_requests, self._num_reserved
-        )
+        if ready is None or self.is_quarantined:
+            return False
+        return self._credits.has_slot(ready, self._held_requests, self._num_reserved)
 
     @property
     def num_active(self) -> int:
@@ -84,7 +85,9 @@ class Room:
     def num_credits(self) -> int:
         """Requests to ask for, beyond those that are held."""
         ready = self._engine.ready
-        if ready is None or not self.can_run or self._token_log.is_overfull:
+        if ready is None or not self.can_run or self.is_quarantined:
+            return 0
+        if self._token_log.is_overfull:
             return 0
         num_credits = self._credits.num_credits(ready, self._engine.load, self._held_requests)
         return max(0, num_credits - self._num_reserved)

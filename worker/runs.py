@@ -86,6 +86,11 @@ class Runs:
         self._log_new_tokens(held, time.monotonic())
         self._token_log.flush()
 
+    def undo(self, held: HeldRequest) -> None:
+        """Stop an early run, and forget what it made: nothing of it is logged."""
+        self.abort(held)
+        held.resume_from(LoggedOutput(), self.visible_text(held.request))
+
     def abort(self, held: HeldRequest) -> None:
         """Stop its run, if there is one."""
         if self._held_requests.end_run(held):
@@ -156,3 +161,5 @@ class Runs:
             held.state = HoldState.FINISHING
         elif held.is_restatement_due(now):
             self._token_log.restate(held.restate(now))
+        if held.watched is not None and held.has_progressed:
+            held.watched.set()

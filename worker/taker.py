@@ -11,17 +11,21 @@ from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prefix_chain import PrefixChain
 from shared.protocol import FinishReason, GenerateRequest
-from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
+from worker.claimer import Claimer, Condemned, Lost, Over, Postponed, Taken, TakeResult
+from worker.crash_count import is_suspect
 from worker.delivery import Acknowledger, Delivery
 from worker.hand_over import HandOver
 from worker.held_request import HeldRequest
 from worker.held_requests import HeldRequests
 from worker.metrics import WorkerMetrics
+from worker.quarantine import Quarantine
 from worker.room import Room
 from worker.runs import Runs
 from worker.settler import Settler
+from worker.undertaker import Undertaker
 
 _RETRY_DELAY_S = 1.0
+_NEXT_SUSPECT_DELAY_S = 1.0  # another worker may be free, or ours by then
 _PROMPT_TIMEOUT_S = 10.0
 
 log = get_logger(__name__)
@@ -40,6 +44,8 @@ class Taker:
         runs: Runs,
         hand_over: HandOver,
         settler: Settler,
+        quarantine: Quarantine,
+        undertaker: Undertaker,
         metrics: WorkerMetrics,
     ) -> None:
         self._claimer = claimer
@@ -50,6 +56,8 @@ class Taker:
         self._runs = runs
         self._hand_over = hand_over
         self._settler = settler
+        self._quarantine = quarantine
+        self._undertaker = undertaker
         self._metrics = metrics
 
     async def take(
@@ -60,6 +68,9 @@ class Taker:
         Whether it has come to a claim, ours or a later one, or was over. If not, it was given back,
         or a shared delivery is for the other worker to go on with.
         """
+        if self._room.is_quarantined:  # since the delivery came, or an offer of it was made
+            await self._give_up(delivery)
+            return False
         visible = self._runs.visible_text(request)
         held = HeldRequest(request, delivery, visible, chain=chain)
         self._held_requests.add(held)
@@ -71,24 +82,27 @@ class Taker:
         except (BrokerError, ProtocolError) as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
             self._runs.drop(held)
-            await self._give_up(held, _RETRY_DELAY_S)
+            await self._give_up(held.delivery, _RETRY_DELAY_S)
             return False
 
-    async def _give_up(self, held: HeldRequest, delay_s: float) -> None:
-        if not held.delivery.is_shared:
-            await self._acks.nak(held.delivery.ack_subject, delay_s)
+    async def _give_up(self, delivery: Delivery, delay_s: float = 0.0) -> None:
+        if not delivery.is_shared:
+            await self._acks.nak(delivery.ack_subject, delay_s)
 
     async def _apply(self, held: HeldRequest, result: TakeResult) -> bool:
         match result:
             case Taken():
                 await self._begin(held, result)
+            case Condemned():
+                self._runs.abort(held)
+                await self._undertaker.bury(held, result.crashes)
             case Over():
                 self._runs.drop(held)
                 log.debug("not_taken", rid=held.rid, why=result.why)
                 await self._settler.ack(held.delivery.ack_subject)
             case Postponed():
                 self._runs.drop(held)
-                await self._give_up(held, result.delay_s)
+                await self._give_up(held.delivery, result.delay_s)
                 return False
             case Lost():
                 self._runs.drop(held)
@@ -102,19 +116,46 @@ class Taker:
             log.error("prompt_missing", rid=held.rid, error=str(exc))
             await self._settler.end(held, FinishReason.ERROR, "the prompt is lost")
             return
+        if is_suspect(taken.crashes):
+            await self._begin_alone(held, taken, prompt_ids)
+        elif not await self._is_called_off(held, taken):
+            self._start(held, taken, prompt_ids)
+
+    async def _begin_alone(self, held: HeldRequest, taken: Taken, prompt_ids: bytes) -> None:
+        """In quarantine: returns when the request has made progress, or is gone."""
+        self._runs.undo(held)
+        if self._room.is_quarantined:
+            await self._give_back(held, taken, _NEXT_SUSPECT_DELAY_S)
+            return
+        async with self._quarantine.of(held, taken.crashes):
+            if await self._is_called_off(held, taken):
+                return
+            result = await self._claimer.claim_alone(held.request, held.delivery, taken)
+            if not isinstance(result, Taken):
+                await self._apply(held, result)
+            elif not await self._is_called_off(held, result):
+                self._start(held, result, prompt_ids)
+                await self._quarantine.wait_proven(held)
+
+    async def _is_called_off(self, held: HeldRequest, taken: Taken) -> bool:
+        """Ended, or not for us to run: then that is settled."""
         if held.is_ended:
             self._runs.drop(held)
             await self._settler.ack(held.delivery.ack_subject)
-        elif held.is_revoked or not self._room.can_run:
+            return True
+        if held.is_revoked or not self._room.can_run:
             await self._give_back(held, taken)
-        else:
-            self._count(held, taken)
-            self._runs.confirm(held, taken.epoch, taken.prefix, prompt_ids)
+            return True
+        return False
 
-    async def _give_back(self, held: HeldRequest, taken: Taken) -> None:
+    def _start(self, held: HeldRequest, taken: Taken, prompt_ids: bytes) -> None:
+        self._count(held, taken)
+        self._runs.confirm(held, taken.epoch, taken.prefix, prompt_ids)
+
+    async def _give_back(self, held: HeldRequest, taken: Taken, delay_s: float = 0.0) -> None:
         held.epoch = taken.epoch
         self._runs.abort(held)
-        await self._hand_over.release(held, crashed=False)
+        await self._hand_over.release(held, crashed=held.has_crashed, delay_s=delay_s)
         self._runs.drop(held)  # only now: a drain waits for it
 
     def _count(self, held: HeldRequest, taken: Taken) -> None:

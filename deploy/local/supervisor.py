@@ -233,10 +233,11 @@ class Supervisor:
             return
         cluster = self._cluster
         key = f"{self._card.pool}.{launch.id}"
-        await self._publish_death(cluster, launch.id)
+        # First the heartbeat: whoever takes its requests looks whether it is dead.
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(_ANNOUNCE_TIMEOUT_S):
                 await cluster.bucket(cluster.subjects.workers_bucket).delete(key)
+        await self._publish_death(cluster, launch.id)
 
     async def _publish_death(self, cluster: Cluster, worker_id: str) -> None:
         with contextlib.suppress(nats.errors.Error):  # then its heartbeat expires

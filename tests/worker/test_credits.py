@@ -32,7 +32,7 @@ def make_held(
         reply=make_reply("0" * 32, num_prompt_tokens),
         sampling=SamplingParams(max_tokens=max_tokens, seed=1),
     )
-    delivery = Delivery(b"", "ack", 1, 1, datetime.datetime.now(datetime.UTC), "")
+    delivery = Delivery(b"", "ack", 1, 1, datetime.datetime.now(datetime.UTC), "", "")
     held = HeldRequest(request, delivery, None, state)
     held.tokens = [0] * num_tokens
     return held

@@ -226,7 +226,9 @@ async def take_another(worker: RunningWorker, num_tokens: int) -> None:
     rid = make_request().rid
     prompt_ids = pack_token_ids([9] * num_tokens)
     request = make_request(rid, prompt_ids=prompt_ids, reply=make_reply(rid, num_tokens))
-    delivery = Delivery(encode(request), "ack.none", 1, 1, datetime.datetime.now(datetime.UTC), rid)
+    delivery = Delivery(
+        encode(request), "ack.none", 1, 1, datetime.datetime.now(datetime.UTC), rid, "interactive"
+    )
     assert await worker.runner._taker.take(request, delivery)
     await worker.engine.next_run()
 

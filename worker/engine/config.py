@@ -74,6 +74,10 @@ class EngineConfig:
     """Scripted: lowest token id that is made."""
     scripted_token_high: int | None = None
     """Scripted: end of the range of ids, exclusive; by default the vocabulary's."""
+    scripted_poison_token: int | None = None
+    """Scripted: a prompt that holds this id kills the engine process when it is prefilled."""
+    scripted_worker_poison_token: int | None = None
+    """Scripted: the same, and it kills the whole worker."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

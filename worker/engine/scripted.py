@@ -7,6 +7,8 @@ seed and position alone, so that a run which another worker resumes goes on iden
 from __future__ import annotations
 
 import heapq
+import os
+import signal
 import time
 import zlib
 from collections.abc import Callable
@@ -48,6 +50,7 @@ class _Run:
     stop_token_ids: frozenset[int]
     hash_key: int  # of prompt and seed
     prompt_logprobs: bytes = b""  # until they are told
+    kills_pid: int = 0  # the process that its prefill kills; 0: none
     ready_at: float = 0.0  # seconds of the clock; end of its prefill, known at admission
 
     @property
@@ -85,6 +88,11 @@ class ScriptedEngine:
         if token_high <= self._token_low:
             raise ConfigError(f"no token id lies in [{self._token_low}, {token_high})")
         self._num_token_ids = token_high - self._token_low
+        self._poison: dict[int, int] = {}  # token of a prompt -> process that it kills
+        if config.scripted_poison_token is not None:
+            self._poison[config.scripted_poison_token] = os.getpid()
+        if config.scripted_worker_poison_token is not None:
+            self._poison[config.scripted_worker_poison_token] = os.getppid()
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
         self._limits = EngineReady(
             max_context_len=config.max_context_len or DEFAULT_CONTEXT_LEN,
@@ -166,6 +174,9 @@ class ScriptedEngine:
             hash_key=(sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
         finish = _refused_feature(command) or self._refusal(run)
+        if self._poison:
+            for token_id in unpack_token_ids(command.prompt_ids):
+                run.kills_pid = run.kills_pid or self._poison.get(token_id, 0)
         if finish is None and not run.output_ids:
             prompt_ids = unpack_token_ids(command.prompt_ids)
             run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
@@ -224,6 +235,8 @@ class ScriptedEngine:
                 self._step_at = run.ready_at
 
     def _advance(self, run: _Run) -> RunOutput:
+        if run.kills_pid:
+            os.kill(run.kills_pid, signal.SIGKILL)
         token_id = self._token_at(run.hash_key, run.num_tokens)
         run.output_ids.append(token_id)
         self._num_used_tokens += 1

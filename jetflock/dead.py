@@ -1,0 +1,265 @@
+"""`jetflock dead`: the requests that were given up, to be looked at, queued again or forgotten."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the commands.
+
+import asyncio
+import datetime
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import cyclopts
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from shared.cluster import Cluster
+from shared.codec import decode
+from shared.config import FLAT, ClusterConfig, build_app, config_file
+from shared.connection import connect
+from shared.dead_requests import DeadRequests, StoredDead
+from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.jetstream import JetStream
+from shared.ownership import OwnershipLog
+from shared.protocol import GenerateRequest
+from shared.subjects import Subjects
+from shared.token_ids import unpack_token_ids
+
+_NAME = "jetflock dead"
+_SUMMARY = """\
+Requests that were given up, because workers crashed again and again while they ran them.
+
+They stay until they are queued again or dropped."""
+
+_Config = Annotated[ClusterConfig, FLAT]
+_AsJson = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
+_Rids = Annotated[list[str], cyclopts.Parameter(negative="")]
+_DEFAULTS = ClusterConfig()
+
+_COLUMNS = ("request", "model", "queued at", "given up at", "crashes", "prompt tokens")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: an error of ours is one sentence and status 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    app = build_app(_NAME, _SUMMARY, config_file(argv))
+    app.command(list_dead, name="list")
+    app.command(show_dead, name="show")
+    app.command(requeue_dead, name="requeue")
+    app.command(drop_dead, name="drop")
+    try:
+        app(argv)
+    except JetflockError as exc:
+        sys.stderr.write(f"{_NAME}: {exc}\n")
+        raise SystemExit(2) from exc
+
+
+def list_dead(*, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
+    """All of them, oldest first."""
+    asyncio.run(_with_dead(config, lambda dead: _list(dead, as_json)))
+
+
+def show_dead(rid: str, /, *, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
+    """One of them: why, which workers died when, and how it was asked for.
+
+    Of the prompt only --json tells more than its length.
+    """
+    asyncio.run(_with_dead(config, lambda dead: _show(dead, rid, as_json)))
+
+
+def requeue_dead(rids: _Rids, /, *, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
+    """Queue them again, each under a new id, which is printed behind the old one.
+
+    Nobody waits for the result: read it with GET /v1/streams/NEW_ID and the API key of the first
+    client, while it runs or as long as results are kept.
+    """
+    asyncio.run(_with_dead(config, lambda dead: _requeue(dead, rids, as_json)))
+
+
+def drop_dead(rids: _Rids, /, *, config: _Config = _DEFAULTS) -> None:
+    """Forget them."""
+    asyncio.run(_with_dead(config, lambda dead: _drop(dead, rids)))
+
+
+async def _with_dead(
+    config: ClusterConfig, work: Callable[[DeadRequests], Awaitable[None]]
+) -> None:
+    async with _existing_cluster(config) as cluster:
+        try:
+            await work(DeadRequests(cluster))
+        except BrokerError as exc:
+            raise ConfigError(
+                f"{cluster.subjects.dead_stream} at {config.nats_url} cannot be used: {exc}"
+            ) from exc
+
+
+@asynccontextmanager
+async def _existing_cluster(config: ClusterConfig) -> AsyncIterator[Cluster]:
+    """Streams are looked at, never made: this command knows nothing of how they should be."""
+    nc = await connect(config, _NAME.replace(" ", "-"))
+    try:
+        js, subjects = JetStream(nc), Subjects(config.prefix)
+        try:
+            await js.api(f"STREAM.INFO.{subjects.dead_stream}")
+        except BrokerError as exc:
+            raise ConfigError(
+                f"no stream {subjects.dead_stream} at {config.nats_url}: {exc}; check --nats-url "
+                "(jetflock serve prints it) and --prefix"
+            ) from exc
+        yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
+    finally:
+        await nc.close()
+
+
+async def _list(dead: DeadRequests, as_json: bool) -> None:
+    found = await dead.all()
+    if as_json:
+        _print_json([_brief(stored) for stored in found])
+        return
+    rows = [
+        [
+            stored.dead.rid,
+            str(_brief(stored)["model"]),
+            _clock(stored.dead.queued_at),
+            _clock(stored.dead.died_at),
+            str(len(stored.dead.crashes)),
+            str(_brief(stored)["num_prompt_tokens"]),
+        ]
+        for stored in found
+    ]
+    _print_table(_COLUMNS, rows, "nothing is dead")
+
+
+async def _show(dead: DeadRequests, rid: str, as_json: bool) -> None:
+    [stored] = await _find(dead, [rid])
+    if as_json:
+        _print_json(_whole(stored))
+        return
+    facts = _brief(stored) | _asked_for(_request(stored))
+    _print_table(("field", "value"), [[key, _text(value)] for key, value in facts.items()], "")
+    sys.stdout.write("\n")
+    rows = [
+        [
+            crash.worker,
+            "engine" if crash.engine_only else "worker",
+            "alone" if crash.was_alone else "beside others",
+            _clock(crash.claimed_at),
+            _clock(crash.noticed_at),
+        ]
+        for crash in stored.dead.crashes
+    ]
+    _print_table(("worker", "what died", "it ran", "claimed at", "noticed at"), rows, "")
+
+
+async def _requeue(dead: DeadRequests, rids: Sequence[str], as_json: bool) -> None:
+    moved = {}
+    for stored in await _find(dead, rids):
+        moved[stored.dead.rid] = await dead.requeue(stored)
+        if not as_json:
+            sys.stdout.write(f"{stored.dead.rid} {moved[stored.dead.rid]}\n")
+    if as_json:
+        _print_json(moved)
+
+
+async def _drop(dead: DeadRequests, rids: Sequence[str]) -> None:
+    for stored in await _find(dead, rids):
+        await dead.drop(stored)
+
+
+async def _find(dead: DeadRequests, rids: Sequence[str]) -> list[StoredDead]:
+    """All of them, or an error before anything is done."""
+    by_rid = {stored.dead.rid: stored for stored in await dead.all()}
+    unknown = [rid for rid in rids if rid not in by_rid]
+    if unknown:
+        raise ConfigError(f"no dead request {', '.join(unknown)}; `{_NAME} list` names them")
+    return [by_rid[rid] for rid in dict.fromkeys(rids)]
+
+
+def _request(stored: StoredDead) -> GenerateRequest | None:
+    return decode(GenerateRequest, stored.dead.request) if stored.dead.request else None
+
+
+def _brief(stored: StoredDead) -> dict[str, Any]:
+    request, dead = _request(stored), stored.dead
+    return {
+        "rid": dead.rid,
+        "model": request.model if request else "",
+        "pool": dead.pool,
+        "class": dead.job_class,
+        "reason": dead.reason,
+        "queued_at": _iso(dead.queued_at),
+        "died_at": _iso(dead.died_at),
+        "num_crashes": len(dead.crashes),
+        "num_prompt_tokens": request.reply.num_prompt_tokens if request else 0,
+    }
+
+
+def _whole(stored: StoredDead) -> dict[str, Any]:
+    request = _request(stored)
+    crashes = [
+        msgspec.structs.asdict(crash)
+        | {"claimed_at": _iso(crash.claimed_at), "noticed_at": _iso(crash.noticed_at)}
+        for crash in stored.dead.crashes
+    ]
+    prompt_ids = unpack_token_ids(request.prompt_ids) if request and request.prompt_ids else None
+    return (
+        _brief(stored)
+        | {"crashes": crashes}
+        | _asked_for(request)
+        | {"prompt_ids": prompt_ids, "prompt_object": stored.dead.prompt_object or None}
+    )
+
+
+def _asked_for(request: GenerateRequest | None) -> dict[str, Any]:
+    if request is None:
+        return {"request": "too large to be kept"}
+    asked: dict[str, Any] = {
+        "surface": request.reply.surface.value,
+        "revision": request.revision,
+        "deadline_s": request.deadline_s,
+        "priority": request.priority,
+        "sampling": msgspec.to_builtins(request.sampling),
+        "stop": list(request.text.stop),
+    }
+    if request.pooling is not None:
+        asked["pooling"] = msgspec.to_builtins(request.pooling)
+    return asked
+
+
+def _iso(time_s: float) -> str:
+    return datetime.datetime.fromtimestamp(time_s, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _clock(time_s: float) -> str:
+    moment = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], if_empty: str) -> None:
+    """A table for a person; lines with tabs, without a head, for a program."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            sys.stdout.write("\t".join(row) + "\n")
+        return
+    console = Console()
+    if not rows:
+        console.print(if_empty)
+        return
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Ends requests that workers died of: a copy for whoever looks into it, an error for the client."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError
+
+from shared.dead_requests import DeadRequests
+from shared.errors import BrokerUnavailable, ConfigError
+from shared.log import get_logger
+from shared.protocol import Crash, DeadRequest, FinishReason
+from worker.held_request import HeldRequest
+from worker.metrics import WorkerMetrics
+from worker.settler import Settler
+
+log = get_logger(__name__)
+
+
+class Undertaker:
+    """First the copy, then the `end`, then the acknowledgement: dying in between repeats steps
+    that may be repeated, and the request stays condemned.
+    """
+
+    def __init__(self, dead: DeadRequests, settler: Settler, metrics: WorkerMetrics) -> None:
+        self._dead = dead
+        self._settler = settler
+        self._metrics = metrics
+
+    async def bury(self, held: HeldRequest, crashes: tuple[Crash, ...]) -> None:
+        """The claim is ours. Raises BrokerError: it comes again."""
+        alone = sum(crash.was_alone for crash in crashes)
+        reason = (
+            f"{len(crashes)} times a worker crashed while it ran this request, "
+            f"{alone} of them with nothing else on it"
+        )
+        await self._copy(held, crashes, reason)
+        message = f"The request {held.rid} was given up: {reason}."
+        await self._settler.end(held, FinishReason.POISON, message)
+        self._metrics.poison_ends.inc()
+        log.error("poison", rid=held.rid, workers=[crash.worker for crash in crashes])
+
+    async def _copy(self, held: HeldRequest, crashes: tuple[Crash, ...], reason: str) -> None:
+        delivery = held.delivery
+        dead = DeadRequest(
+            rid=held.rid,
+            pool=held.request.pool,
+            job_class=delivery.job_class,
+            reason=reason,
+            crashes=crashes,
+            queued_at=delivery.queued_at.timestamp(),
+            died_at=time.time(),
+            request=delivery.data,
+            prompt_object=await self._copy_prompt(held),
+        )
+        try:
+            await self._dead.put(dead)
+        except MaxPayloadError:  # the request alone fills a message
+            log.error("dead_request_too_large", rid=held.rid, num_bytes=len(delivery.data))
+            await self._dead.put(msgspec.structs.replace(dead, request=b""))
+
+    async def _copy_prompt(self, held: HeldRequest) -> str:
+        try:
+            return await self._dead.copy_prompt(held.request)
+        except ConfigError as exc:
+            log.error("dead_prompt_missing", rid=held.rid, error=str(exc))
+            return ""
+        except (NatsError, TimeoutError) as exc:
+            raise BrokerUnavailable(f"cannot keep the prompt: {exc!r}") from exc
