@@ -9,6 +9,7 @@ import socket
 import time
 
 from frontend.app import App
+from frontend.attachments import Attachments
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
@@ -19,6 +20,7 @@ from frontend.generate_request import GenerateRequests
 from frontend.generation import Interrupt
 from frontend.grammar_checker import GrammarChecker
 from frontend.http_request import CallerReader
+from frontend.idempotency_store import IdempotencyStore
 from frontend.inference import Inference
 from frontend.listener import http_server
 from frontend.metrics import FrontendMetrics
@@ -65,7 +67,10 @@ class Frontend:
         self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id))
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
         self._replayer = Replayer(self._router, detok, metrics)
-        self._terminator = Terminator(cluster, catalog, self._router, metrics, frontend_id)
+        self.attachments = Attachments(cluster.bucket(subjects.attached_bucket), frontend_id)
+        self._terminator = Terminator(
+            cluster, catalog, self._router, self.attachments, metrics, frontend_id
+        )
         self._watch = StreamWatch(self._router, self._terminator)
         use_defaults = config.generation_config == "auto"
         self.inference = Inference(
@@ -86,7 +91,8 @@ class Frontend:
             self._terminator,
             StreamFinder(cluster, detok),
             self._models,
-            cluster.bucket(subjects.attached_bucket),
+            self.attachments,
+            IdempotencyStore(cluster.bucket(subjects.idempotency_bucket)),
             metrics,
             frontend_id,
             self._grammar_checker,
@@ -106,7 +112,9 @@ class Frontend:
         self._service = NatsService(
             cluster.nc, config.service_name, self.inference, self._models, callers, metrics
         )
-        self._sweeper = OrphanSweeper(cluster, self._terminator, frontend_id, config.orphan_wait_s)
+        self._sweeper = OrphanSweeper(
+            cluster, self._terminator, self.attachments, frontend_id, config.orphan_wait_s
+        )
         card = RoleCard(
             id=frontend_id,
             role=ROLE,

@@ -59,6 +59,7 @@ class Generation:
     grace_s: float = 0.0
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
     is_resumed: bool = False
+    is_stored: bool = False  # its requests are in the queue, or have been
     streams: list[TextStream] = field(default_factory=list)
     interrupt: Interrupt | None = None
     is_expired: bool = False  # somebody is about to end it for its deadline

@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from frontend.auth import ApiKeys
 from frontend.config import FrontendConfig
+from frontend.idempotency_key import checked_key
 from frontend.job import Caller
 from shared.errors import InvalidRequest, RequestCancelled, RequestTooLarge
 
@@ -35,6 +36,7 @@ class CallerReader:
             grace_s=min(grace_s, config.max_resume_grace_s),
             traceparent=headers.get("traceparent", "")[:55],
             transport=transport,
+            idempotency_key=checked_key(headers.get("idempotency-key")),
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from frontend.access_log import log_finished
+from frontend.attachments import Attachments
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.embedding_request import EmbeddingRequests
@@ -17,7 +18,10 @@ from frontend.event_id import EventId
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Generation, Interrupt, Timings
 from frontend.grammar_checker import GrammarChecker
+from frontend.idempotency_key import FIELD, fingerprint, key_name, key_of
+from frontend.idempotency_store import IdempotencyStore
 from frontend.job import Caller, Job
+from frontend.keyed_start import Absent, KeyedStarts
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.reply_router import ReplyRouter
@@ -34,9 +38,8 @@ from shared.errors import (
     ResumeConflict,
     ServiceUnavailable,
 )
-from shared.kv_bucket import KvBucket
 from shared.logprobs import max_logprob_bytes
-from shared.protocol import FinishReason, ReplyParams, Surface
+from shared.protocol import FinishReason, ReplyParams, RequestGroup, Surface
 from shared.subjects import new_rid, pool_slug
 
 _CATCH_UP_S = 10.0  # a client may be ahead of a detokenizer that has just taken over
@@ -65,7 +68,8 @@ class Inference:
         terminator: Terminator,
         finder: StreamFinder,
         models: ModelDirectory,
-        attached: KvBucket,
+        attachments: Attachments,
+        idempotency: IdempotencyStore,
         metrics: FrontendMetrics,
         frontend_id: str,
         grammar_checker: GrammarChecker,
@@ -76,7 +80,8 @@ class Inference:
         self._terminator = terminator
         self._finder = finder
         self._models = models
-        self._attached = attached
+        self._attachments = attachments
+        self._keyed_starts: KeyedStarts[Answer] = KeyedStarts(idempotency, metrics, frontend_id)
         self._metrics = metrics
         self._frontend_id = frontend_id
         self._grammar_checker = grammar_checker
@@ -92,10 +97,28 @@ class Inference:
     async def start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         """Validate, tokenize, and put into the queue. Returns once it is stored there.
 
+        With an idempotency key that was used before, join that request instead.
         Raises RequestError.
         """
         self._refuse_when_draining()
         arrived_at = asyncio.get_running_loop().time()
+        key = key_of(body, caller.idempotency_key)
+        body.pop(FIELD, None)
+        if key:
+            return await self._keyed_starts.start(
+                _KeyedRequest(self, surface, body, caller),
+                key,
+                key_name(caller.owner, key),
+                fingerprint(surface, body),
+            )
+        job = await self.validated(surface, body)
+        group = RequestGroup(new_rid(), "", int(time.time()), self._frontend_id)
+        answer = await self.queue(job, group, caller, arrived_at)
+        assert answer is not None, "nobody knows of it, so nobody has ended it"
+        return answer
+
+    async def validated(self, surface: Surface, body: dict[str, Any]) -> Job:
+        """Raises RequestError."""
         job = await self._requests[surface].job(body)
         if job.pooling is None and not job.model.card.can_generate:
             raise InvalidRequest(
@@ -106,14 +129,30 @@ class Inference:
         grammar = job.sampling.params.grammar
         if grammar is not None:
             await self._grammar_checker.check(grammar, job.sampling.grammar_param)
-        group_id = new_rid()
+        return job
+
+    async def queue(
+        self,
+        job: Job,
+        group: RequestGroup,
+        caller: Caller,
+        arrived_at: float,
+        *,
+        is_shared: bool = False,
+        is_first: bool = True,
+    ) -> Answer | None:
+        """Put the requests of a group into the queue.
+
+        When we are not the first to do so, None: the group is being ended. Raises RequestError.
+        """
         requests = job.requests(
-            group_id,
+            group.group_id,
             caller,
-            created=int(time.time()),
+            created=group.created,
             subject=self._router.subject,
-            frontend_id=self._frontend_id,
+            frontend_id=group.frontend_id,
             max_logprob_bytes=max_logprob_bytes(self._submitter.max_payload),
+            is_shared=is_shared,
         )
         generation = self._generation(
             [(request.rid, request.reply) for request in requests],
@@ -125,10 +164,14 @@ class Inference:
         )
         self._router.add(generation)
         try:
+            if not is_first and not await self._attach(generation):
+                self._router.remove(generation)
+                return None
             await self._submitter.submit(requests)
         except BaseException:
             self._router.remove(generation)
             raise
+        generation.is_stored = True
         self._count_accepted(job)
         return self._answer(generation, stream=job.stream)
 
@@ -147,6 +190,35 @@ class Inference:
             raise
         self._metrics.resumes.labels("ok").inc()
         return answer
+
+    async def join(self, group: RequestGroup, caller: Caller, *, stream: bool) -> Answer | Absent:
+        """Read a group from its beginning, beside others who may read it. Raises RequestError."""
+        found = self._found_here(group.group_id)
+        if found is None:
+            try:
+                found = await self._finder.find(group.group_id, caller.owner)
+            except NotFound:
+                return Absent.UNKNOWN
+        if any(_has_no_result(choice) for choice in found):
+            return Absent.OVER
+        generation = await self._resumed(found, caller)
+        try:
+            await self._catch_up(generation, found, None)
+            if not await self._attach(generation):
+                self._router.remove(generation)
+                return Absent.OVER
+        except BaseException:
+            self._router.remove(generation)
+            raise
+        self._router.ask_for(generation)
+        return self._resumed_answer(generation, stream=stream, resumed=False)
+
+    def _found_here(self, group_id: str) -> list[FoundChoice] | None:
+        """A running group that is read at this frontend: nobody needs to be asked for it."""
+        for generation in self._router.find(group_id):
+            if generation.is_stored and not any(s.finish for s in generation.streams):
+                return [FoundChoice(s.rid, s.reply, None) for s in generation.streams]
+        return None
 
     async def abort(self, group_id: str, caller: Caller) -> int:
         """End all choices of a group. Returns how many had not ended by themselves.
@@ -206,7 +278,6 @@ class Inference:
     async def _resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
     ) -> Answer:
-        arrived_at = asyncio.get_running_loop().time()
         found = await self._finder.find(group_id, caller.owner)
         if event_id is not None and len(event_id.marks) != len(found):
             raise ResumeConflict(
@@ -214,6 +285,18 @@ class Inference:
                 f"{len(found)}.",
                 param="Last-Event-ID",
             )
+        generation = await self._resumed(found, caller)
+        try:
+            await self._catch_up(generation, found, event_id)
+            await self._attach(generation)
+        except BaseException:
+            self._router.remove(generation)
+            raise
+        return self._resumed_answer(generation, stream=stream, resumed=event_id is not None)
+
+    async def _resumed(self, found: Sequence[FoundChoice], caller: Caller) -> Generation:
+        """Of requests that are in the queue, or have been; it hears their text from now on."""
+        arrived_at = asyncio.get_running_loop().time()
         first = found[0].reply
         token_texts = None
         if tells_logprobs(first):
@@ -227,15 +310,12 @@ class Inference:
             grace_s=caller.grace_s,
             token_texts=token_texts,
         )
-        generation.is_resumed = True
+        generation.is_resumed = generation.is_stored = True
         self._router.add(generation)
-        try:
-            await self._catch_up(generation, found, event_id)
-            await self._attach(generation)
-        except BaseException:
-            self._router.remove(generation)
-            raise
-        answer = self._answer(generation, stream=stream, resumed=event_id is not None)
+        return generation
+
+    def _resumed_answer(self, generation: Generation, *, stream: bool, resumed: bool) -> Answer:
+        answer = self._answer(generation, stream=stream, resumed=resumed)
         for text_stream in generation.streams:
             if text_stream.has_pending or text_stream.finish is not None:
                 generation.on_news(text_stream)
@@ -269,18 +349,22 @@ class Inference:
                     param="Last-Event-ID",
                 )
 
-    async def _attach(self, generation: Generation) -> None:
-        """Tell other frontends that the stream is read here: stored before the stream opens."""
+    async def _attach(self, generation: Generation) -> bool:
+        """Tell other frontends that the stream is read here: stored before the stream opens.
+
+        False: one of its requests is being ended.
+        """
         try:
-            await asyncio.gather(
+            joined = await asyncio.gather(
                 *(
-                    self._attached.put(stream.rid, self._frontend_id.encode())
+                    self._attachments.join(stream.rid, stream.reply)
                     for stream in generation.streams
                     if stream.finish is None
                 )
             )
         except BrokerError as exc:
             raise ServiceUnavailable("The stream could not be attached now.") from exc
+        return all(joined)
 
     def _generation(
         self,
@@ -344,3 +428,35 @@ class Inference:
             metrics.e2e_latency.labels(model).observe(duration_s)
             metrics.request_generation_tokens.labels(model).observe(num_tokens)
             self._submitter.note_duration(duration_s)
+
+
+@dataclass(slots=True)
+class _KeyedRequest:
+    """A request with an idempotency key; what is checked once stays checked."""
+
+    inference: Inference
+    surface: Surface
+    body: dict[str, Any]
+    caller: Caller
+    arrived_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    job: Job | None = None
+
+    async def validate(self) -> None:
+        if self.job is None:
+            self.job = await self.inference.validated(self.surface, self.body)
+
+    async def queue(self, group: RequestGroup, *, is_first: bool) -> Answer | Absent:
+        assert self.job is not None, "checked before"
+        answer = await self.inference.queue(
+            self.job, group, self.caller, self.arrived_at, is_shared=True, is_first=is_first
+        )
+        return Absent.OVER if answer is None else answer
+
+    async def join(self, group: RequestGroup) -> Answer | Absent:
+        stream = bool(self.body.get("stream"))
+        return await self.inference.join(group, self.caller, stream=stream)
+
+
+def _has_no_result(choice: FoundChoice) -> bool:
+    finish = None if choice.chunk is None else choice.chunk.finish
+    return finish is not None and finish.reason in (FinishReason.CANCEL, FinishReason.DEADLINE)

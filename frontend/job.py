@@ -36,6 +36,7 @@ class Caller:
     grace_s: float = 0.0  # how long the request runs on without its client
     traceparent: str = ""
     transport: str = "http"
+    idempotency_key: str = ""  # "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Job:
         subject: str,
         frontend_id: str,
         max_logprob_bytes: int,
+        is_shared: bool = False,
     ) -> list[GenerateRequest]:
         """One request a choice, in the order of their index.
 
@@ -93,6 +95,7 @@ class Job:
                 owner=caller.owner,
                 frontend_id=frontend_id,
                 encoding_format=self.encoding_format,
+                is_shared=is_shared,
             )
             requests.append(
                 GenerateRequest(

@@ -137,6 +137,12 @@ class FrontendMetrics:
         self.resumes = Counter(
             f"{PREFIX}_resumes", "Streams resumed, by result.", ["result"], registry=registry
         )
+        self.keyed = Counter(
+            f"{PREFIX}_keyed_requests",
+            "Requests with an idempotency key: new, joined, renewed or conflict.",
+            ["result"],
+            registry=registry,
+        )
         self.ended = Counter(
             f"{PREFIX}_requests_ended",
             "Requests that this frontend ended, by reason.",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from frontend.attachments import Attachments, concerns
 from frontend.frontend_role import ROLE
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
 from shared.codec import decode
 from shared.errors import BrokerError, CasConflict, ProtocolError
 from shared.log import get_logger
-from shared.protocol import FinishReason, GenerateRequest, RoleCard
+from shared.protocol import FinishReason, GenerateRequest, ReplyParams, RoleCard
 
 _POLL_S = 1.0
 _MISSED_POLLS = 2
@@ -29,14 +30,19 @@ class OrphanSweeper:
     """
 
     def __init__(
-        self, cluster: Cluster, terminator: Terminator, frontend_id: str, wait_s: float
+        self,
+        cluster: Cluster,
+        terminator: Terminator,
+        attachments: Attachments,
+        frontend_id: str,
+        wait_s: float,
     ) -> None:
         self._cluster = cluster
         self._terminator = terminator
         self._frontend_id = frontend_id
         self._wait_s = wait_s
         self._roles = cluster.bucket(cluster.subjects.roles_bucket)
-        self._attached = cluster.bucket(cluster.subjects.attached_bucket)
+        self._attachments = attachments
         self._missed: Counter[str] = Counter()  # polls, by a frontend that was once seen
         self._sweeping: set[str] = set()
 
@@ -107,18 +113,25 @@ class OrphanSweeper:
         log.info("orphans_swept", frontend=dead_id, ended=num_ended)
 
     async def _sweep(self, dead_id: str) -> int:
-        attached = {entry.key: entry.value.decode() for entry in await self._attached.entries()}
+        readers = await self._attachments.all()
         num_ended = 0
         for request in await self._requests():
             rid, reply = request.rid, request.reply
-            if not reply.frontend_id or attached.get(rid, reply.frontend_id) != dead_id:
+            if not reply.frontend_id or not concerns(dead_id, reply, readers.get(rid)):
                 continue
-            entry = await self._attached.get(rid)  # a leader read: clients may resume just now
-            if entry is not None and entry.value.decode() != dead_id:
+            if not await self._has_lost_all(rid, reply, dead_id):
                 continue
             if await self._terminator.end(rid, request.pool, reply, FinishReason.CANCEL):
                 num_ended += 1
         return num_ended
+
+    async def _has_lost_all(self, rid: str, reply: ReplyParams, dead_id: str) -> bool:
+        """By leader reads: clients may resume just now."""
+        while True:
+            try:
+                return await self._attachments.leave(rid, reply, dead_id)
+            except CasConflict:
+                continue
 
     async def _requests(self) -> list[GenerateRequest]:
         subjects = self._cluster.subjects

@@ -58,6 +58,13 @@ class ReplyRouter:
     def find(self, group_id: str) -> list[Generation]:
         return [generation for generation in self._generations if generation.group_id == group_id]
 
+    def ask_for(self, generation: Generation) -> None:
+        """Have what it misses replayed at once: others have heard it before."""
+        for stream in generation.streams:
+            if not stream.have:
+                stream.asked_at -= stream.backoff_s
+        self.on_gap.set()
+
     async def _on_message(self, message: Msg) -> None:
         try:
             frame = decode_text_frame(message.data)

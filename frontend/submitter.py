@@ -56,12 +56,19 @@ class Submitter:
         if not self._cluster.nc.is_connected:
             raise ServiceUnavailable("The queue cannot be reached now.")
         if len(requests) == 1:
-            await self._submit_one(requests[0])
+            try:
+                await self._submit_one(requests[0])
+            except RequestError:
+                self._give_up_shared(requests)
+                raise
             return
         outcomes = await asyncio.gather(
             *(self._submit_one(request) for request in requests), return_exceptions=True
         )
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures and requests[0].reply.is_shared:
+            self._give_up_shared(requests)
+            raise failures[0]
         if failures:
             self._terminator.end_later(
                 [
@@ -73,6 +80,11 @@ class Submitter:
             )
             raise failures[0]
 
+    def _give_up_shared(self, requests: Sequence[GenerateRequest]) -> None:
+        """Whoever has joined them runs them; else their key shall start anew."""
+        if requests[0].reply.is_shared:
+            self._terminator.end_later(requests, FinishReason.CANCEL)
+
     async def _submit_one(self, request: GenerateRequest) -> None:
         name = prompt_object(request.rid, len(request.prompt_ids) // 4)
         if name:
@@ -81,7 +93,8 @@ class Submitter:
         try:
             await self._publish(request)
         except RequestError:
-            self._terminator.delete_prompt_later(request.rid, request.reply)
+            if not request.reply.is_shared:  # else it may be another frontend's request, accepted
+                self._terminator.delete_prompt_later(request.rid, request.reply)
             raise
 
     async def _publish(self, request: GenerateRequest) -> None:
@@ -93,7 +106,8 @@ class Submitter:
                 await self._publish_once(request, payload)
         except BrokerUnavailable as exc:
             # It may be stored after all: nobody waits for it, so it is ended when NATS answers.
-            self._terminator.end_later([request], FinishReason.CANCEL)
+            if not request.reply.is_shared:
+                self._terminator.end_later([request], FinishReason.CANCEL)
             raise ServiceUnavailable("The queue did not answer.") from exc
         except nats.errors.MaxPayloadError as exc:
             raise RequestTooLarge("The request is larger than the queue takes.") from exc

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 
 import nats.errors
 
+from frontend.attachments import Attachments
 from frontend.generation import Generation
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from shared.cluster import Cluster
 from shared.codec import encode
-from shared.errors import BrokerError
+from shared.errors import BrokerError, CasConflict
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
@@ -33,6 +34,7 @@ class Terminator:
         cluster: Cluster,
         catalog: ModelCatalog,
         router: ReplyRouter,
+        attachments: Attachments,
         metrics: FrontendMetrics,
         frontend_id: str,
     ) -> None:
@@ -41,7 +43,7 @@ class Terminator:
         self._router = router
         self._metrics = metrics
         self._frontend_id = frontend_id
-        self._attached = cluster.bucket(cluster.subjects.attached_bucket)
+        self._attachments = attachments
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self, timeout_s: float = 2.0) -> None:
@@ -130,28 +132,33 @@ class Terminator:
     async def _give_up_one(
         self, generation: Generation, rid: str, reply: ReplyParams, reason: FinishReason
     ) -> None:
-        if self._is_read_here(generation, rid):
-            return
-        await self._end_with_retries(rid, generation.pool, reply, reason)
+        await self._end_with_retries(rid, generation.pool, reply, reason, generation)
 
-    def _is_read_here(self, generation: Generation, rid: str) -> bool:
+    def _is_read_here(self, rid: str, but_by: Generation | None) -> bool:
         """Whether another client of this frontend reads the request."""
         return any(
-            other is not generation
+            other is not but_by
             and other.is_watched
             and any(stream.rid == rid for stream in other.streams)
             for other in self._router.generations
         )
 
     async def _end_with_retries(
-        self, rid: str, pool: str, reply: ReplyParams, reason: FinishReason
+        self,
+        rid: str,
+        pool: str,
+        reply: ReplyParams,
+        reason: FinishReason,
+        generation: Generation | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _MAX_TRY_S
         while True:
             try:
-                if not await self._is_read_elsewhere(rid):
+                if await self._may_end(rid, reply, reason, generation):
                     await self.end(rid, pool, reply, reason)
+            except CasConflict:
+                continue  # somebody joined or left just now
             except BrokerError as exc:
                 log.warning("request_not_ended", rid=rid, reason=reason.value, error=str(exc))
                 if loop.time() > give_up_at:
@@ -160,10 +167,15 @@ class Terminator:
             else:
                 return
 
-    async def _is_read_elsewhere(self, rid: str) -> bool:
-        """A leader read: somebody resumed the stream on another frontend."""
-        entry = await self._attached.get(rid)
-        return entry is not None and entry.value.decode() != self._frontend_id
+    async def _may_end(
+        self, rid: str, reply: ReplyParams, reason: FinishReason, generation: Generation | None
+    ) -> bool:
+        """Whether nobody else reads it. Raises BrokerError."""
+        if reply.is_shared and reason is FinishReason.DEADLINE:
+            return True  # all its readers have the same
+        if self._is_read_here(rid, generation):
+            return False
+        return await self._attachments.leave(rid, reply)
 
 
 async def _finished_within(generation: Generation, timeout_s: float) -> None:

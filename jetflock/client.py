@@ -20,6 +20,7 @@ ACCEPT_TIMEOUT_S = 10.0
 GRACE_S = 30.0  # how long a request runs on while we are away
 _RESULT_MARGIN_S = 30.0  # beyond the deadline: its outcome should be known by then
 _NO_FRONTEND_PAUSE_S = 0.2
+_KEYED_ATTEMPTS = 3  # to have a request accepted that may be sent twice
 _EMBED_AT_ONCE = 256  # inputs of one streamed request
 
 
@@ -35,6 +36,8 @@ class Client:
     `json_schema`, `response_format`, ...
     `prompt` and `input_ids` go through /generate, `messages` through /v1/chat/completions,
     `embed` through /v1/embeddings.
+    With an `idempotency_key`, a call that is repeated joins the first one's request, or gets its
+    result; leaving it does not abort it, since others may read it.
     """
 
     def __init__(self, link: Link, service: str) -> None:
@@ -169,10 +172,13 @@ class Client:
             "stream": True,
         }
         headers = {"X-Request-Timeout": f"{timeout_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
+        key = body.get("idempotency_key")
         jobs: list[Job] = []
         try:
             for start in range(0, 1 if is_one else max(1, len(items)), _EMBED_AT_ONCE):
                 part = inputs if is_one else items[start : start + _EMBED_AT_ONCE]
+                if key is not None and start:
+                    body["idempotency_key"] = f"{key}+{start}"
                 jobs.append(await self._start("embed", {**body, "input": part}, headers, timeout_s))
             results = [await job for job in jobs]
         finally:
@@ -225,6 +231,8 @@ class Client:
 
         clock = asyncio.get_running_loop().time
         started_at = clock()
+        has_key = body.get("idempotency_key") is not None
+        num_attempts = 0
         subject, data = f"{self._service}.{endpoint}", json.dumps(body).encode()
         while True:
             inbox = self._link.inbox()
@@ -238,6 +246,9 @@ class Client:
                 await asyncio.sleep(_NO_FRONTEND_PAUSE_S)
             except (TimeoutError, ConnectionChanged) as exc:
                 inbox.close()
+                num_attempts += 1
+                if has_key and num_attempts < _KEYED_ATTEMPTS:
+                    continue  # it joins itself, if it was accepted
                 raise NotAccepted(
                     f"no frontend confirmed the request to {subject} within "
                     f"{clock() - started_at:.1f} s; it may run nevertheless"
@@ -253,6 +264,7 @@ class Client:
             started_at + timeout_s + _RESULT_MARGIN_S,
             event_id=event_id,
             expects_usage="stream_options" in body or endpoint == "embed",
+            is_shared=has_key,
         )
 
     async def _ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -273,6 +285,6 @@ class Client:
         return reply
 
     async def _abort_unless_done(self, job: Job) -> None:
-        if not job.is_done:
+        if not job.is_done and not job.is_shared:
             with contextlib.suppress(ClientError):
                 await self.abort(job)

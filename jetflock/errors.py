@@ -60,6 +60,8 @@ class ApiError(ClientError):
         except (ValueError, KeyError, TypeError):
             error = {}
         error_class = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
+        if error.get("code") == "idempotency_key_reused":
+            error_class = IdempotencyConflict
         assert issubclass(error_class, cls)
         return error_class(
             error.get("message") or headers.get(ERROR_HEADER) or "unknown error",
@@ -89,6 +91,10 @@ class DeadlineExceeded(ApiError):
 
 class ResumeConflict(ApiError):
     """409: the event id describes a text that is not the beginning of this stream."""
+
+
+class IdempotencyConflict(ApiError):
+    """409: the idempotency key stands for a request with another body."""
 
 
 class RequestTooLarge(ApiError):

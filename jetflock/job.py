@@ -38,12 +38,14 @@ class Job:
         *,
         event_id: str | None = None,
         expects_usage: bool = False,
+        is_shared: bool = False,
     ) -> None:
         self.request_id = request_id
         self.event_id = event_id  # of the last event
         self.usage: Usage | None = None
         self.is_done = False
         self.num_resumes = 0
+        self.is_shared = is_shared  # by an idempotency key: others may read it too
         self._link = link
         self._service = service
         self._inbox = inbox

@@ -156,6 +156,19 @@ class ResumeConflict(RequestError):
     code = "resume_mismatch"
 
 
+class IdempotencyConflict(RequestError):
+    """The idempotency key stands for a request with another body."""
+
+    status_code = 409
+    error_type = "invalid_request_error"
+    code = "idempotency_key_reused"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"The idempotency key {key!r} was used with another body.", param="Idempotency-Key"
+        )
+
+
 class RequestTooLarge(RequestError):
     """The body is over the limit."""
 

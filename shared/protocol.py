@@ -137,6 +137,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
+    is_shared: bool = False  # it has an idempotency key: several clients may read it
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -419,6 +420,22 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     default_repetition_penalty: float | None = None
     can_generate: bool = True
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
+
+
+class Readers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which frontends read a request, in the KV bucket `attached`. None: it is being ended."""
+
+    frontends: tuple[str, ...]
+    left_by: str = ""  # the last one, who ends it
+
+
+class RequestGroup(msgspec.Struct, frozen=True):
+    """What a body became; in the KV bucket `idempotency`, what an idempotency key stands for."""
+
+    group_id: str
+    fingerprint: str  # of the body, if it came with a key
+    created: int  # unix seconds
+    frontend_id: str  # who accepted it, and reads it unless `attached` says otherwise
 
 
 class Incarnation(msgspec.Struct, frozen=True):

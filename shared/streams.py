@@ -136,6 +136,7 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
         subjects.leases_bucket: LEASE_TTL_S,
         subjects.floors_bucket: 0.0,
         subjects.attached_bucket: config.token_retention_s,
+        subjects.idempotency_bucket: config.token_retention_s,
         subjects.meta_bucket: 0.0,
     }
     for bucket, ttl_s in buckets.items():

@@ -171,6 +171,10 @@ class Subjects:
         return f"{self.prefix}_attached"
 
     @property
+    def idempotency_bucket(self) -> str:
+        return f"{self.prefix}_idempotency"
+
+    @property
     def meta_bucket(self) -> str:
         return f"{self.prefix}_meta"
 

@@ -54,7 +54,7 @@ class Run:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
-    subject: str = ""
+    subjects: list[str] = field(default_factory=list)  # who hears it
 
     @property
     def reply(self) -> ReplyParams:
@@ -83,6 +83,7 @@ class FakeBackend:
         self._card = card
         self.script = script
         self.runs: dict[str, Run] = {}
+        self.num_served = 0  # messages taken from the queue
         self.cancelled: list[str] = []  # rids of the cancel notices heard
         self.replays: list[ReplayRequest] = []
         self.answer_replays = True
@@ -114,7 +115,8 @@ class FakeBackend:
 
     async def _serve(self, message: Msg) -> None:
         request = decode(GenerateRequest, message.data)
-        run = self.runs[request.rid] = Run(request, subject=request.reply.subject)
+        self.num_served += 1
+        run = self.runs[request.rid] = Run(request, subjects=[request.reply.subject])
         if await self._apply_end(run):
             await message.ack()
             return
@@ -167,7 +169,8 @@ class FakeBackend:
             await self._publish(run, [whole, chunk])
 
     async def _publish(self, run: Run, chunks: list[TextChunk]) -> None:
-        await self._cluster.nc.publish(run.subject, encode_text_frame(TextFrame("fake", chunks)))
+        for subject in run.subjects:
+            await self._cluster.nc.publish(subject, encode_text_frame(TextFrame("fake", chunks)))
 
     async def _apply_end(self, run: Run) -> bool:
         last = await self._cluster.ownership.last(run.request.rid)
@@ -197,7 +200,8 @@ class FakeBackend:
         if run is None:
             reply = ReplayReply(ReplayStatus.QUEUED)
         else:
-            run.subject = request.subject
+            if request.subject not in run.subjects:
+                run.subjects.append(request.subject)
             text = run.text[request.offset :]
             ids = list(run.token_ids)
             chunk = TextChunk(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from frontend.event_id import parse_event_id
-from shared.protocol import Finish, FinishReason, GenerateRequest
+from shared.codec import decode
+from shared.protocol import Finish, FinishReason, GenerateRequest, Readers
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
@@ -66,7 +67,7 @@ async def test_a_running_stream_resumes_on_another_frontend(stack: Stack) -> Non
             attached = stack.cluster.bucket(stack.cluster.subjects.attached_bucket)
             entry = await attached.get(rid)
             assert entry is not None
-            assert entry.value.decode() == second.frontend_id
+            assert decode(Readers, entry.value).frontends == (second.frontend_id,)
             await asyncio.sleep(1.0)  # beyond the grace period of the first
             gate.set()
             rest = [event async for event in sse_events(response)]

@@ -15,6 +15,7 @@ from jetflock.errors import (
     ApiError,
     Cancelled,
     ClientError,
+    IdempotencyConflict,
     NotAccepted,
     QueueFull,
     RequestTooLarge,
@@ -267,6 +268,42 @@ async def test_silence_instead_of_acceptance(client: Client, service: ScriptedSe
     service.script = say_nothing
     with pytest.raises(NotAccepted, match="may run nevertheless"):
         await client.generate("Tell me")
+
+
+async def test_a_key_makes_it_safe_to_ask_again(client: Client, service: ScriptedService) -> None:
+    async def answer_the_third(story: Story) -> None:
+        if len(service.bodies) == 3:
+            await story.accept()
+            await story.rest()
+
+    service.script = answer_the_third
+    result = await client.generate("Tell me", idempotency_key="k")
+    assert result.text == TEXT
+    assert [body["idempotency_key"] for body in service.bodies] == ["k"] * 3
+
+
+async def test_leaving_a_keyed_request_does_not_abort_it(
+    client: Client, service: ScriptedService
+) -> None:
+    async def never_end(story: Story) -> None:
+        await story.accept()
+        await story.tell(2)
+
+    service.script = never_end
+    for params in ({"idempotency_key": "k"}, {}):
+        stream = client.stream("Tell me", **params)
+        await anext(stream)
+        await stream.aclose()
+    assert len(service.aborted) == 1
+
+
+async def test_a_reused_key_has_its_class(client: Client, service: ScriptedService) -> None:
+    async def refuse(story: Story) -> None:
+        await story.error(409, "the key 'k' was used", "idempotency_key_reused")
+
+    service.script = refuse
+    with pytest.raises(IdempotencyConflict, match="'k'"):
+        await client.generate("Tell me", idempotency_key="k")
 
 
 async def test_nobody_there_at_all(client: Client) -> None:

@@ -1,0 +1,77 @@
+"""Which frontends read a request: the last one that leaves it ends it."""
+
+from __future__ import annotations
+
+from shared.codec import decode, encode
+from shared.errors import CasConflict
+from shared.kv_bucket import KvBucket, KvEntry
+from shared.protocol import Readers, ReplyParams
+
+
+class Attachments:
+    """The KV bucket `attached`. Without an entry, the frontend that accepted a request reads it.
+
+    A resumed stream has one reader, the latest. A request with an idempotency key may have many:
+    they come and go by compare-and-set, so that nobody joins a request that is being ended, and
+    nobody ends one that has just been joined.
+    """
+
+    def __init__(self, bucket: KvBucket, frontend_id: str) -> None:
+        self._bucket = bucket
+        self._frontend_id = frontend_id
+
+    async def join(self, rid: str, reply: ReplyParams) -> bool:
+        """False: the last reader has left, and it is being ended. Raises BrokerError."""
+        if not reply.is_shared:
+            await self._bucket.put(rid, encode(Readers((self._frontend_id,))))
+            return True
+        while True:
+            entry = await self._bucket.get(rid)
+            others = _readers(entry, reply).frontends
+            if not others:
+                return False
+            # Written also when we are among them: who is about to leave must see a change.
+            frontends = tuple(dict.fromkeys((*others, self._frontend_id)))
+            try:
+                await self._bucket.put_if(rid, encode(Readers(frontends)), _revision(entry))
+            except CasConflict:
+                continue
+            return True
+
+    async def leave(self, rid: str, reply: ReplyParams, frontend_id: str = "") -> bool:
+        """Whether nobody reads it now, so that it is to be ended.
+
+        Raises CasConflict when somebody joined or left meanwhile: look again.
+        """
+        leaver = frontend_id or self._frontend_id
+        entry = await self._bucket.get(rid)
+        readers = _readers(entry, reply)
+        if readers.left_by:
+            return True
+        if leaver not in readers.frontends:
+            return False
+        if not reply.is_shared:
+            return True
+        rest = tuple(name for name in readers.frontends if name != leaver)
+        left = Readers(rest, left_by="" if rest else leaver)
+        await self._bucket.put_if(rid, encode(left), _revision(entry))
+        return not rest
+
+    async def all(self) -> dict[str, Readers]:
+        """By rid; possibly a moment old."""
+        return {entry.key: decode(Readers, entry.value) for entry in await self._bucket.entries()}
+
+
+def concerns(frontend_id: str, reply: ReplyParams, readers: Readers | None) -> bool:
+    """Whether the death of a frontend may leave this request without a reader."""
+    if readers is None:
+        return reply.frontend_id == frontend_id
+    return frontend_id in readers.frontends or readers.left_by == frontend_id
+
+
+def _readers(entry: KvEntry | None, reply: ReplyParams) -> Readers:
+    return Readers((reply.frontend_id,)) if entry is None else decode(Readers, entry.value)
+
+
+def _revision(entry: KvEntry | None) -> int:
+    return 0 if entry is None else entry.revision
