@@ -6,10 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -27,7 +25,6 @@ pytestmark = [
 
 NUM_STREAMS = 8
 ENGINE_POISON, WORKER_POISON = 77, 78
-LONG = {"max_tokens": 2500}
 
 
 @pytest.fixture
@@ -67,58 +64,44 @@ async def post_poison(stack: LocalStack, token_id: int) -> httpx.Response:
         return await client.post(f"{url(stack)}/v1/completions", json=body)
 
 
-def num_logged(stack: LocalStack, event: str) -> int:
-    return stack.err.count(f'"event": "{event}"') + stack.err.count(f'"event":"{event}"')
-
-
-@pytest.mark.parametrize(
-    ("token_id", "what_died"), [(ENGINE_POISON, "engine"), (WORKER_POISON, "worker")]
-)
-async def test_poison_ends_and_its_neighbours_do_not_notice(
-    stack: LocalStack, token_id: int, what_died: str
-) -> None:
-    expected = [
-        stream.text
-        for stream in await asyncio.gather(
-            *(run_stream(url(stack), seed=seed, max_tokens=600) for seed in range(NUM_STREAMS))
-        )
-    ]
+async def test_poison_ends_and_its_neighbours_do_not_notice(stack: LocalStack) -> None:
+    """Two workers, two kinds of poison at once: suspects meet, and crashes have two culprits."""
     streams = [Stream() for _ in range(NUM_STREAMS)]
     innocent = [
-        asyncio.create_task(stream.post(url(stack), completion_body(seed=seed, max_tokens=600)))
+        asyncio.create_task(stream.post(url(stack), completion_body(seed=seed, max_tokens=400)))
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
         await stream.wait_for_tokens(20)
-
-    started = time.monotonic()
-    response = await post_poison(stack, token_id)
-    seconds = time.monotonic() - started
-    assert response.status_code == 500
-    error: dict[str, Any] = response.json()["error"]
-    assert error["code"] == "poison"
-
-    async with asyncio.timeout(90):
+    responses = await asyncio.gather(
+        post_poison(stack, ENGINE_POISON), post_poison(stack, WORKER_POISON)
+    )
+    async with asyncio.timeout(60):
         await asyncio.gather(*innocent)
-    assert [stream.text for stream in streams] == expected
+    undisturbed = await asyncio.gather(
+        *(run_stream(url(stack), seed=seed, max_tokens=400) for seed in range(NUM_STREAMS))
+    )
+    assert [stream.text for stream in streams] == [stream.text for stream in undisturbed]
     assert all(stream.is_done and stream.error is None for stream in streams)
 
-    [listed] = json.loads(dead(stack, "list", "--json"))
-    assert listed["rid"] in error["message"]
-    crashes = json.loads(dead(stack, "show", listed["rid"], "--json"))["crashes"]
-    assert len(crashes) == 3
-    assert [crash["was_alone"] for crash in crashes] == [False, False, True]
-    assert {crash["engine_only"] for crash in crashes} == {what_died == "engine"}
-    assert seconds < 60
+    listed = json.loads(dead(stack, "list", "--json"))
+    assert len(listed) == 2
+    for response, kills_engine_only in zip(responses, (True, False), strict=True):
+        assert response.status_code == 500
+        error = response.json()["error"]
+        assert error["code"] == "poison"
+        [rid] = [one["rid"] for one in listed if one["rid"] in error["message"]]
+        crashes = json.loads(dead(stack, "show", rid, "--json"))["crashes"]
+        assert [crash["was_alone"] for crash in crashes[-2:]] == [False, True]
+        assert crashes[-1]["engine_only"] is kills_engine_only
+        assert 3 <= len(crashes) <= 5, "beside the other one it may have died once more"
 
-    old, new = dead(stack, "requeue", listed["rid"]).split()
-    assert old == listed["rid"]
-    assert json.loads(dead(stack, "list", "--json")) == []
+    old, new = dead(stack, "requeue", listed[0]["rid"]).split()
+    assert old == listed[0]["rid"]
     again = await read_stream(stack, new)
     assert '"poison"' in again, "it is as poisonous as before, and told so under its new id"
-    [listed] = json.loads(dead(stack, "list", "--json"))
-    assert listed["rid"] == new
-    dead(stack, "drop", new)
+    assert new in [one["rid"] for one in json.loads(dead(stack, "list", "--json"))]
+    dead(stack, "drop", new, listed[1]["rid"])
     assert dead(stack, "list") == ""
 
 

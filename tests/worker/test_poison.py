@@ -12,6 +12,7 @@ from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from tests.worker.test_claimer import make_claimer
 from worker.claimer import Condemned, Taken
+from worker.engine_messages import EngineFailed
 from worker.held_request import HoldState
 
 pytestmark = pytest.mark.integration
@@ -44,10 +45,6 @@ async def dead_requests(stage: Stage) -> list[DeadRequest]:
 
 async def kinds(stage: Stage, rid: str) -> list[type]:
     return [type(stored.record) for stored in await stage.records(rid)]
-
-
-def alone_claims(worker: RunningWorker, records: list[object]) -> list[Claim]:
-    return [r for r in records if isinstance(r, Claim) and r.is_alone and r.worker == worker.id]
 
 
 # Counting
@@ -140,6 +137,25 @@ async def _has_records(stage: Stage, rid: str, num_records: int) -> bool:
     return len(await stage.records(rid)) >= num_records
 
 
+async def test_an_engine_that_fails_while_it_runs_is_started_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is killed: only before it was ready is a failure that of the configuration."""
+    monkeypatch.setattr("worker.engine_host._RESTART_S", 0.05)
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        await eventually(lambda: _alone_runs(worker) == 1)
+        worker.engine._on_event(EngineFailed("IndexError: a prompt that nobody thought of"))
+        worker.engine.die()
+        await worker.next_engine()
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+    assert await kinds(stage, request.rid) == [Claim, Release, Claim]
+
+
 # Quarantine
 
 
@@ -158,6 +174,7 @@ async def test_a_suspect_runs_alone_until_it_has_made_progress(stage: Stage) -> 
         alone = await worker.engine.next_run()
         assert worker.engine.active == {alone.run_id}, "the neighbour has been handed over"
         assert worker.count("quarantines") == 1
+        assert worker.runner._room.num_credits() == 0
         await stage.submit(late)
         other.engine.become_ready()  # whoever else there is gets all the others
         runs = [await other.engine.next_run() for _ in range(2)]
