@@ -14,6 +14,7 @@ from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
+from frontend.drain_rate import QueueWatch
 from frontend.embedding_request import EmbeddingRequests
 from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
@@ -71,6 +72,7 @@ class Frontend:
         self._terminator = Terminator(
             cluster, catalog, self._router, self.attachments, metrics, frontend_id
         )
+        self.queue_watch = QueueWatch(cluster)
         self._watch = StreamWatch(self._router, self._terminator)
         use_defaults = config.generation_config == "auto"
         self.inference = Inference(
@@ -86,7 +88,7 @@ class Frontend:
                 ),
                 Surface.EMBEDDINGS: EmbeddingRequests(self._models, self._encoder),
             },
-            Submitter(cluster, catalog, self._terminator),
+            Submitter(cluster, catalog, self._terminator, self.queue_watch.drain, metrics),
             self._router,
             self._terminator,
             StreamFinder(cluster, detok),
@@ -144,6 +146,7 @@ class Frontend:
                         self._models,
                         self._replayer,
                         self._watch,
+                        self.queue_watch,
                         self._heartbeat,
                         self._sweeper,
                     )

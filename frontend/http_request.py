@@ -11,6 +11,7 @@ from frontend.config import FrontendConfig
 from frontend.idempotency_key import checked_key
 from frontend.job import Caller
 from shared.errors import InvalidRequest, RequestCancelled, RequestTooLarge
+from shared.subjects import JOB_CLASSES
 
 
 class CallerReader:
@@ -36,6 +37,7 @@ class CallerReader:
             grace_s=min(grace_s, config.max_resume_grace_s),
             traceparent=headers.get("traceparent", "")[:55],
             transport=transport,
+            job_class=_job_class(headers),
             idempotency_key=checked_key(headers.get("idempotency-key")),
         )
 
@@ -51,6 +53,16 @@ def _seconds(headers: Mapping[str, str], name: str) -> float | None:
     if not 0 <= value < float("inf"):
         raise InvalidRequest(f"header {name} is {text[:40]!r}, must be seconds", param=name)
     return value
+
+
+def _job_class(headers: Mapping[str, str]) -> str:
+    name = headers.get("x-job-class", JOB_CLASSES[0])
+    if name not in JOB_CLASSES:
+        raise InvalidRequest(
+            f"header x-job-class is {name[:40]!r}, must be one of {', '.join(JOB_CLASSES)}",
+            param="x-job-class",
+        )
+    return name
 
 
 def _lenient_seconds(headers: Mapping[str, str], name: str) -> float | None:

@@ -167,7 +167,7 @@ class Inference:
             if not is_first and not await self._attach(generation):
                 self._router.remove(generation)
                 return None
-            await self._submitter.submit(requests)
+            await self._submitter.submit(requests, caller.job_class)
         except BaseException:
             self._router.remove(generation)
             raise
@@ -427,7 +427,6 @@ class Inference:
             duration_s = now - generation.timings.arrived_at
             metrics.e2e_latency.labels(model).observe(duration_s)
             metrics.request_generation_tokens.labels(model).observe(num_tokens)
-            self._submitter.note_duration(duration_s)
 
 
 @dataclass(slots=True)

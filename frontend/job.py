@@ -15,7 +15,7 @@ from shared.protocol import (
     Surface,
     TextParams,
 )
-from shared.subjects import choice_rid
+from shared.subjects import JOB_CLASSES, choice_rid
 from shared.token_ids import pack_token_ids
 
 
@@ -37,6 +37,7 @@ class Caller:
     traceparent: str = ""
     transport: str = "http"
     idempotency_key: str = ""  # "": none
+    job_class: str = JOB_CLASSES[0]
 
 
 @dataclass(frozen=True, slots=True)

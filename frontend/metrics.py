@@ -137,6 +137,12 @@ class FrontendMetrics:
         self.resumes = Counter(
             f"{PREFIX}_resumes", "Streams resumed, by result.", ["result"], registry=registry
         )
+        self.refused = Counter(
+            f"{PREFIX}_requests_refused",
+            "Valid requests that the queue did not take, by the error's code.",
+            ["reason", "job_class"],
+            registry=registry,
+        )
         self.keyed = Counter(
             f"{PREFIX}_keyed_requests",
             "Requests with an idempotency key: new, joined, renewed or conflict.",

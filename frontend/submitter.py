@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import nats.errors
 
+from frontend.drain_rate import DrainRate
+from frontend.metrics import FrontendMetrics
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
 from shared.codec import encode
@@ -25,45 +27,55 @@ from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
 from shared.protocol import FinishReason, GenerateRequest
 
-JOB_CLASS = "interactive"
-
 log = get_logger(__name__)
 
 
 class Submitter:
     """Publishes requests and waits until they are stored."""
 
-    def __init__(self, cluster: Cluster, catalog: ModelCatalog, terminator: Terminator) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: ModelCatalog,
+        terminator: Terminator,
+        drain: DrainRate,
+        metrics: FrontendMetrics,
+    ) -> None:
         self._cluster = cluster
         self._catalog = catalog
         self._terminator = terminator
-        self._typical_s = 2.0  # how long requests took lately
+        self._drain = drain
+        self._metrics = metrics
 
     @property
     def max_payload(self) -> int:
         """Of the server's messages, in bytes."""
         return self._cluster.nc.max_payload
 
-    def note_duration(self, duration_s: float) -> None:
-        """A request took this long: what Retry-After is estimated from."""
-        self._typical_s += 0.1 * (duration_s - self._typical_s)
-
-    async def submit(self, requests: Sequence[GenerateRequest]) -> None:
+    async def submit(self, requests: Sequence[GenerateRequest], job_class: str) -> None:
         """All are accepted, or none: those already accepted are ended again.
 
         Raises QueueFull, ServiceUnavailable or RequestTooLarge.
         """
+        try:
+            await self._submit(requests, job_class)
+        except RequestError as exc:
+            self._metrics.refused.labels(exc.code or "error", job_class).inc()
+            raise
+
+    async def _submit(self, requests: Sequence[GenerateRequest], job_class: str) -> None:
         if not self._cluster.nc.is_connected:
             raise ServiceUnavailable("The queue cannot be reached now.")
         if len(requests) == 1:
             try:
-                await self._submit_one(requests[0])
+                await self._submit_one(requests[0], job_class, 1)
             except RequestError:
                 self._give_up_shared(requests)
                 raise
             return
         outcomes = await asyncio.gather(
-            *(self._submit_one(request) for request in requests), return_exceptions=True
+            *(self._submit_one(request, job_class, len(requests)) for request in requests),
+            return_exceptions=True,
         )
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failures and requests[0].reply.is_shared:
@@ -85,25 +97,25 @@ class Submitter:
         if requests[0].reply.is_shared:
             self._terminator.end_later(requests, FinishReason.CANCEL)
 
-    async def _submit_one(self, request: GenerateRequest) -> None:
+    async def _submit_one(self, request: GenerateRequest, job_class: str, group_size: int) -> None:
         name = prompt_object(request.rid, len(request.prompt_ids) // 4)
         if name:
             await self._put_prompt(name, request.prompt_ids)
             request = msgspec.structs.replace(request, prompt_ids=b"", prompt_object=name)
         try:
-            await self._publish(request)
+            await self._publish(request, job_class, group_size)
         except RequestError:
             if not request.reply.is_shared:  # else it may be another frontend's request, accepted
                 self._terminator.delete_prompt_later(request.rid, request.reply)
             raise
 
-    async def _publish(self, request: GenerateRequest) -> None:
+    async def _publish(self, request: GenerateRequest, job_class: str, group_size: int) -> None:
         payload = encode(request)
         try:
             try:
-                await self._publish_once(request, payload)
+                await self._publish_once(request, payload, job_class)
             except BrokerUnavailable:
-                await self._publish_once(request, payload)
+                await self._publish_once(request, payload, job_class)
         except BrokerUnavailable as exc:
             # It may be stored after all: nobody waits for it, so it is ended when NATS answers.
             if not request.reply.is_shared:
@@ -114,13 +126,13 @@ class Submitter:
         except BrokerError as exc:
             if exc.err_code == ERR_MAX_MESSAGES:
                 raise QueueFull(
-                    "The queue is full; try again later.", self._retry_after_s()
+                    "The queue is full; try again later.", self._drain.retry_after_s(group_size)
                 ) from exc
             log.error("request_refused", error=str(exc), err_code=exc.err_code)
             raise ServiceUnavailable(f"The queue refused the request: {exc}") from exc
 
-    async def _publish_once(self, request: GenerateRequest, payload: bytes) -> None:
-        subject = self._cluster.subjects.request(request.pool, JOB_CLASS)
+    async def _publish_once(self, request: GenerateRequest, payload: bytes, job_class: str) -> None:
+        subject = self._cluster.subjects.request(request.pool, job_class)
         await self._cluster.js.publish(subject, payload, msg_id=request.rid)
 
     async def _put_prompt(self, name: str, prompt_ids: bytes) -> None:
@@ -128,6 +140,3 @@ class Submitter:
             await self._catalog.put_object(name, prompt_ids)
         except (nats.errors.Error, TimeoutError) as exc:
             raise ServiceUnavailable("The prompt could not be stored.") from exc
-
-    def _retry_after_s(self) -> int:
-        return max(1, min(120, round(self._typical_s)))

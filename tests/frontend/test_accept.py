@@ -30,9 +30,45 @@ async def test_a_full_queue_is_429_with_retry_after(stack: Stack) -> None:
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "queue_full"
         assert refused.json()["error"]["type"] == "rate_limit_error"
-        assert 1 <= int(refused.headers["retry-after"]) <= 120
+        assert int(refused.headers["retry-after"]) == 120  # nothing moves
+        refusals = running.metrics.refused.labels("queue_full", "interactive")
+        assert refusals._value.get() == 1
         stack.backend.hold.set()
         assert {(await task).status_code for task in waiting} == {200}
+
+
+async def test_the_retry_time_follows_the_queue(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        while not (rate := running.frontend.queue_watch.drain).per_s:
+            await client.post(CHAT, json=BODY)
+        stack.backend.hold.clear()
+        waiting = [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(8)]
+        await until_queued(stack, 8)
+        refused = await client.post(CHAT, json=BODY)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) == rate.retry_after_s(1) < 120
+        stack.backend.hold.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_the_job_class_is_the_clients_choice(stack: Stack) -> None:
+    stack.backend.hold.clear()
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        batch = {"X-Job-Class": "batch"}
+        task = asyncio.create_task(client.post(CHAT, json=BODY, headers=batch))
+        await until_queued(stack, 1)
+        subjects = stack.cluster.subjects
+        message = await stack.cluster.js.get_last(
+            subjects.requests_stream, subjects.request(stack.card.pool, "batch")
+        )
+        assert message is not None
+        stack.backend.hold.set()
+        assert (await task).status_code == 200
+        refused = await client.post(CHAT, json=BODY, headers={"X-Job-Class": "urgent"})
+    assert refused.status_code == 400
+    assert "'urgent'" in refused.json()["error"]["message"]
 
 
 async def test_a_group_that_does_not_fit_leaves_nothing_running(stack: Stack) -> None:

@@ -222,7 +222,7 @@ async def test_a_frontend_that_dies_before_it_has_queued(stack: Stack) -> None:
     submitter = doomed.frontend.inference._submitter
     hangs = asyncio.Event()
 
-    async def hang(_: Any) -> None:
+    async def hang(*_: Any) -> None:
         hangs.set()
         await asyncio.Event().wait()
 

@@ -1,0 +1,82 @@
+"""How fast the queue is worked off: what a refused client is told to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from shared.cluster import Cluster
+from shared.errors import BrokerError
+from shared.log import get_logger
+
+MAX_RETRY_AFTER_S = 120
+_INTERVAL_S = 1.0
+_WINDOW_S = 30.0
+_SHARE = 0.1  # of the queue: what is to be free again for those who were refused meanwhile
+
+log = get_logger(__name__)
+
+
+class Sample(NamedTuple):
+    """The queue at one moment."""
+
+    at: float  # seconds of the event loop's clock
+    num_messages: int  # requests that wait or run
+    num_finished: int  # requests that left the queue since it was made
+
+
+class DrainRate:
+    """Samples of the last half minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque()
+
+    def add(self, sample: Sample) -> None:
+        """A later one than all before."""
+        samples = self._samples
+        samples.append(sample)
+        while len(samples) > 2 and samples[1].at <= sample.at - _WINDOW_S:
+            samples.popleft()
+
+    @property
+    def per_s(self) -> float:
+        """Requests that left the queue in a second; 0 while nothing is known."""
+        if len(self._samples) < 2:
+            return 0.0
+        first, last = self._samples[0], self._samples[-1]
+        return (last.num_finished - first.num_finished) / (last.at - first.at)
+
+    def retry_after_s(self, num_requests: int) -> int:
+        """Until a tenth of the queue is free, and room for these: 1 to 120 s."""
+        rate = self.per_s
+        if rate <= 0:
+            return MAX_RETRY_AFTER_S
+        num_free = max(num_requests, _SHARE * self._samples[-1].num_messages)
+        return max(1, min(MAX_RETRY_AFTER_S, round(num_free / rate)))
+
+
+class QueueWatch:
+    """Looks at the queue every second, whatever the load."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.drain = DrainRate()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._look()
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def _look(self) -> None:
+        try:
+            name = self._cluster.subjects.requests_stream
+            state = (await self._cluster.js.api(f"STREAM.INFO.{name}"))["state"]
+        except BrokerError as exc:
+            log.debug("queue_not_seen", error=str(exc))
+            return
+        # A message leaves this stream when its request is over, and in no other way.
+        num_messages = int(state["messages"])
+        num_finished = int(state["last_seq"]) - num_messages
+        self.drain.add(Sample(asyncio.get_running_loop().time(), num_messages, num_finished))
