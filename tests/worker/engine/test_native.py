@@ -169,3 +169,13 @@ def test_a_source_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(NativeUnavailable, match=r"does not compile decoder\.cpp: .*no-such-proc"):
         NativeLibrary.load()
     assert not list((tmp_path / "jetflock").iterdir())
+
+
+def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(NativeUnavailable, match="there is no home directory: set XDG_CACHE_HOME"):
+        NativeLibrary.load()

@@ -169,7 +169,10 @@ def _build(path: Path) -> None:
 
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "jetflock"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "jetflock"
+    except RuntimeError as exc:
+        raise NativeUnavailable("there is no home directory: set XDG_CACHE_HOME") from exc
 
 
 def _fingerprint() -> str:
