@@ -37,9 +37,7 @@ class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
-        """Of a request that decodes: its last token, and guesses of the next ones, if any."""
-        if not draft_ids:
-            return cls.up_to(req, req.planned_len)
+        """Of a request that decodes: its last token, and guesses of the next ones."""
         assert req.num_in_flight == 0, "guesses follow a known token"
         end = req.num_tokens + len(draft_ids)
         return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
