@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
+# Tests wait for processes and clocks more than they compute: more of them than cores.
+TEST_PROCESSES ?= 3
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -28,7 +30,8 @@ help:
 	@echo "make bench-host        what a step costs the host, beside the model"
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make wheel             build dist/jetflock-*.whl"
-	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip"
+	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
+	@echo "one after the other"
 
 # The stamp makes the second run quick: pip runs again only when the dependencies changed.
 $(STAMP): pyproject.toml
@@ -44,10 +47,10 @@ serve: $(STAMP)
 	@exec $(BIN)/jetflock serve $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not gpu" $(ARGS)
 
 test-integration: $(STAMP)
-	$(BIN)/python -m pytest -m "integration and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "integration and not gpu" $(ARGS)
 
 test-deep: $(STAMP)
 	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
