@@ -15,6 +15,8 @@ from shared.kv_bucket import KvBucket
 from shared.log import get_logger
 from shared.streams import HEARTBEAT_INTERVAL_S
 
+_DELETE_S = 0.5
+
 log = get_logger(__name__)
 
 
@@ -43,5 +45,6 @@ class Heartbeat:
                 await self.beat()
                 await wait_event(self._wake, HEARTBEAT_INTERVAL_S)
         finally:
-            with contextlib.suppress(BrokerError):
-                await self._bucket.delete(self._key)
+            with contextlib.suppress(BrokerError, TimeoutError):
+                async with asyncio.timeout(_DELETE_S):  # else it expires
+                    await self._bucket.delete(self._key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +62,7 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
             lambda on_event, on_exit: EngineProcess(engine_config, on_event, on_exit),
             WorkerMetrics(registry, model_name),
         )
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, worker.stop)
+        worker.shutdown.listen()
         settle_garbage()
         with metrics_server(registry, config.metrics_port):
             await worker.run()

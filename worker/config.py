@@ -23,8 +23,10 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     """Unconfirmed frames a partition may have before new tokens wait and merge."""
     prefix_affinity: bool = True
     """Offer requests to the worker of the pool that has computed their prefix, and take such."""
-    drain_timeout_s: float = 1.5
-    """How long SIGTERM waits for the log before the requests are handed over."""
+    shutdown_timeout_s: float = 0.0
+    """Time that running requests get to finish after SIGTERM; 0 hands them over at once."""
+    drain_timeout_s: float = 1.0
+    """How long a hand-over waits for the log to have the last tokens."""
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's share of it."""

@@ -69,5 +69,10 @@ class HeldRequests:
                 return False
         return True
 
+    @property
+    def empty(self) -> asyncio.Event:
+        """Set while nothing is held."""
+        return self._empty
+
     async def wait_empty(self, timeout_s: float) -> bool:
         return await wait_event(self._empty, timeout_s)

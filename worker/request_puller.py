@@ -184,5 +184,8 @@ class RequestPuller:
     async def _drain(self, subscription: Subscription) -> None:
         """What is on its way still arrives, and is given back."""
         with contextlib.suppress(NatsError, TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):  # the broker may be away
+            if not self._nc.is_connected:
+                await subscription.unsubscribe()
+                return
+            async with asyncio.timeout(_DRAIN_S):  # the broker may be frozen
                 await subscription.drain()  # type: ignore[no-untyped-call]

@@ -165,11 +165,19 @@ class RequestRunner:
 
         subscriptions.push_async_callback(unsubscribe)
 
-    async def drain(self) -> None:
-        """Stop pulling, hand over what runs, see through what is finished."""
-        log.info("draining", num_requests=len(self._held_requests))
+    async def stop_taking(self) -> None:
+        """From now on requests only leave."""
         self._room.close()
         await self._stop_pulling()
+
+    @property
+    def emptied(self) -> asyncio.Event:
+        """Set while no request is held."""
+        return self._held_requests.empty
+
+    async def hand_over(self) -> None:
+        """Release what runs, see through what is finished."""
+        log.info("handing_over", num_requests=len(self._held_requests))
         await self._room.wait_unreserved(self._drain_timeout_s)
         await self._hand_over.release_all(self._drain_timeout_s, crashed=False)
         await self._held_requests.wait_empty(self._drain_timeout_s)

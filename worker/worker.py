@@ -12,8 +12,10 @@ from tokenizers import Tokenizer
 from shared.cluster import Cluster
 from shared.errors import ConfigError
 from shared.heartbeat import Heartbeat
+from shared.log import get_logger
 from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.shutdown import Shutdown
 from worker.config import WorkerConfig
 from worker.engine_counters import EngineCounters
 from worker.engine_host import EngineFactory, EngineHost
@@ -24,9 +26,11 @@ from worker.request_runner import RequestRunner
 
 _METRICS_INTERVAL_S = 1.0
 
+log = get_logger(__name__)
+
 
 class Worker:
-    """Wires engine, requests and heartbeat; lives until `stop`."""
+    """Wires engine, requests and heartbeat; lives until `shutdown` is asked for."""
 
     def __init__(
         self,
@@ -52,10 +56,12 @@ class Worker:
         )
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
-        self._stopping = asyncio.Event()
+        self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._drain_timeout_s = config.drain_timeout_s
+        self.shutdown = Shutdown()
 
     async def run(self) -> None:
-        """Serve until `stop`, then hand everything over. Raises ConfigError if it cannot start."""
+        """Serve until asked to stop, then drain. Raises ConfigError if it cannot start."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 parts = [
@@ -68,17 +74,24 @@ class Worker:
                         self._report_metrics(),
                     )
                 ]
-                await self._stopping.wait()
-                await self._heartbeat.beat()
-                await self._runner.drain()
+                await self.shutdown.asked.wait()
+                await self._drain()
                 for part in parts:
                     part.cancel()
         except* ConfigError as group:
             raise group.exceptions[0] from None
 
-    def stop(self) -> None:
-        """Begin to drain: safe to call from a signal handler, and twice."""
-        self._stopping.set()
+    async def _drain(self) -> None:
+        """Take nothing more, let what runs finish for a while, hand over the rest."""
+        log.info("draining", num_running=self._engine.load.num_running if self._engine.load else 0)
+        self._heartbeat.beat_soon()
+        await self._runner.stop_taking()
+        await self.shutdown.grace(self._runner.emptied, self._shutdown_timeout_s)
+        try:
+            async with asyncio.timeout(2 * self._drain_timeout_s):
+                await self._runner.hand_over()
+        except TimeoutError:  # the broker is away: the requests come again, as those of a dead one
+            log.warning("left_without_hand_over")
 
     async def on_reconnect(self) -> None:
         """The connection to the broker was lost and is back."""
@@ -97,7 +110,7 @@ class Worker:
 
     @property
     def _state(self) -> WorkerState:
-        if self._stopping.is_set():
+        if self.shutdown.asked.is_set():
             return WorkerState.DRAINING
         return WorkerState.LOADING if self._engine.ready is None else WorkerState.READY
 

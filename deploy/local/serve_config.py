@@ -39,9 +39,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
     workers: int = 1
     """Worker processes."""
     shutdown_timeout_s: float = 1.0
-    """Time that running streams get to finish at Ctrl-C."""
-    drain_timeout_s: float = 1.0
-    """Time that workers get to hand over their requests at Ctrl-C."""
+    """Time that running requests and their streams get to finish at Ctrl-C."""
     start_timeout_s: float = 1800.0
     """Time until everything is ready, loading and downloading included."""
 

@@ -160,7 +160,7 @@ class RunningWorker:
 
     async def stop(self, timeout_s: float = 5.0) -> None:
         """As on SIGTERM."""
-        self.worker.stop()
+        self.worker.shutdown.ask()
         async with asyncio.timeout(timeout_s):
             await asyncio.wait([self.task])
         await self.task

@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+from shared.codec import decode
 from shared.errors import BrokerUnavailable
-from shared.protocol import Claim, Finish, FinishReason, Release
+from shared.protocol import Claim, Finish, FinishReason, Release, WorkerCard, WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import (
+    POOL,
     Stage,
     eventually,
     eventually_async,
@@ -154,6 +156,57 @@ async def test_a_drain_without_a_broker_ends_in_time(stage: Stage, nats_server: 
         await worker.stop()
         assert time.monotonic() - started < 3.0
         nats_server.start()  # for the fixtures
+
+
+async def shown_state(stage: Stage, worker: RunningWorker) -> WorkerState | None:
+    """What its card says to everybody."""
+    bucket = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
+    entry = await bucket.get(f"{POOL}.{worker.id}")
+    return None if entry is None else decode(WorkerCard, entry.value).state
+
+
+async def test_with_a_shutdown_timeout_what_runs_may_finish(stage: Stage) -> None:
+    running, late = make_request(), make_request()
+    async with running_worker(stage, shutdown_timeout_s=30.0) as worker:
+        await stage.submit(running)
+        run = await start_run(stage, worker, running.rid, "ab")
+        worker.worker.shutdown.ask()
+
+        async def is_withdrawn() -> bool:
+            return await shown_state(stage, worker) is WorkerState.DRAINING
+
+        await eventually_async(is_withdrawn)
+        await stage.submit(late)
+        worker.engine.emit(run.run_id, ids("c"))
+        assert (await stage.pull()).msg_id == late.rid, "it stays in the queue, for others"
+        assert not worker.task.done()
+        worker.engine.emit(run.run_id, ids("d"), STOP)
+        async with asyncio.timeout(5.0):  # it does not wait any longer than it must
+            await worker.task
+        worker.assert_nothing_held()
+    assert await kinds(stage, running.rid) == [Claim]
+    assert (await stage.fold(running.rid)).tokens == ids("abcd")
+    assert await shown_state(stage, worker) is None
+
+
+@pytest.mark.parametrize("is_hurried", [False, True])
+async def test_what_has_not_finished_by_then_is_handed_over(stage: Stage, is_hurried: bool) -> None:
+    request = make_request()
+    timeout_s = 60.0 if is_hurried else 0.5
+    async with running_worker(stage, shutdown_timeout_s=timeout_s) as worker:
+        await stage.submit(request)
+        run = await start_run(stage, worker, request.rid, "ab")
+        worker.worker.shutdown.ask()
+        worker.engine.emit(run.run_id, ids("c"))
+        await stage.until_logged(request.rid, 3)
+        assert await kinds(stage, request.rid) == [Claim], "not yet"
+        if is_hurried:
+            worker.worker.shutdown.ask()
+        async with asyncio.timeout(10.0):
+            await worker.task
+        worker.assert_nothing_held()
+    assert await kinds(stage, request.rid) == [Claim, Release]
+    assert (await stage.pull(timeout_s=1.0)).msg_id == request.rid
 
 
 # An engine that dies

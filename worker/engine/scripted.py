@@ -51,6 +51,7 @@ class _Run:
     hash_key: int  # of prompt and seed
     prompt_logprobs: bytes = b""  # until they are told
     kills_pid: int = 0  # the process that its prefill kills; 0: none
+    hang_s: float = 0.0  # for which its prefill stops the engine
     ready_at: float = 0.0  # seconds of the clock; end of its prefill, known at admission
 
     @property
@@ -93,6 +94,8 @@ class ScriptedEngine:
             self._poison[config.scripted_poison_token] = os.getpid()
         if config.scripted_worker_poison_token is not None:
             self._poison[config.scripted_worker_poison_token] = os.getppid()
+        self._hang_token = config.scripted_hang_token
+        self._hang_s = config.scripted_hang_s
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
         self._limits = EngineReady(
             max_context_len=config.max_context_len or DEFAULT_CONTEXT_LEN,
@@ -161,7 +164,7 @@ class ScriptedEngine:
             case SetPaused(paused=paused):
                 self._set_paused(paused)
             case FlushCache():
-                pass  # it has no cache
+                self._has_news = True  # it has no cache, but answers every command
 
     def _add(self, command: AddRequest) -> None:
         sampling = command.sampling
@@ -177,6 +180,10 @@ class ScriptedEngine:
         if self._poison:
             for token_id in unpack_token_ids(command.prompt_ids):
                 run.kills_pid = run.kills_pid or self._poison.get(token_id, 0)
+        if self._hang_token is not None and self._hang_token in unpack_token_ids(
+            command.prompt_ids
+        ):
+            run.hang_s = self._hang_s
         if finish is None and not run.output_ids:
             prompt_ids = unpack_token_ids(command.prompt_ids)
             run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
@@ -237,6 +244,9 @@ class ScriptedEngine:
     def _advance(self, run: _Run) -> RunOutput:
         if run.kills_pid:
             os.kill(run.kills_pid, signal.SIGKILL)
+        if run.hang_s:
+            time.sleep(run.hang_s)
+            run.hang_s = 0.0
         token_id = self._token_at(run.hash_key, run.num_tokens)
         run.output_ids.append(token_id)
         self._num_used_tokens += 1
