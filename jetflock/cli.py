@@ -32,6 +32,7 @@ COMMANDS = {
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
+    "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
     "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
 }
 

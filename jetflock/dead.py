@@ -6,25 +6,19 @@ import asyncio
 import datetime
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import cyclopts
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
-from shared.cluster import Cluster
+from jetflock.existing_cluster import existing_cluster
+from jetflock.output import print_json, print_table
 from shared.codec import decode
 from shared.config import FLAT, ClusterConfig, build_app, config_file
-from shared.connection import connect
 from shared.dead_requests import DeadRequests, StoredDead
 from shared.errors import BrokerError, ConfigError, JetflockError
-from shared.jetstream import JetStream
-from shared.ownership import OwnershipLog
 from shared.protocol import GenerateRequest
-from shared.subjects import Subjects
 from shared.token_ids import unpack_token_ids
 
 _NAME = "jetflock dead"
@@ -86,7 +80,7 @@ def drop_dead(rids: _Rids, /, *, config: _Config = _DEFAULTS) -> None:
 async def _with_dead(
     config: ClusterConfig, work: Callable[[DeadRequests], Awaitable[None]]
 ) -> None:
-    async with _existing_cluster(config) as cluster:
+    async with existing_cluster(config, _NAME) as cluster:
         try:
             await work(DeadRequests(cluster))
         except BrokerError as exc:
@@ -95,28 +89,10 @@ async def _with_dead(
             ) from exc
 
 
-@asynccontextmanager
-async def _existing_cluster(config: ClusterConfig) -> AsyncIterator[Cluster]:
-    """Streams are looked at, never made: this command knows nothing of how they should be."""
-    nc = await connect(config, _NAME.replace(" ", "-"))
-    try:
-        js, subjects = JetStream(nc), Subjects(config.prefix)
-        try:
-            await js.api(f"STREAM.INFO.{subjects.dead_stream}")
-        except BrokerError as exc:
-            raise ConfigError(
-                f"no stream {subjects.dead_stream} at {config.nats_url}: {exc}; check --nats-url "
-                "(jetflock serve prints it) and --prefix"
-            ) from exc
-        yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
-    finally:
-        await nc.close()
-
-
 async def _list(dead: DeadRequests, as_json: bool) -> None:
     found = await dead.all()
     if as_json:
-        _print_json([_brief(stored) for stored in found])
+        print_json([_brief(stored) for stored in found])
         return
     rows = [
         [
@@ -129,16 +105,16 @@ async def _list(dead: DeadRequests, as_json: bool) -> None:
         ]
         for stored in found
     ]
-    _print_table(_COLUMNS, rows, "nothing is dead")
+    print_table(_COLUMNS, rows, "nothing is dead")
 
 
 async def _show(dead: DeadRequests, rid: str, as_json: bool) -> None:
     [stored] = await _find(dead, [rid])
     if as_json:
-        _print_json(_whole(stored))
+        print_json(_whole(stored))
         return
     facts = _brief(stored) | _asked_for(_request(stored))
-    _print_table(("field", "value"), [[key, _text(value)] for key, value in facts.items()], "")
+    print_table(("field", "value"), [[key, _text(value)] for key, value in facts.items()], "")
     sys.stdout.write("\n")
     rows = [
         [
@@ -150,7 +126,7 @@ async def _show(dead: DeadRequests, rid: str, as_json: bool) -> None:
         ]
         for crash in stored.dead.crashes
     ]
-    _print_table(("worker", "what died", "it ran", "claimed at", "noticed at"), rows, "")
+    print_table(("worker", "what died", "it ran", "claimed at", "noticed at"), rows, "")
 
 
 async def _requeue(dead: DeadRequests, rids: Sequence[str], as_json: bool) -> None:
@@ -160,7 +136,7 @@ async def _requeue(dead: DeadRequests, rids: Sequence[str], as_json: bool) -> No
         if not as_json:
             sys.stdout.write(f"{stored.dead.rid} {moved[stored.dead.rid]}\n")
     if as_json:
-        _print_json(moved)
+        print_json(moved)
 
 
 async def _drop(dead: DeadRequests, rids: Sequence[str]) -> None:
@@ -239,26 +215,6 @@ def _clock(time_s: float) -> str:
 
 def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], if_empty: str) -> None:
-    """A table for a person; lines with tabs, without a head, for a program."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            sys.stdout.write("\t".join(row) + "\n")
-        return
-    console = Console()
-    if not rows:
-        console.print(if_empty)
-        return
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
 
 
 if __name__ == "__main__":

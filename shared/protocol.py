@@ -358,6 +358,8 @@ class WorkerState(enum.StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    PAUSED = "paused"  # takes nothing; what it has goes on
+    FROZEN = "frozen"  # takes nothing; what it has stands still
     DRAINING = "draining"
 
 

@@ -123,9 +123,13 @@ class Subjects:
         """Notices to the workers of a pool: cancel, fenced."""
         return f"{self.prefix}.ctl.{pool}.notice"
 
-    def flush(self, pool: str) -> str:
-        """Whoever publishes here empties the prefix caches of a pool's workers."""
-        return f"{self.prefix}.ctl.{pool}.flush"
+    def admin(self, pool: str) -> str:
+        """Request/reply: what an operator tells all workers of a pool; each one answers."""
+        return f"{self.prefix}.adm.{pool}"
+
+    def admin_worker(self, pool: str, worker: str) -> str:
+        """The same for one worker."""
+        return f"{self.prefix}.adm.{pool}.{worker}"
 
     def prefixes(self, pool: str) -> str:
         """What the workers of a pool tell each other of the prefixes they have."""

@@ -66,7 +66,9 @@ class EngineHost:
         self._engine: Engine | None = None
         self._exited = asyncio.Event()
         self._failure: ConfigError | None = None
-        self._is_paused = False
+        self._is_paused = False  # as the engine was told
+        self._is_stalled = False
+        self._is_frozen = False
         self._is_stopping = False
         self._last_step_at = time.monotonic()
         self.ready: EngineReady | None = None
@@ -110,9 +112,20 @@ class EngineHost:
     def abort(self, run_id: int) -> None:
         self._send(AbortRequest(run_id))
 
-    def set_paused(self, paused: bool) -> None:
-        """Stop or go on stepping; without effect when it is so already."""
-        if paused != self._is_paused:
+    def set_stalled(self, stalled: bool) -> None:
+        """The log cannot take more for the moment, or can again."""
+        self._is_stalled = stalled
+        self._tell_paused()
+
+    def set_frozen(self, frozen: bool) -> None:
+        """An operator wants no steps, or wants them again. Outlives the engine."""
+        self._is_frozen = frozen
+        self._tell_paused()
+
+    def _tell_paused(self) -> None:
+        """For one reason or both; without effect when the engine knows."""
+        paused = self._is_stalled or self._is_frozen
+        if self.ready is not None and paused != self._is_paused:
             self._is_paused = paused
             self._last_step_at = time.monotonic()  # none was owed in the pause
             self._send(SetPaused(paused))
@@ -151,6 +164,7 @@ class EngineHost:
                     max_running=event.max_running,
                     num_kv_tokens=event.num_kv_tokens,
                 )
+                self._tell_paused()
                 self._listener.on_ready()
             case EngineFailed() if self.ready is None:
                 self._failure = ConfigError(event.message)

@@ -45,7 +45,7 @@ class Keeper:
         while True:
             await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
-            self._engine.set_paused(self._token_log.is_overfull)
+            self._engine.set_stalled(self._token_log.is_overfull)
             if not self.is_alive:
                 log.error(
                     "nothing_is_kept",

@@ -11,6 +11,9 @@ class WorkerMetrics:
     """vLLM's stems under our prefix, and what only a queue has."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        self._labels = {"model_name": model_name}
+
         def gauge(name: str, text: str) -> Gauge:
             metric = Gauge(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
             return metric.labels(model_name)
@@ -57,3 +60,9 @@ class WorkerMetrics:
             "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
         )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
+
+    def total(self, name: str) -> int:
+        """What the counter of this name, without our prefix, has come to."""
+        value = self._registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
+        assert value is not None, f"there is no counter {name}"
+        return int(value)

@@ -188,8 +188,7 @@ class RequestRunner:
         assert self._tasks is not None, "run() comes first"
         if self._has_affinity and self._engine.ready is not None:
             self._prefixes.open(self._engine.ready.num_kv_tokens)
-        if self._pulling is None and not self._room.is_closed:
-            self._pulling = self._tasks.create_task(self._puller.run())
+        self._maybe_pull()
 
     def on_step(self, step: StepOutput) -> None:
         """The engine has made tokens."""
@@ -212,6 +211,24 @@ class RequestRunner:
         """The queue has given us a request."""
         self._spawn(self._take_in(delivery))
 
+    async def pause(self) -> None:
+        """Take nothing more: what is here goes on."""
+        self._room.is_paused = True
+        await self._stop_pulling()
+
+    def unpause(self) -> None:
+        self._room.is_paused = False
+        self._maybe_pull()
+
+    @property
+    def num_held(self) -> int:
+        return len(self._held_requests)
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last step while there is something to do."""
+        return self._keeper.step_age_s
+
     def flush_cache(self) -> None:
         """Forget the prefixes that no running request holds."""
         self._prefixes.close()
@@ -225,6 +242,12 @@ class RequestRunner:
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self._keeper.step_age_s)
         self._metrics.frames_resent.set(self._token_log.num_resent)
+
+    def _maybe_pull(self) -> None:
+        is_wanted = not self._room.is_closed and not self._room.is_paused
+        if self._pulling is None and is_wanted and self._engine.ready is not None:
+            assert self._tasks is not None, "run() comes first"
+            self._pulling = self._tasks.create_task(self._puller.run())
 
     async def _stop_pulling(self) -> None:
         """What has been asked for may still come, and is given back."""

@@ -34,6 +34,7 @@ class Room:
         self._unreserved = asyncio.Event()
         self._unreserved.set()
         self.is_closed = False
+        self.is_paused = False  # an operator's wish: what is here goes on, nothing is added
         self.is_quarantined = False  # one request has the worker for itself
 
     def close(self) -> None:
@@ -50,9 +51,14 @@ class Room:
         return self._engine.ready is not None and not self.is_closed and self._keeper.is_alive
 
     @property
+    def admits(self) -> bool:
+        """Whether a request may be added to those that are here."""
+        return not self.is_paused and not self.is_quarantined
+
+    @property
     def has_slot(self) -> bool:
         ready = self._engine.ready
-        if ready is None or self.is_quarantined:
+        if ready is None or not self.admits:
             return False
         return self._credits.has_slot(ready, self._held_requests, self._num_reserved)
 
@@ -85,7 +91,7 @@ class Room:
     def num_credits(self) -> int:
         """Requests to ask for, beyond those that are held."""
         ready = self._engine.ready
-        if ready is None or not self.can_run or self.is_quarantined:
+        if ready is None or not self.can_run or not self.admits:
             return 0
         if self._token_log.is_overfull:
             return 0

@@ -115,7 +115,7 @@ class Runs:
             has_ended = has_ended or held.finish is not None
         self._metrics.generation_tokens.inc(num_tokens)
         self._token_log.flush()
-        self._engine.set_paused(self._token_log.is_overfull)
+        self._engine.set_stalled(self._token_log.is_overfull)
         return has_ended
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:

@@ -68,7 +68,7 @@ class Taker:
         Whether it has come to a claim, ours or a later one, or was over. If not, it was given back,
         or a shared delivery is for the other worker to go on with.
         """
-        if self._room.is_quarantined:  # since the delivery came, or an offer of it was made
+        if not self._room.admits:  # since the delivery came, or an offer of it was made
             await self._give_up(delivery)
             return False
         visible = self._runs.visible_text(request)

@@ -10,6 +10,7 @@ import time
 from tokenizers import Tokenizer
 
 from shared.cluster import Cluster
+from shared.control import WorkerStats
 from shared.errors import ConfigError
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
@@ -17,10 +18,11 @@ from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
 from worker.config import WorkerConfig
+from worker.control import Control
+from worker.control_desk import ControlDesk
 from worker.engine_counters import EngineCounters
 from worker.engine_host import EngineFactory, EngineHost
 from worker.engine_messages import StepOutput
-from worker.flush_control import FlushControl
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
 
@@ -51,8 +53,21 @@ class Worker:
         )
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
-        self._flush_control = FlushControl(
-            cluster.nc, cluster.subjects.flush(card.pool), self._runner.flush_cache
+        self._control = Control(
+            worker_id,
+            self._engine,
+            self._runner,
+            self._stats,
+            self._heartbeat.beat_soon,
+            self.drain,
+            lambda: self.shutdown.asked.is_set(),
+        )
+        subjects = cluster.subjects
+        self._control_desk = ControlDesk(
+            cluster.nc,
+            (subjects.admin(card.pool), subjects.admin_worker(card.pool, worker_id)),
+            worker_id,
+            self._control.handle,
         )
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
@@ -70,7 +85,8 @@ class Worker:
                         self._engine.run(self),
                         self._runner.run(),
                         self._heartbeat.run(),
-                        self._flush_control.run(),
+                        self._control.run(),
+                        self._control_desk.run(),
                         self._report_metrics(),
                     )
                 ]
@@ -81,10 +97,17 @@ class Worker:
         except* ConfigError as group:
             raise group.exceptions[0] from None
 
+    def drain(self, timeout_s: float | None = None) -> None:
+        """As a SIGTERM, with another time for requests to finish; once more: as a second one."""
+        if timeout_s is not None:
+            self._shutdown_timeout_s = timeout_s
+        self.shutdown.ask()
+
     async def _drain(self) -> None:
         """Take nothing more, let what runs finish for a while, hand over the rest."""
         log.info("draining", num_running=self._engine.load.num_running if self._engine.load else 0)
         self._heartbeat.beat_soon()
+        self._engine.set_frozen(False)
         await self._runner.stop_taking()
         await self.shutdown.grace(self._runner.emptied, self._shutdown_timeout_s)
         try:
@@ -112,7 +135,9 @@ class Worker:
     def _state(self) -> WorkerState:
         if self.shutdown.asked.is_set():
             return WorkerState.DRAINING
-        return WorkerState.LOADING if self._engine.ready is None else WorkerState.READY
+        if self._engine.ready is None:
+            return WorkerState.LOADING
+        return self._control.state or WorkerState.READY
 
     def _worker_card(self) -> WorkerCard:
         ready, load = self._engine.ready, self._engine.load
@@ -133,6 +158,27 @@ class Worker:
             pid=os.getpid(),
             started_at=self._started_at,
             prefix_hashes=join_hashes(self._runner.recent_prefixes),
+        )
+
+    def _stats(self) -> WorkerStats:
+        card, metrics = self._worker_card(), self._metrics
+        return WorkerStats(
+            state=card.state.value,
+            revision=card.revision,
+            uptime_s=round(time.time() - self._started_at, 3),
+            num_held=self._runner.num_held,
+            num_running=card.num_running,
+            num_waiting=card.num_waiting,
+            max_running=card.max_running,
+            kv_cache_usage=card.kv_cache_usage,
+            num_steps=card.step,
+            step_age_s=round(self._runner.step_age_s, 3),
+            num_taken=metrics.total("requests_taken"),
+            num_finished=metrics.total("requests_finished"),
+            num_released=metrics.total("requests_released"),
+            num_fenced=metrics.total("requests_fenced"),
+            num_generated_tokens=metrics.total("generation_tokens"),
+            num_engine_restarts=metrics.total("engine_restarts"),
         )
 
     async def _report_metrics(self) -> None:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models
 from shared.cluster import Cluster, open_cluster
 from shared.codec import decode_ownership, decode_token_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
+from shared.control import ControlReply, ControlRequest, decode_control_reply, encode_control
 from shared.fold import RequestFold
 from shared.ownership import StoredRecord
 from shared.protocol import (
@@ -191,6 +192,13 @@ class Stage:
         card = WorkerCard(worker, POOL, "m", REVISION, WorkerState.READY)
         bucket = self.cluster.bucket(self.cluster.subjects.workers_bucket)
         await bucket.put(f"{POOL}.{worker}", encode(card))
+
+    async def tell(self, request: ControlRequest, worker: str | None = None) -> ControlReply:
+        """As an operator: to one worker, or to all; the first answer."""
+        subjects = self.cluster.subjects
+        subject = subjects.admin_worker(POOL, worker) if worker else subjects.admin(POOL)
+        answer = await self.cluster.nc.request(subject, encode_control(request), 10.0)
+        return decode_control_reply(answer.data)
 
     async def records(self, rid: str) -> list[StoredRecord]:
         """The ownership log; asserts that it is one CAS chain."""

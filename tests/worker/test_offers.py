@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 
 from shared.codec import encode
 from shared.connection import round_trip
+from shared.control import FlushCache
 from shared.prefix_chain import BLOCK_TOKENS
 from shared.protocol import (
     Claim,
@@ -398,7 +399,7 @@ async def test_a_puller_that_drains_while_it_asks_gives_back(
 
 async def test_a_flushed_holder_refuses(stage: Stage) -> None:
     async with two_workers(stage) as (holder, puller):
-        await stage.cluster.nc.publish(stage.cluster.subjects.flush(POOL), b"")
+        await stage.tell(FlushCache())
         await eventually(lambda: not len(holder.runner._prefixes.own))
         request = make_turn()
         await stage.submit(request)

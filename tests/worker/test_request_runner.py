@@ -67,12 +67,6 @@ async def test_the_log_holds_what_the_engine_gave(stage: Stage) -> None:
     assert isinstance(claim.record, Claim)
 
 
-async def test_a_flush_reaches_the_engine(stage: Stage) -> None:
-    async with running_worker(stage) as worker:
-        await stage.cluster.nc.publish(stage.cluster.subjects.flush(POOL), b"")
-        await eventually(lambda: worker.engine.num_flushes == 1)
-
-
 async def test_requests_with_different_salts_are_told_apart(stage: Stage) -> None:
     salts = ["", "a", "a", "b"]
     async with running_worker(stage) as worker:

@@ -1,0 +1,203 @@
+"""`jetflock admin`: pauses, drains and asks a running service, over NATS."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the commands.
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from jetflock.existing_cluster import existing_cluster
+from jetflock.output import print_json, print_table
+from shared.config import FLAT, ClusterConfig, build_app, config_file
+from shared.control import (
+    Continue,
+    ControlReply,
+    ControlRequest,
+    Drain,
+    FlushCache,
+    GetStats,
+    Pause,
+    PauseMode,
+)
+from shared.control_plane import ControlPlane, Target
+from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.protocol import WorkerCard
+
+_NAME = "jetflock admin"
+_SUMMARY = """\
+Pause, drain, abort, flush, ask: workers of a running service, over NATS.
+
+Orders go to all workers, unless --model or --worker (once or more often) names some."""
+
+_Config = Annotated[ClusterConfig, FLAT]
+_DEFAULTS = ClusterConfig()
+_Model = Annotated[str | None, Parameter(name="--model")]
+_Workers = Annotated[tuple[str, ...], Parameter(name="--worker", negative="")]
+_AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+
+_WORKER_COLUMNS = ("worker", "model", "revision", "state", "running", "waiting", "host", "pid")
+
+
+class NotAll(JetflockError):
+    """Some workers did not do it; their answers are printed."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: an error of ours is one sentence and status 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    app = build_app(_NAME, _SUMMARY, config_file(argv))
+    for name, command in _COMMANDS.items():
+        app.command(command, name=name)
+    try:
+        app(argv)
+    except JetflockError as exc:
+        sys.stderr.write(f"{_NAME}: {exc}\n")
+        raise SystemExit(2) from exc
+
+
+def workers(*, model: _Model = None, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
+    """The living workers, and how they are."""
+
+    async def show(plane: ControlPlane) -> None:
+        cards = await plane.workers(Target(model))
+        if as_json:
+            print_json([worker_facts(card) for card in cards])
+        else:
+            rows = [[str(worker_facts(card)[key]) for key in _WORKER_COLUMNS] for card in cards]
+            print_table(_WORKER_COLUMNS, rows, "no worker lives")
+
+    _run(config, show)
+
+
+def stats(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
+    """Queues and workers, as JSON: each worker is asked."""
+
+    async def show(plane: ControlPlane) -> None:
+        queues = await plane.queues(model)
+        replies = await plane.tell(Target(model, worker), GetStats())
+        print_json(
+            {
+                "queues": [msgspec.to_builtins(depth) for depth in queues],
+                "workers": [msgspec.to_builtins(reply) for reply in replies],
+            }
+        )
+
+    _run(config, show)
+
+
+def pause(
+    *,
+    mode: PauseMode = PauseMode.FINISH,
+    freeze_s: float = Pause().freeze_s,
+    model: _Model = None,
+    worker: _Workers = (),
+    config: _Config = _DEFAULTS,
+) -> None:
+    """Take no more requests: they wait in the queue, their clients with them.
+
+    What runs goes on to its end, or stands still (--mode freeze), for FREEZE_S seconds at most:
+    then it is handed over to other workers.
+    """
+    _tell(config, Target(model, worker), Pause(mode, freeze_s))
+
+
+def continue_(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
+    """Undo a pause."""
+    _tell(config, Target(model, worker), Continue())
+
+
+def drain(worker: str, /, *, timeout_s: float | None = None, config: _Config = _DEFAULTS) -> None:
+    """Take a worker away, as a SIGTERM does: it hands over what it has, and exits.
+
+    Requests get TIMEOUT_S to finish first; by default the worker's own --shutdown-timeout-s.
+    `jetflock serve` starts another worker in its place.
+    """
+    _tell(config, Target(None, (worker,)), Drain(timeout_s))
+
+
+def flush(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
+    """Empty the prefix caches."""
+    _tell(config, Target(model, worker), FlushCache())
+
+
+def abort(
+    rid: str | None = None,
+    /,
+    *,
+    all_of: Annotated[str | None, Parameter(name="--all-of")] = None,
+    config: _Config = _DEFAULTS,
+) -> None:
+    """End a request, queued or running, or --all-of a model; prints how many had not ended."""
+    if (rid is None) == (all_of is None):
+        raise ConfigError("give the id of a request, or --all-of MODEL")
+
+    async def end(plane: ControlPlane) -> None:
+        num = await (plane.abort(rid) if rid is not None else plane.abort_all(str(all_of)))
+        sys.stdout.write(f"{num}\n")
+
+    _run(config, end)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "workers": workers,
+    "stats": stats,
+    "pause": pause,
+    "continue": continue_,
+    "drain": drain,
+    "flush": flush,
+    "abort": abort,
+}
+
+
+def worker_facts(card: WorkerCard) -> dict[str, object]:
+    """What is worth knowing of a worker card."""
+    return {
+        "worker": card.worker,
+        "model": card.model,
+        "revision": card.revision,
+        "state": card.state.value,
+        "running": card.num_running,
+        "waiting": card.num_waiting,
+        "host": card.host,
+        "pid": card.pid,
+    }
+
+
+def _tell(config: ClusterConfig, target: Target, request: ControlRequest) -> None:
+    async def tell(plane: ControlPlane) -> None:
+        _print_replies(await plane.tell(target, request))
+
+    _run(config, tell)
+
+
+def _print_replies(replies: Sequence[ControlReply]) -> None:
+    """Raises NotAll."""
+    for reply in replies:
+        sys.stdout.write(f"{reply.worker}\t{'ok' if reply.ok else reply.message}\n")
+    num_failed = sum(not reply.ok for reply in replies)
+    if num_failed:
+        raise NotAll(f"{num_failed} of {len(replies)} workers did not do it")
+    if not replies:
+        raise NotAll("no worker lives")
+
+
+def _run(config: ClusterConfig, work: Callable[[ControlPlane], Awaitable[None]]) -> None:
+    asyncio.run(_with_plane(config, work))
+
+
+async def _with_plane(
+    config: ClusterConfig, work: Callable[[ControlPlane], Awaitable[None]]
+) -> None:
+    async with existing_cluster(config, _NAME) as cluster:
+        try:
+            await work(ControlPlane(cluster, _NAME))
+        except BrokerError as exc:
+            raise ConfigError(f"NATS at {config.nats_url} refused: {exc}") from exc
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What an operator tells workers, and what they answer: JSON on the subjects `jf.adm.<pool>...`.
+
+JSON, since a person with nothing but the `nats` command shall be able to stop a pool:
+`nats request jf.adm.<pool> '{"verb": "pause"}'`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from shared.errors import MalformedMessage
+
+
+class PauseMode(enum.StrEnum):
+    """What becomes of requests that run."""
+
+    FINISH = "finish"  # they go on to their end
+    FREEZE = "freeze"  # they stand still, and stay where they are
+
+
+class Pause(msgspec.Struct, frozen=True, tag_field="verb", tag="pause", forbid_unknown_fields=True):
+    """Take no more requests."""
+
+    mode: PauseMode = PauseMode.FINISH
+    freeze_s: float = 300.0  # what is frozen longer is handed over to others
+
+
+class Continue(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="continue", forbid_unknown_fields=True
+):
+    """Undo a pause of either mode."""
+
+
+class Drain(msgspec.Struct, frozen=True, tag_field="verb", tag="drain", forbid_unknown_fields=True):
+    """Take no more requests, hand over what runs, and exit."""
+
+    timeout_s: float | None = None  # for running requests to finish; None: as after SIGTERM
+
+
+class FlushCache(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="flush_cache", forbid_unknown_fields=True
+):
+    """Forget all cached prefixes that no running request holds."""
+
+
+class GetStats(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="stats", forbid_unknown_fields=True
+):
+    """Tell how things are; changes nothing."""
+
+
+ControlRequest: TypeAlias = Pause | Continue | Drain | FlushCache | GetStats
+
+
+class WorkerStats(msgspec.Struct, frozen=True):
+    """One worker, now. Counts are since its start."""
+
+    state: str
+    revision: str
+    uptime_s: float
+    num_held: int  # requests that it owns: running, and those whose end is being settled
+    num_running: int
+    num_waiting: int  # inside the engine
+    max_running: int
+    kv_cache_usage: float  # 0 to 1
+    num_steps: int
+    step_age_s: float  # since the last step, while there is something to do
+    num_taken: int
+    num_finished: int
+    num_released: int
+    num_fenced: int
+    num_generated_tokens: int
+    num_engine_restarts: int
+
+
+class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker's answer."""
+
+    worker: str
+    ok: bool
+    message: str = ""
+    stats: WorkerStats | None = None
+
+
+_decode_request = msgspec.json.Decoder(ControlRequest).decode
+_decode_reply = msgspec.json.Decoder(ControlReply).decode
+
+
+def encode_control(message: ControlRequest | ControlReply) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode_control_request(data: bytes) -> ControlRequest:
+    """Raises MalformedMessage, which names the field."""
+    try:
+        request: ControlRequest = _decode_request(data)
+        return request
+    except msgspec.DecodeError as exc:
+        raise MalformedMessage(str(exc)) from exc
+
+
+def decode_control_reply(data: bytes) -> ControlReply:
+    """Raises MalformedMessage."""
+    try:
+        return _decode_reply(data)
+    except msgspec.DecodeError as exc:
+        raise MalformedMessage(str(exc)) from exc

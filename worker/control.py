@@ -1,0 +1,128 @@
+"""What operators can do to a worker: pause, continue, drain, flush, ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import assert_never
+
+from shared.control import (
+    Continue,
+    ControlReply,
+    ControlRequest,
+    Drain,
+    FlushCache,
+    GetStats,
+    Pause,
+    PauseMode,
+    WorkerStats,
+)
+from shared.errors import ConfigError
+from shared.log import get_logger
+from shared.protocol import WorkerState
+from worker.engine_host import EngineHost
+from worker.request_runner import RequestRunner
+
+log = get_logger(__name__)
+
+
+class Control:
+    """One wish after the other. What takes long is begun here, and seen in the worker card."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        engine: EngineHost,
+        runner: RequestRunner,
+        stats: Callable[[], WorkerStats],
+        on_change: Callable[[], None],
+        drain: Callable[[float | None], None],
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        self._worker_id = worker_id
+        self._engine = engine
+        self._runner = runner
+        self._stats = stats
+        self._on_change = on_change
+        self._drain = drain
+        self._is_leaving = is_leaving
+        self._lock = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._frozen_until = 0.0  # of the loop's clock
+        self.state: WorkerState | None = None  # PAUSED or FROZEN, if an operator wants it so
+
+    async def run(self) -> None:
+        """Until cancelled: owns what takes long."""
+        async with asyncio.TaskGroup() as self._tasks:
+            await asyncio.Event().wait()
+
+    async def handle(self, request: ControlRequest) -> ControlReply:
+        """Raises ConfigError for what cannot be done now."""
+        async with self._lock:
+            match request:
+                case Pause():
+                    await self._pause(request)
+                case Continue():
+                    self._continue()
+                case Drain():
+                    self._leave(request)
+                case FlushCache():
+                    self._runner.flush_cache()
+                case GetStats():
+                    return ControlReply(self._worker_id, True, stats=self._stats())
+                case _:
+                    assert_never(request)
+        self._on_change()
+        return ControlReply(self._worker_id, True)
+
+    async def _pause(self, pause: Pause) -> None:
+        self._check_stays()
+        if not pause.freeze_s > 0:
+            raise ConfigError(f"freeze_s is {pause.freeze_s}, must be above 0")
+        await self._runner.pause()
+        self._thaw()
+        if pause.mode is PauseMode.FREEZE:
+            self._freeze(pause.freeze_s)
+        else:
+            self.state = WorkerState.PAUSED
+
+    def _continue(self) -> None:
+        self._check_stays()
+        self._thaw()
+        self.state = None
+        self._runner.unpause()
+
+    def _leave(self, drain: Drain) -> None:
+        if drain.timeout_s is not None and not drain.timeout_s >= 0:
+            raise ConfigError(f"timeout_s is {drain.timeout_s}, must be at least 0")
+        self._thaw()
+        self._drain(drain.timeout_s)
+
+    def _check_stays(self) -> None:
+        if self._is_leaving():
+            raise ConfigError("the worker is being drained")
+
+    def _freeze(self, freeze_s: float) -> None:
+        """Who freezes a worker and forgets it shall not hold its requests for ever."""
+        tasks = self._tasks
+        assert tasks is not None, "run() comes first"
+        self.state = WorkerState.FROZEN
+        self._engine.set_frozen(True)
+        loop = asyncio.get_running_loop()
+        self._frozen_until = loop.time() + freeze_s
+        loop.call_at(self._frozen_until, lambda: tasks.create_task(self._end_freeze()))
+
+    def _thaw(self) -> None:
+        self._engine.set_frozen(False)
+
+    async def _end_freeze(self) -> None:
+        """It took too long: others may have room for what stands still here."""
+        async with self._lock:
+            is_over = asyncio.get_running_loop().time() >= self._frozen_until
+            if self.state is not WorkerState.FROZEN or not is_over:
+                return
+            log.warning("frozen_too_long", num_requests=self._runner.num_held)
+            await self._runner.hand_over()
+            self._thaw()
+            self.state = WorkerState.PAUSED
+        self._on_change()

@@ -1,0 +1,74 @@
+"""Where operators reach a worker: requests on two subjects, one answer each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from shared.control import (
+    ControlReply,
+    ControlRequest,
+    decode_control_request,
+    encode_control,
+)
+from shared.errors import JetflockError, ProtocolError
+from shared.log import get_logger
+
+log = get_logger(__name__)
+
+ControlHandler = Callable[[ControlRequest], Awaitable[ControlReply]]
+
+
+class ControlDesk:
+    """Reads what comes for one worker, and answers all of it: also what it cannot read."""
+
+    def __init__(
+        self, nc: Client, subjects: tuple[str, ...], worker_id: str, handle: ControlHandler
+    ) -> None:
+        self._nc = nc
+        self._subjects = subjects
+        self._worker_id = worker_id
+        self._handle = handle
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with AsyncExitStack() as subscriptions, asyncio.TaskGroup() as tasks:
+
+            async def on_message(message: Msg) -> None:
+                tasks.create_task(self._answer(message))
+
+            for subject in self._subjects:
+                subscription = await self._nc.subscribe(subject, cb=on_message)
+                subscriptions.push_async_callback(_unsubscribe, subscription.unsubscribe)
+            await asyncio.Event().wait()
+
+    async def _answer(self, message: Msg) -> None:
+        reply = await self._reply(message.data)
+        log.info(
+            "control",
+            verb=message.data[:200].decode(errors="replace"),
+            ok=reply.ok,
+            message=reply.message,
+        )
+        if message.reply:
+            with contextlib.suppress(NatsError):
+                await self._nc.publish(message.reply, encode_control(reply))
+
+    async def _reply(self, data: bytes) -> ControlReply:
+        try:
+            return await self._handle(decode_control_request(data))
+        except ProtocolError as exc:
+            return ControlReply(self._worker_id, False, f"the request cannot be read: {exc}")
+        except (JetflockError, NatsError) as exc:
+            return ControlReply(self._worker_id, False, str(exc))
+
+
+async def _unsubscribe(unsubscribe: Callable[[], Awaitable[None]]) -> None:
+    with contextlib.suppress(NatsError):
+        await unsubscribe()
