@@ -33,6 +33,7 @@ COMMANDS = {
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
+    "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "frontend"),
     "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
 }
 

@@ -60,6 +60,12 @@ def resolve_model(model: str) -> Path:
     return Path(folder)
 
 
+def served_name(model: str) -> str:
+    """The name under which MODEL is served when none is given."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """The JSON side of a checkpoint."""

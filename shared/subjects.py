@@ -39,10 +39,12 @@ def new_incarnation(role: str) -> str:
 
 
 def pool_slug(model_name: str) -> str:
-    """The subject token of a model: readable, and distinct for distinct names."""
-    readable = re.sub(r"[^a-z0-9]+", "-", model_name.lower()).strip("-")[:40] or "model"
-    digest = hashlib.blake2b(model_name.encode(), digest_size=4).hexdigest()
-    return f"{readable}-{digest}"
+    """The subject token of a model: readable, and distinct for distinct names.
+
+    The Helm chart computes it too, with what its templates have: hence this hash.
+    """
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", model_name).lower().strip("-")[:40] or "model"
+    return f"{readable}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,10 @@ class Subjects:
 
     def consumer(self, pool: str, job_class: str) -> str:
         return f"{pool}_{job_class}"
+
+    def consumers(self, pool: str) -> list[str]:
+        """All consumers of a pool: what waits and runs is the sum over them."""
+        return [self.consumer(pool, job_class) for job_class in JOB_CLASSES]
 
     # Core NATS
 

@@ -14,7 +14,7 @@ from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import metrics_server, new_registry
 from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles, resolve_model
+from shared.model_files import ModelFiles, resolve_model, served_name
 from shared.subjects import new_incarnation
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
@@ -26,12 +26,9 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
     """Serve MODEL: a folder in Hugging Face format, or a hub id."""
     worker_id = config.worker_id or new_incarnation("worker")
     setup_logging("worker", config.log_level, config.log_format)
-    uvloop.run(serve(config, worker_id, resolve_model(model), config.model_name or _name(model)))
-
-
-def _name(model: str) -> str:
-    path = Path(model)
-    return path.resolve().name if path.exists() else model
+    uvloop.run(
+        serve(config, worker_id, resolve_model(model), config.model_name or served_name(model))
+    )
 
 
 async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: str) -> None:

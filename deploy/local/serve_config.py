@@ -15,6 +15,7 @@ from deploy.local.ports import free_port
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.errors import ConfigError
+from shared.model_files import served_name
 from worker.config import WorkerConfig
 
 DEMO_MODEL_NAME = "jetflock-demo"
@@ -74,7 +75,4 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
 
 
 def _model_name(model: str) -> str:
-    if model == demo_model():
-        return DEMO_MODEL_NAME
-    path = Path(model).expanduser()
-    return path.resolve().name if path.exists() else model
+    return DEMO_MODEL_NAME if model == demo_model() else served_name(model)
