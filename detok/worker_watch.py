@@ -16,6 +16,7 @@ from detok.detok_stats import DetokStats
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
+from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.streams import HEARTBEAT_TTL_S
 
@@ -24,6 +25,7 @@ _POLLS_ABSENT = 2
 _JITTER_S = 0.02
 _MAX_REMEMBERED = 4096
 _MAX_AT_ONCE = 32
+_NO_WORKER = "nobody"  # a key that is never written: purging it is a write all the same
 NAK = b"-NAK"
 
 log = get_logger(__name__)
@@ -33,7 +35,8 @@ class WorkerWatch:
     """Knows which worker incarnations are dead: reported by a supervisor, or without heartbeat.
 
     A worker whose heartbeat comes back was only stopped; what it lost meanwhile stays lost to it
-    (fencing), but new claims of it are let alone again.
+    (fencing), but new claims of it are let alone again. While heartbeats cannot be written, and
+    until those who live have written theirs again, nobody is found dead.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class WorkerWatch:
         self._absent_polls: dict[str, int] = {}  # of workers that hold requests
         self._silent: set[str] = set()  # dead by absence
         self._was_seen: set[str] = set()
+        self._writability = Writability()
         self._wake = asyncio.Event()
         self._at_once = asyncio.Semaphore(_MAX_AT_ONCE)
 
@@ -85,9 +89,14 @@ class WorkerWatch:
 
     async def _poll(self) -> None:
         try:
+            await self._workers.delete(_NO_WORKER)
             entries = await self._workers.entries()
         except BrokerError as exc:
+            self._writability.note(is_written=False)
             log.warning("workers_unreachable", error=str(exc))
+            return
+        if not self._writability.is_steady:
+            self._absent_polls.clear()
             return
         present = {entry.key.partition(".")[2] for entry in entries}
         claimed_at: dict[str, float] = {}  # the newest claim of each holder

@@ -136,7 +136,7 @@ class OrphanSweeper:
     async def _requests(self) -> list[GenerateRequest]:
         subjects = self._cluster.subjects
         requests = []
-        async for message in self._cluster.js.direct_scan(
+        async for message in self._cluster.js.proven_scan(
             subjects.requests_stream, subjects.request("*", "*")
         ):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from frontend.detok_client import DetokClient
@@ -20,6 +21,7 @@ from shared.subjects import choice_rid, is_rid
 
 _ATTEMPTS = 5
 _RETRY_S = 0.5
+_SCAN_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +91,29 @@ class StreamFinder:
         return ReplayReply(ReplayStatus.QUEUED)
 
     async def _queued(self, group_id: str) -> dict[str, ReplyParams]:
-        """Requests of the group that are in the queue, by rid; the read may be a moment old."""
+        """Requests of the group that are in the queue, by rid."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._scan(group_id)
+            except BrokerError:
+                await asyncio.sleep(_SCAN_RETRY_S)
+        raise ServiceUnavailable("The queue cannot be read now.")
+
+    async def _scan(self, group_id: str) -> dict[str, ReplyParams]:
+        """Raises BrokerError."""
         found: dict[str, ReplyParams] = {}
         needle = group_id.encode()
-        try:
-            async with self._scans:
-                async for message in self._cluster.js.direct_scan(
-                    self._cluster.subjects.requests_stream, self._cluster.subjects.request("*", "*")
-                ):
-                    if needle in message.data:
-                        request = decode(GenerateRequest, message.data)
-                        if request.reply.group_id == group_id:
-                            found[request.rid] = request.reply
-        except (BrokerError, ProtocolError) as exc:
-            raise ServiceUnavailable("The queue cannot be read now.") from exc
+        subjects = self._cluster.subjects
+        async with self._scans:
+            async for message in self._cluster.js.proven_scan(
+                subjects.requests_stream, subjects.request("*", "*")
+            ):
+                if needle not in message.data:
+                    continue
+                with contextlib.suppress(ProtocolError):  # somebody else's words in the queue
+                    request = decode(GenerateRequest, message.data)
+                    if request.reply.group_id == group_id:
+                        found[request.rid] = request.reply
         return found
 
 

@@ -16,12 +16,12 @@ from shared.codec import encode
 from shared.errors import (
     BrokerError,
     BrokerUnavailable,
+    LimitReached,
     QueueFull,
     RequestError,
     RequestTooLarge,
     ServiceUnavailable,
 )
-from shared.jetstream import ERR_MAX_MESSAGES
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
@@ -123,11 +123,11 @@ class Submitter:
             raise ServiceUnavailable("The queue did not answer.") from exc
         except nats.errors.MaxPayloadError as exc:
             raise RequestTooLarge("The request is larger than the queue takes.") from exc
+        except LimitReached as exc:
+            raise QueueFull(
+                "The queue is full; try again later.", self._drain.retry_after_s(group_size)
+            ) from exc
         except BrokerError as exc:
-            if exc.err_code == ERR_MAX_MESSAGES:
-                raise QueueFull(
-                    "The queue is full; try again later.", self._drain.retry_after_s(group_size)
-                ) from exc
             log.error("request_refused", error=str(exc), err_code=exc.err_code)
             raise ServiceUnavailable(f"The queue refused the request: {exc}") from exc
 

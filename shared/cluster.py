@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
 
 from shared.config import ClusterConfig
 from shared.connection import ReconnectCallback, connect
-from shared.errors import BrokerError, ConfigError
+from shared.errors import BrokerError, BrokerUnavailable, ConfigError
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
+from shared.log import get_logger
 from shared.ownership import OwnershipLog
 from shared.streams import DEFAULT_PARTITIONS, ensure_streams
 from shared.subjects import Subjects
+
+_RETRY_S = 0.3
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +65,19 @@ async def open_cluster(
     finally:
         with contextlib.suppress(OSError):  # the server may be gone already
             await nc.close()
+
+
+async def _ensure_streams(
+    js: JetStream, config: ClusterConfig, default_partitions: int
+) -> Subjects:
+    """Again while servers choose a leader. Raises BrokerError."""
+    deadline = time.monotonic() + config.nats_connect_timeout_s
+    while True:
+        try:
+            return await ensure_streams(js, config, default_partitions)
+        except BrokerUnavailable as exc:
+            # Each server with JetStream hears its API: without a listener nobody will ever answer.
+            if isinstance(exc.__cause__, NoRespondersError) or time.monotonic() > deadline:
+                raise
+            log.info("streams_wait_for_a_leader", error=str(exc))
+            await asyncio.sleep(_RETRY_S)

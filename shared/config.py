@@ -46,8 +46,9 @@ class ClusterConfig:
     """Client certificate."""
     nats_tls_key: Path | None = None
     """Key of the client certificate."""
-    nats_connect_timeout_s: float = 10.0
-    """Time to find a NATS server at the start; a lost connection is sought for ever."""
+    nats_connect_timeout_s: float = 15.0
+    """Time to find a NATS server, and a leader among several, at the start; a lost connection is
+    sought for ever."""
     prefix: str = "jf"
     """First token of every subject, stream and bucket name."""
     num_partitions: int | None = None

@@ -46,6 +46,10 @@ class BrokerUnavailable(BrokerError):
     """No answer from JetStream: it is unknown whether the operation took place."""
 
 
+class LimitReached(BrokerError):
+    """The stream holds as much as it may."""
+
+
 class CasConflict(BrokerError):
     """A compare-and-set was refused: never proof of being fenced, read back (PROTOCOL 9.1)."""
 

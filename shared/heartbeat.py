@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -16,8 +17,29 @@ from shared.log import get_logger
 from shared.streams import HEARTBEAT_INTERVAL_S
 
 _DELETE_S = 0.5
+# After the bucket was away everybody's heartbeat may have expired: how long those who live need to
+# write the next one, a write that hangs and the pause behind it included.
+SETTLE_S = 3.5
+_RETRY_S = 0.3
 
 log = get_logger(__name__)
+
+
+class Writability:
+    """Whether a bucket has taken writes all the while: only then the absence of a heartbeat in it
+    means death. Servers that choose a new leader take longer than a heartbeat lives.
+    """
+
+    def __init__(self) -> None:
+        self._failed_at = float("-inf")
+
+    def note(self, *, is_written: bool) -> None:
+        if not is_written:
+            self._failed_at = time.monotonic()
+
+    @property
+    def is_steady(self) -> bool:
+        return time.monotonic() - self._failed_at > SETTLE_S
 
 
 class Heartbeat:
@@ -28,6 +50,8 @@ class Heartbeat:
         self._key = key
         self._card = card
         self._wake = asyncio.Event()
+        self._is_written = True
+        self.writability = Writability()
 
     def beat_soon(self) -> None:
         """A change of state should not wait for the next second."""
@@ -35,15 +59,20 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Write now."""
-        with contextlib.suppress(BrokerError):
+        try:
             await self._bucket.put(self._key, encode(self._card()))
+        except BrokerError:
+            self._is_written = False
+        else:
+            self._is_written = True
+        self.writability.note(is_written=self._is_written)
 
     async def run(self) -> None:
         try:
             while True:
                 self._wake.clear()
                 await self.beat()
-                await wait_event(self._wake, HEARTBEAT_INTERVAL_S)
+                await wait_event(self._wake, HEARTBEAT_INTERVAL_S if self._is_written else _RETRY_S)
         finally:
             with contextlib.suppress(BrokerError, TimeoutError):
                 async with asyncio.timeout(_DELETE_S):  # else it expires

@@ -18,18 +18,20 @@ from nats.aio.msg import Msg
 from nats.errors import ConnectionClosedError, NoRespondersError, OutboundBufferLimitError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from shared.errors import BrokerError, BrokerUnavailable, CasConflict
+from shared.errors import BrokerError, BrokerUnavailable, CasConflict, LimitReached
 from shared.event_wait import raise_if_cancelled
 
 ERR_WRONG_LAST_SEQUENCE = 10071
 ERR_WRONG_LAST_SEQUENCE_CLUSTER = 10164
 ERR_NO_MESSAGE = 10037
-ERR_MAX_MESSAGES = 10077  # also: maximum bytes, and the per-subject forms
+ERR_STORE_FAILED = 10077  # the stream's limits, but also whatever else keeps it from storing
 
 HEADER_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 HEADER_MSG_ID = "Nats-Msg-Id"
 
 _CAS_ERRORS = (ERR_WRONG_LAST_SEQUENCE, ERR_WRONG_LAST_SEQUENCE_CLUSTER)
+_AWAY = 503  # an error of this class passes: no leader, no quorum, not in time
+_LIMIT = "maximum "  # messages exceeded, bytes exceeded, messages per subject exceeded
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -113,9 +115,7 @@ class JetStream:
         message = await self._request(subject, payload, headers or None)
         ack = parse_pub_ack(message.data)
         if ack.error is not None:
-            if ack.error.err_code in _CAS_ERRORS:
-                raise CasConflict(ack.error.description, ack.error.err_code)
-            raise BrokerError(ack.error.description, ack.error.err_code)
+            raise _broker_error(ack.error)
         return ack
 
     async def get_last(self, stream: str, subject: str) -> StoredMessage | None:
@@ -138,6 +138,19 @@ class JetStream:
             if len(messages) < batch:
                 return
             next_seq = messages[-1].seq + 1
+
+    async def proven_scan(self, stream: str, subject: str) -> AsyncIterator[StoredMessage]:
+        """The same with all that the leader held at the call, unless it is gone by now.
+
+        Raises BrokerUnavailable at the end when a replica has answered that lags behind.
+        """
+        last = await self.get_last(stream, subject)
+        seq = 0
+        async for message in self.direct_scan(stream, subject):
+            seq = message.seq
+            yield message
+        if last is not None and seq < last.seq:
+            raise BrokerUnavailable(f"{stream} was read from a replica that lags behind")
 
     async def _direct_batch(
         self, stream: str, subject: str, seq: int, batch: int
@@ -183,7 +196,7 @@ class JetStream:
         if answer.error is not None:
             if answer.error.err_code == ERR_NO_MESSAGE:
                 return None
-            raise BrokerError(answer.error.description, answer.error.err_code)
+            raise _broker_error(answer.error)
         assert answer.message is not None
         raw = answer.message
         return StoredMessage(raw.subject, raw.seq, base64.b64decode(raw.data), parse_time(raw.time))
@@ -194,7 +207,7 @@ class JetStream:
         message = await self._request(f"$JS.API.{operation}", payload, None)
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         if error := answer.get("error"):
-            raise BrokerError(error.get("description", "unknown"), error.get("err_code", 0))
+            raise _broker_error(msgspec.convert(error, ApiError))
         return answer
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
@@ -206,6 +219,17 @@ class JetStream:
             raise BrokerUnavailable("the connection to NATS is closed") from exc
         raise_if_cancelled()
         return answer
+
+
+def _broker_error(error: ApiError) -> BrokerError:
+    """What the server's error means to a caller."""
+    if error.err_code in _CAS_ERRORS:
+        return CasConflict(error.description, error.err_code)
+    if error.err_code == ERR_STORE_FAILED and error.description.startswith(_LIMIT):
+        return LimitReached(error.description, error.err_code)
+    if error.code == _AWAY:
+        return BrokerUnavailable(error.description, error.err_code)
+    return BrokerError(error.description, error.err_code)
 
 
 def parse_time(text: str) -> datetime.datetime:

@@ -35,8 +35,9 @@ class LogReader:
     """Delivers messages to `on_message(subject, seq, data)` in stream order.
 
     `next_seq` is the stream sequence from which a new consumer would start: everything below it
-    that matches the filters has been handled. `on_caught_up` is called whenever the server says
-    that nothing is pending.
+    that matches the filters has been handled. `on_caught_up` is called whenever nothing is pending,
+    and all that the stream's leader held at the start has been handled: the consumer may read from
+    a replica that lags behind, and would not know.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class LogReader:
         start_seq: int,
         on_message: Callable[[str, int, bytes], None],
         on_caught_up: Callable[[], None] | None = None,
+        js: JetStream | None = None,
     ) -> None:
         self._nc = nc
-        self._js = JetStream(nc)
+        self._js = js or JetStream(nc)
         self._stream = stream
         self._filters = list(filters)
         self.next_seq = max(1, start_seq)
@@ -62,6 +64,7 @@ class LogReader:
         self._subscription: Subscription | None = None
         self._last_heard = 0.0
         self._gap = asyncio.Event()
+        self._leader_seq: int | None = None  # its last message of ours; None: not known yet
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -89,6 +92,7 @@ class LogReader:
         inbox = self._nc.new_inbox()
         self._gap.clear()
         self._consumer_seq = 0
+        self._leader_seq = None
         self._last_heard = time.monotonic()
         self._generation = generation = self._generation + 1
 
@@ -119,9 +123,18 @@ class LogReader:
             },
         )
         self._consumer = answer["name"]
-        num_delivered = answer.get("delivered", {}).get("consumer_seq", 0)
-        if answer.get("num_pending") == 0 and num_delivered == self._consumer_seq:
-            self._caught_up()
+        if self._consumer_seq == 0:  # else the messages that came meanwhile know it better
+            num_on_the_way: int = answer.get("delivered", {}).get("consumer_seq", 0)
+            self.num_pending = answer.get("num_pending", 0) + num_on_the_way
+        await self._ask_leader()
+
+    async def _ask_leader(self) -> None:
+        """How far to read until this is all. Raises BrokerError."""
+        if self._on_caught_up is None:
+            return
+        lasts = [await self._js.get_last(self._stream, subject) for subject in self._filters]
+        self._leader_seq = max((last.seq for last in lasts if last is not None), default=0)
+        self._maybe_caught_up()
 
     async def _watch(self) -> None:
         """Return when the consumer has a gap, is silent, or may have died with its connection."""
@@ -131,6 +144,9 @@ class LogReader:
                 return
             if self._nc.stats["reconnects"] != reconnects:
                 return
+            if self._is_behind_leader and self.num_pending == 0:
+                with contextlib.suppress(BrokerError):  # what we wait for may be gone by now
+                    await self._ask_leader()
             if time.monotonic() - self._last_heard > _SILENCE_S and self._nc.is_connected:
                 return
 
@@ -154,7 +170,7 @@ class LogReader:
         pending = tokens[-1] if len(tokens) == 9 else tokens[10]
         self.num_pending = int(pending)
         if self.num_pending == 0:
-            self._caught_up()
+            self._maybe_caught_up()
         elif consumer_seq % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
 
@@ -168,8 +184,14 @@ class LogReader:
         if last is not None and int(last) != self._consumer_seq:
             self._gap.set()
 
-    def _caught_up(self) -> None:
-        if self._on_caught_up is not None:
+    @property
+    def _is_behind_leader(self) -> bool:
+        return self._leader_seq is not None and self.next_seq <= self._leader_seq
+
+    def _maybe_caught_up(self) -> None:
+        if self._on_caught_up is None or self._leader_seq is None or self._is_behind_leader:
+            return
+        if self.num_pending == 0:
             self._on_caught_up()
 
     async def _close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
@@ -65,14 +66,13 @@ class ModelCatalog:
         return TokenizerBundle.from_bytes(await self.object(content_hash))
 
     async def object(self, name: str) -> bytes:
-        """An object's bytes. Raises ConfigError when it is not there."""
-        store = await self._object_store()
+        """An object's bytes. Raises ConfigError when it is not there, or BrokerUnavailable."""
         try:
-            result = await store.get(name)
+            result = await (await self._object_store()).get(name)
         except (NotFoundError, ObjectNotFoundError) as exc:
             raise ConfigError(f"object {name} is not in the store") from exc
-        except TimeoutError as exc:
-            raise BrokerUnavailable(f"no answer while fetching object {name}") from exc
+        except (NatsError, TimeoutError) as exc:  # also: pieces of it, from a replica that lags
+            raise BrokerUnavailable(f"could not fetch object {name}: {exc!r}") from exc
         assert result.data is not None
         return result.data
 

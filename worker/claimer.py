@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable, CasConflict
+from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.ownership import StoredRecord
 from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest
@@ -73,7 +74,12 @@ class Claimer:
     """Claims requests for one worker incarnation."""
 
     def __init__(
-        self, cluster: Cluster, history: LogHistory, worker_id: str, ack_wait_s: float
+        self,
+        cluster: Cluster,
+        history: LogHistory,
+        worker_id: str,
+        ack_wait_s: float,
+        heartbeats: Writability,
     ) -> None:
         self._js = cluster.js
         self._subjects = cluster.subjects
@@ -82,6 +88,7 @@ class Claimer:
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._worker_id = worker_id
         self._ack_wait_s = ack_wait_s
+        self._heartbeats = heartbeats
         self._postponed: dict[int, int] = {}  # request_seq -> claim that was respected once
 
     async def take(self, request: GenerateRequest, delivery: Delivery) -> TakeResult:
@@ -168,7 +175,9 @@ class Claimer:
         last = records[-1].record
         if not isinstance(last, Claim) or last.worker == self._worker_id:
             return False
-        return await self._workers.get(f"{last.pool}.{last.worker}") is None
+        if await self._workers.get(f"{last.pool}.{last.worker}") is not None:
+            return False
+        return self._heartbeats.is_steady  # else all may have expired while none could be written
 
     def _should_postpone(self, delivery: Delivery, records: list[StoredRecord]) -> bool:
         """Once for each claim whose worker still shows a heartbeat: it may only be slow."""

@@ -20,6 +20,7 @@ from shared.codec import decode_control
 from shared.connection import round_trip
 from shared.dead_requests import DeadRequests
 from shared.errors import BrokerError, JetflockError, ProtocolError
+from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry
@@ -65,6 +66,7 @@ class RequestRunner:
         tokenizer: Tokenizer,
         engine: EngineHost,
         metrics: WorkerMetrics,
+        heartbeats: Writability,
     ) -> None:
         nc, subjects, ownership = cluster.nc, cluster.subjects, cluster.ownership
         self._drain_timeout_s = config.drain_timeout_s
@@ -98,7 +100,7 @@ class RequestRunner:
         )
         self._room = Room(engine, self._held_requests, self._token_log, self._keeper)
         self._taker = Taker(
-            Claimer(cluster, LogHistory(nc, subjects), worker_id, config.ack_wait_s),
+            Claimer(cluster, LogHistory(nc, subjects), worker_id, config.ack_wait_s, heartbeats),
             ModelCatalog(cluster),
             acks,
             self._held_requests,

@@ -48,11 +48,18 @@ class Worker:
         self._worker_id = worker_id
         self._metrics = metrics
         self._engine = EngineHost(engine_factory)
-        self._runner = RequestRunner(
-            config, cluster, card, worker_id, tokenizer, self._engine, metrics
-        )
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
+        self._runner = RequestRunner(
+            config,
+            cluster,
+            card,
+            worker_id,
+            tokenizer,
+            self._engine,
+            metrics,
+            self._heartbeat.writability,
+        )
         self._control = Control(
             worker_id,
             self._engine,

@@ -112,6 +112,27 @@ async def test_a_heartbeat_that_stops_gives_the_request_back(stage: Stage) -> No
         assert detok.stats.naks == 1
 
 
+async def test_heartbeats_that_could_not_be_written_are_no_deaths(stage: Stage) -> None:
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    heartbeat = heartbeat_of(stage, worker)
+    await heartbeat.beat()
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        await worker.claim(rid, ack_subject=await queue.take())
+        await asyncio.sleep(1.5)  # it has been seen
+        detok._worker_watch._writability.note(is_written=False)
+        workers = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
+        await workers.delete(f"{POOL}.{worker.id}")  # expired while servers chose a leader
+        await asyncio.sleep(2.5)  # its write hung, and had to time out first
+        beating = asyncio.create_task(heartbeat.run())
+        await asyncio.sleep(2.5)
+        assert detok.stats.naks == 0
+        beating.cancel()
+        await queue.take()  # this time it is dead
+        assert detok.stats.naks == 1
+
+
 async def test_a_claim_of_a_worker_never_seen_waits_for_the_ttl(stage: Stage) -> None:
     worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
     async with running_detok(stage.config) as detok:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from shared.config import ClusterConfig
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol import WorkerCard, WorkerState
+from tests.nats_cluster import NatsCluster
 from tests.nats_server import NatsServer, free_port
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,11 +84,19 @@ class RoleProcess:
 class RoleStack:
     """A nats-server and roles around it. `async with` starts one frontend and one detokenizer."""
 
-    def __init__(self, folder: Path, *cluster_flags: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *cluster_flags: str,
+        nats: NatsServer | NatsCluster | None = None,
+        config: ClusterConfig | None = None,
+    ) -> None:
+        """`config`: what the streams are made with, if not the defaults."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._flags = ["--nats-url", "", "--log-format", "json", *cluster_flags]
-        self.nats = NatsServer(folder / "nats")
+        self.nats = nats or NatsServer(folder / "nats")
+        self._config = config or ClusterConfig()
         self.roles: list[RoleProcess] = []
         self.cluster: Cluster  # the test's own connection, while the stack is open
         self._exits = AsyncExitStack()
@@ -95,7 +105,7 @@ class RoleStack:
     async def __aenter__(self) -> RoleStack:
         self.nats.start()
         self._flags[1] = self.nats.url
-        config = ClusterConfig(nats_url=self.nats.url)
+        config = dataclasses.replace(self._config, nats_url=self.nats.url)
         self.cluster = await self._exits.enter_async_context(open_cluster(config, "test"))
         await ModelCatalog(self.cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
         self.start_frontend()

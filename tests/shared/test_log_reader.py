@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
+from shared.jetstream import JetStream, StoredMessage
 from shared.log_reader import LogReader
 from tests.nats_server import NatsServer
 
@@ -45,7 +47,11 @@ class Reading:
 
 @asynccontextmanager
 async def reading(
-    cluster: Cluster, reading: Reading, start_seq: int = 1, filters: list[str] | None = None
+    cluster: Cluster,
+    reading: Reading,
+    start_seq: int = 1,
+    filters: list[str] | None = None,
+    js: JetStream | None = None,
 ) -> AsyncIterator[LogReader]:
     reader = LogReader(
         cluster.nc,
@@ -54,6 +60,7 @@ async def reading(
         start_seq,
         lambda subject, seq, data: reading.messages.append((subject, seq, data)),
         reading.on_caught_up,
+        js,
     )
     task = asyncio.create_task(reader.run())
     try:
@@ -106,6 +113,38 @@ async def test_an_empty_log_is_caught_up_at_once(cluster: Cluster) -> None:
     seen = Reading()
     async with reading(cluster, seen):
         await eventually(lambda: seen.num_caught_up == 1)
+
+
+class LeaderAhead(JetStream):
+    """Asked for the last message, it knows of one more than the replica that is read."""
+
+    num_ahead = 1
+
+    async def get_last(self, stream: str, subject: str) -> StoredMessage | None:
+        last = await super().get_last(stream, subject)
+        return last and msgspec.structs.replace(last, seq=last.seq + self.num_ahead)
+
+
+async def test_a_replica_that_lags_is_not_the_end_of_the_log(cluster: Cluster) -> None:
+    await publish(cluster, 1, 5)
+    seen = Reading()
+    leader = LeaderAhead(cluster.nc)
+    async with reading(cluster, seen, js=leader):
+        await eventually(lambda: len(seen.messages) == 5)
+        await asyncio.sleep(0.5)
+        assert seen.num_caught_up == 0
+        leader.num_ahead = 0  # the message that was waited for is gone
+        await eventually(lambda: seen.num_caught_up > 0)
+
+
+async def test_a_scan_of_a_replica_that_lags_proves_nothing(cluster: Cluster) -> None:
+    await publish(cluster, 1, 5)
+    stream = cluster.subjects.tokens_stream
+    found = [one.data async for one in cluster.js.proven_scan(stream, "jf.tok.0.*")]
+    assert found == numbers(1, 5)
+    with pytest.raises(BrokerUnavailable, match="lags behind"):
+        [one async for one in LeaderAhead(cluster.nc).proven_scan(stream, "jf.tok.0.*")]
+    assert [one async for one in cluster.js.proven_scan(stream, "jf.tok.9.*")] == []
 
 
 async def test_a_long_backlog_leaves_the_loop_to_others(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from shared.codec import encode
 from shared.errors import BrokerUnavailable
+from shared.heartbeat import Writability
 from shared.ownership import OwnershipLog
 from shared.protocol import (
     Claim,
@@ -30,10 +31,10 @@ ACK_WAIT_S = 8.0
 STOP = Finish(FinishReason.STOP)
 
 
-def make_claimer(stage: Stage, worker: str) -> Claimer:
+def make_claimer(stage: Stage, worker: str, heartbeats: Writability | None = None) -> Claimer:
     cluster = stage.cluster
     history = LogHistory(cluster.nc, cluster.subjects, timeout_s=5.0)
-    return Claimer(cluster, history, worker, ACK_WAIT_S)
+    return Claimer(cluster, history, worker, ACK_WAIT_S, heartbeats or Writability())
 
 
 def make_end(reason: FinishReason = FinishReason.CANCEL) -> End:
@@ -246,6 +247,20 @@ async def test_our_own_old_claim_is_not_waited_for(stage: Stage) -> None:
     taken = await make_claimer(stage, "w").take(request, delivery)
     assert isinstance(taken, Taken)
     assert taken.prefix.tokens == ids("ab")
+
+
+async def test_a_heartbeat_that_could_not_be_written_is_no_death(stage: Stage) -> None:
+    request = make_request()
+    delivery = await stage.redeliver(await stage.submit_and_pull(request))
+    await stage.append(request.rid, make_claim(request, "slow"))  # its heartbeat has expired
+    heartbeats = Writability()
+    heartbeats.note(is_written=False)
+    claimer = make_claimer(stage, "w", heartbeats)
+    assert await claimer.take(request, delivery) == Postponed(ACK_WAIT_S / 2)
+    assert isinstance(await claimer.take(request, delivery), Taken)
+    claim = (await stage.records(request.rid))[-1].record
+    assert isinstance(claim, Claim)
+    assert not claim.after_death
 
 
 async def test_a_dead_workers_tokens_are_the_prefix(stage: Stage) -> None:

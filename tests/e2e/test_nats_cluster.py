@@ -1,0 +1,164 @@
+"""Three nats-servers: one of them dies under load, and nothing is lost, repeated or left out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.config import ClusterConfig
+from tests.e2e.role_stack import SCRIPTED, RoleStack
+from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.nats_cluster import ClusteredServer, NatsCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
+
+NUM_STREAMS = 6
+NUM_TOKENS = 400  # 4 s
+ELECTION_S = 20.0  # servers choose a new leader after 4 to 9 s without one
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
+    nats = NatsCluster(tmp_path / "nats")
+    async with RoleStack(
+        tmp_path, "--replicas", "3", nats=nats, config=ClusterConfig(replicas=3)
+    ) as running:
+        yield running
+
+
+async def stream_leader(stack: RoleStack, stream: str) -> ClusteredServer:
+    info = await stack.cluster.js.api(f"STREAM.INFO.{stream}")
+    return stack.nats.named(info["cluster"]["leader"])
+
+
+async def leader_of(stack: RoleStack, what: str) -> ClusteredServer:
+    subjects = stack.cluster.subjects
+    match what:
+        case "jetstream":
+            return await stack.nats.meta_leader()
+        case "the token log":
+            return await stream_leader(stack, subjects.tokens_stream)
+        case "the queue":
+            return await stream_leader(stack, subjects.requests_stream)
+        case "the heartbeats":
+            return await stream_leader(stack, f"KV_{subjects.workers_bucket}")
+        case _:
+            return await stream_leader(stack, f"KV_{subjects.leases_bucket}")
+
+
+async def start_streams(stack: RoleStack) -> tuple[list[Stream], list[asyncio.Task[None]]]:
+    streams = [Stream() for _ in range(NUM_STREAMS)]
+    tasks = [
+        asyncio.create_task(
+            stream.post(stack.url(), completion_body(seed=seed, max_tokens=NUM_TOKENS))
+        )
+        for seed, stream in enumerate(streams)
+    ]
+    for stream in streams:
+        await stream.wait_for_tokens(30)
+    assert not any(stream.is_done for stream in streams), "too late to disturb them"
+    return streams, tasks
+
+
+async def expected_texts(stack: RoleStack) -> list[str]:
+    streams = await asyncio.gather(
+        *(run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS) for seed in range(NUM_STREAMS))
+    )
+    return [stream.text for stream in streams]
+
+
+async def assert_same(
+    streams: list[Stream], tasks: list[asyncio.Task[None]], expected: list[str]
+) -> None:
+    async with asyncio.timeout(90):
+        await asyncio.gather(*tasks)
+    assert [stream.text for stream in streams] == expected
+    assert all(stream.is_done and stream.error is None for stream in streams)
+
+
+async def post_until_accepted(stack: RoleStack) -> tuple[dict[str, Any], float]:
+    """A request that is sent again after each 503, and the seconds that took."""
+    started = time.monotonic()
+    body = completion_body(max_tokens=5, seed=99)
+    async with httpx.AsyncClient(timeout=60) as client:
+        while True:
+            response = await client.post(
+                f"{stack.url()}/v1/completions", json={**body, "stream": False}
+            )
+            if response.status_code == 200:
+                return response.json(), time.monotonic() - started
+            assert response.status_code == 503, response.text
+            assert int(response.headers["Retry-After"]) >= 1
+            assert time.monotonic() < started + 2 * ELECTION_S
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "the token log",
+        pytest.param("the queue", marks=pytest.mark.slow),
+        pytest.param("jetstream", marks=pytest.mark.slow),
+        pytest.param("the heartbeats", marks=pytest.mark.slow),
+        pytest.param("the leases", marks=pytest.mark.slow),
+    ],
+)
+async def test_the_leader_is_killed_with_9(stack: RoleStack, what: str) -> None:
+    stack.start_worker(*SCRIPTED)
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(2)
+    expected = await expected_texts(stack)
+    streams, tasks = await start_streams(stack)
+    killed = await leader_of(stack, what)
+    killed.kill()
+    _, accepted_s = await post_until_accepted(stack)
+    await assert_same(streams, tasks, expected)
+    stack.nats.start_one(killed)
+    assert not any("worker_dead" in role.log for role in stack.roles), "a false death"
+    gap_s = max(stream.max_gap_s for stream in streams)
+    print(f"{what}: a new request after {accepted_s:.1f} s, longest gap {gap_s:.1f} s")
+
+
+@pytest.mark.slow
+async def test_two_of_three_are_down_and_one_comes_back(stack: RoleStack) -> None:
+    """Without a majority nothing is stored, so nothing is accepted, and what was accepted waits."""
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    streams, tasks = await start_streams(stack)
+    first, second, _ = stack.nats.servers
+    first.kill()
+    second.kill()
+    async with httpx.AsyncClient(timeout=30) as client:
+        for _ in range(3):
+            response = await client.post(
+                f"{stack.url()}/v1/completions", json=completion_body(stream=False, max_tokens=2)
+            )
+            assert response.status_code == 503, response.text
+            assert int(response.headers["Retry-After"]) >= 1
+    assert not any(task.done() for task in tasks), "accepted requests wait"
+    stack.nats.start_one(second)
+    await assert_same(streams, tasks, expected)
+    await post_until_accepted(stack)
+
+
+@pytest.mark.slow
+async def test_a_follower_that_was_away_rejoins(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    leader = await leader_of(stack, "the token log")
+    away = next(server for server in stack.nats.servers if server is not leader)
+    away.freeze()
+    streams, tasks = await start_streams(stack)
+    away.thaw()
+    await assert_same(streams, tasks, expected)
+    again, tasks = await start_streams(stack)
+    leader.kill()  # the one that was away may be asked to lead
+    await assert_same(again, tasks, expected)
