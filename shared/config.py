@@ -99,7 +99,7 @@ def run_program(
 ) -> None:
     """Parse the configuration of `main`'s only parameter and call it.
 
-    A ConfigError, or any other error of ours, ends the program with one sentence and status 2.
+    A ConfigError, or any other error of ours, ends the program with one sentence and its status.
     """
     argv = sys.argv[1:] if argv is None else argv
     app = build_app(name, summary, config_file(argv))
@@ -108,7 +108,7 @@ def run_program(
         app(argv)
     except JetflockError as exc:
         sys.stderr.write(f"{name}: {exc}\n")
-        raise SystemExit(2) from exc
+        raise SystemExit(exc.exit_status) from exc
 
 
 def build_app(name: str, summary: str, yaml_file: Path | None) -> cyclopts.App:

@@ -6,6 +6,8 @@ from __future__ import annotations
 class JetflockError(Exception):
     """Root of every error that jetflock raises on purpose."""
 
+    exit_status: int = 2  # of the program that it ends
+
 
 class ConfigError(JetflockError):
     """The configuration, or what it points to, cannot be used; the message says what to do."""
@@ -24,6 +26,12 @@ class UnknownVersion(ProtocolError):
 
 class MalformedMessage(ProtocolError):
     """The bytes are not MessagePack, or not of the expected type."""
+
+
+class EngineHung(JetflockError):
+    """The engine made no step for too long; the worker has given its requests back."""
+
+    exit_status = 70  # EX_SOFTWARE: the configuration is not to blame, it may be started again
 
 
 class GrammarError(JetflockError):

@@ -361,6 +361,7 @@ class WorkerState(enum.StrEnum):
     PAUSED = "paused"  # takes nothing; what it has goes on
     FROZEN = "frozen"  # takes nothing; what it has stands still
     DRAINING = "draining"
+    HUNG = "hung"  # its engine makes no steps: it gives its requests back, and exits
 
 
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -47,6 +47,11 @@ class Shutdown:
                 loop.remove_signal_handler(signum)
                 signal.signal(signum, signal.SIG_DFL)
 
+    def force(self) -> None:
+        """The process must leave, whoever asks: as if the second signal had come."""
+        self.asked.set()
+        self.hurried.set()
+
     async def grace(self, done: asyncio.Event, timeout_s: float) -> bool:
         """Wait for `done`, for `timeout_s` at most, and no longer when hurried. Whether it came."""
         hurried = asyncio.create_task(self.hurried.wait())

@@ -33,8 +33,8 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
 
 async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: str) -> None:
     """Run one worker until SIGTERM or SIGINT."""
+    config.check()
     engine_config = config.engine_config(path)
-    engine_config.check()
     files = ModelFiles.read(
         path,
         has_dummy_weights=config.load_format == "dummy",

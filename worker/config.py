@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.config import ClusterConfig
+from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
 
 
@@ -25,8 +26,20 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     """Offer requests to the worker of the pool that has computed their prefix, and take such."""
     shutdown_timeout_s: float = 0.0
     """Time that running requests get to finish after SIGTERM; 0 hands them over at once."""
+    hang_timeout_s: float | None = None
+    """Time without a step after which the engine counts as hung, its requests go elsewhere, and the
+    worker exits; by default 20 times max_step_s, or more where a step of one token takes longer."""
     drain_timeout_s: float = 1.0
     """How long a hand-over waits for the log to have the last tokens."""
+
+    def check(self) -> None:
+        """Raises ConfigError for a value that no worker can run with."""
+        super().check()
+        if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
+            raise ConfigError(
+                f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "
+                f"max_step_s={self.max_step_s:g}: slow steps would count as hangs"
+            )
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's share of it."""

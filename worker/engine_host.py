@@ -71,6 +71,7 @@ class EngineHost:
         self._is_frozen = False
         self._is_stopping = False
         self._last_step_at = time.monotonic()
+        self._asked_at: float | None = None  # a command that has had no answer yet
         self.ready: EngineReady | None = None
         self.load: EngineLoad | None = None
         self.loading = EngineLoading("starting", 0.0)
@@ -105,12 +106,12 @@ class EngineHost:
         pooling: PoolingParams | None = None,
     ) -> None:
         """Start a run; its output comes with `on_step`."""
-        self._send(
+        self._ask(
             AddRequest(run_id, prompt_ids, output_ids, sampling, priority, namespace, pooling)
         )
 
     def abort(self, run_id: int) -> None:
-        self._send(AbortRequest(run_id))
+        self._ask(AbortRequest(run_id))
 
     def set_stalled(self, stalled: bool) -> None:
         """The log cannot take more for the moment, or can again."""
@@ -128,11 +129,12 @@ class EngineHost:
         if self.ready is not None and paused != self._is_paused:
             self._is_paused = paused
             self._last_step_at = time.monotonic()  # none was owed in the pause
+            self._asked_at = None
             self._send(SetPaused(paused))
 
     def flush_cache(self) -> None:
         """Forget all cached prefixes that no run holds."""
-        self._send(FlushCache())
+        self._ask(FlushCache())
 
     def mark_busy(self) -> None:
         """Work begins: from now on steps are expected."""
@@ -142,6 +144,27 @@ class EngineHost:
     def step_age_s(self) -> float:
         """Seconds since the last step; a paused engine owes none."""
         return 0.0 if self._is_paused else time.monotonic() - self._last_step_at
+
+    @property
+    def answer_age_s(self) -> float:
+        """Seconds that a command waits for an answer: after each one the engine tells its load.
+
+        So an engine whose only run was aborted while it hung does not pass for an idle one.
+        """
+        if self._asked_at is None or self._is_paused:
+            return 0.0
+        return time.monotonic() - self._asked_at
+
+    def excuse(self, seconds: float) -> None:
+        """For so long nothing was owed."""
+        self._last_step_at += seconds
+        if self._asked_at is not None:
+            self._asked_at += seconds
+
+    def _ask(self, command: EngineCommand) -> None:
+        if self.ready is not None and self._asked_at is None:
+            self._asked_at = time.monotonic()
+        self._send(command)
 
     def _send(self, command: EngineCommand) -> None:
         if self._engine is not None:
@@ -154,6 +177,7 @@ class EngineHost:
                 self.step = event.step
                 self.load = event.load
                 self._last_step_at = time.monotonic()
+                self._asked_at = None
                 self._listener.on_step(event)
             case EngineLoading():
                 self.loading = event
@@ -177,4 +201,5 @@ class EngineHost:
         self.ready = None
         self.load = None
         self._is_paused = False
+        self._asked_at = None
         self._exited.set()

@@ -97,6 +97,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     max_running: int  # slots
     num_kv_tokens: int
     max_step_tokens: int  # token budget of a step
+    one_token_step_s: float = 0.0  # how long the shortest step took at warm-up
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

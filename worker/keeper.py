@@ -9,6 +9,7 @@ from collections.abc import Callable
 from shared.log import get_logger
 from worker.delivery import Acknowledger
 from worker.engine_host import EngineHost
+from worker.hang_watch import HangWatch
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests
 from worker.token_log import TokenLog
@@ -28,6 +29,7 @@ class Keeper:
         self,
         held_requests: HeldRequests,
         engine: EngineHost,
+        hang_watch: HangWatch,
         token_log: TokenLog,
         acks: Acknowledger,
         ack_wait_s: float,
@@ -35,6 +37,7 @@ class Keeper:
     ) -> None:
         self._held_requests = held_requests
         self._engine = engine
+        self._hang_watch = hang_watch
         self._token_log = token_log
         self._acks = acks
         self._ack_wait_s = ack_wait_s
@@ -46,24 +49,19 @@ class Keeper:
             await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
             self._engine.set_stalled(self._token_log.is_overfull)
-            if not self.is_alive:
+            if self._hang_watch.is_hung or not self.is_logging:
                 log.error(
                     "nothing_is_kept",
-                    step_age_s=round(self.step_age_s, 2),
+                    step_age_s=round(self._hang_watch.step_age_s, 2),
                     log_stalled_s=round(self._token_log.stalled_s, 2),
                 )
                 continue
             await self._keep_all()
 
     @property
-    def is_alive(self) -> bool:
-        limit_s = self._ack_wait_s / 2
-        return self.step_age_s <= limit_s and self._token_log.stalled_s <= limit_s
-
-    @property
-    def step_age_s(self) -> float:
-        """Seconds without a step while there is something to do."""
-        return self._engine.step_age_s if self._held_requests.num_runs else 0.0
+    def is_logging(self) -> bool:
+        """Whether the log takes what is made."""
+        return self._token_log.stalled_s <= self._ack_wait_s / 2
 
     async def _keep_all(self) -> None:
         now = time.monotonic()

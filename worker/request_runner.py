@@ -30,6 +30,7 @@ from worker.delivery import Acknowledger, Delivery
 from worker.engine_host import EngineHost
 from worker.engine_messages import StepOutput
 from worker.hand_over import HandOver
+from worker.hang_watch import HangWatch
 from worker.held_request import HeldRequest
 from worker.held_requests import HeldRequests
 from worker.intake import Intake
@@ -79,6 +80,9 @@ class RequestRunner:
         self._metrics = metrics
         self._prefixes = PoolPrefixes()
         self._held_requests = HeldRequests()
+        self.hang_watch = HangWatch(
+            engine, self._held_requests, config.hang_timeout_s, config.max_step_s
+        )
         self._acks = acks = Acknowledger(nc)
         self._token_log = TokenLog(
             nc, subjects, worker_id, self._on_finish_confirmed, window=config.frame_window
@@ -93,12 +97,15 @@ class RequestRunner:
         self._keeper = Keeper(
             self._held_requests,
             engine,
+            self.hang_watch,
             self._token_log,
             acks,
             config.ack_wait_s,
             lambda held: self._spawn(self._end_overdue(held)),
         )
-        self._room = Room(engine, self._held_requests, self._token_log, self._keeper)
+        self._room = Room(
+            engine, self._held_requests, self._token_log, self._keeper, self.hang_watch
+        )
         self._taker = Taker(
             Claimer(cluster, LogHistory(nc, subjects), worker_id, config.ack_wait_s, heartbeats),
             ModelCatalog(cluster),
@@ -177,11 +184,11 @@ class RequestRunner:
         """Set while no request is held."""
         return self._held_requests.empty
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, *, crashed: bool = False) -> None:
         """Release what runs, see through what is finished."""
         log.info("handing_over", num_requests=len(self._held_requests))
         await self._room.wait_unreserved(self._drain_timeout_s)
-        await self._hand_over.release_all(self._drain_timeout_s, crashed=False)
+        await self._hand_over.release_all(self._drain_timeout_s, crashed=crashed)
         await self._held_requests.wait_empty(self._drain_timeout_s)
         await round_trip(self._nc, timeout_s=1)  # the last naks are out
 
@@ -229,7 +236,7 @@ class RequestRunner:
     @property
     def step_age_s(self) -> float:
         """Seconds since the last step while there is something to do."""
-        return self._keeper.step_age_s
+        return self.hang_watch.step_age_s
 
     def flush_cache(self) -> None:
         """Forget the prefixes that no running request holds."""
@@ -242,7 +249,7 @@ class RequestRunner:
         return self._prefixes.own.recent(_MAX_CARD_HASHES)
 
     def update_metrics(self) -> None:
-        self._metrics.last_step_age_s.set(self._keeper.step_age_s)
+        self._metrics.last_step_age_s.set(self.hang_watch.step_age_s)
         self._metrics.frames_resent.set(self._token_log.num_resent)
 
     def _maybe_pull(self) -> None:

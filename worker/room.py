@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from shared.event_wait import wait_event
 from worker.credits import CreditPolicy
 from worker.engine_host import EngineHost
+from worker.hang_watch import HangWatch
 from worker.held_request import HeldRequest
 from worker.held_requests import HeldRequests
 from worker.keeper import Keeper
@@ -24,11 +25,13 @@ class Room:
         held_requests: HeldRequests,
         token_log: TokenLog,
         keeper: Keeper,
+        hang_watch: HangWatch,
     ) -> None:
         self._engine = engine
         self._held_requests = held_requests
         self._token_log = token_log
         self._keeper = keeper
+        self._hang_watch = hang_watch
         self._credits = CreditPolicy()
         self._num_reserved = 0
         self._unreserved = asyncio.Event()
@@ -47,8 +50,10 @@ class Room:
 
     @property
     def can_run(self) -> bool:
-        """A hung engine takes nothing: what comes to it would only wait for the next worker."""
-        return self._engine.ready is not None and not self.is_closed and self._keeper.is_alive
+        """What comes to an engine that may hang would only wait for the next worker."""
+        if self._engine.ready is None or self.is_closed:
+            return False
+        return self._hang_watch.is_prompt and self._keeper.is_logging
 
     @property
     def admits(self) -> bool:

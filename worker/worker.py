@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from shared.cluster import Cluster
 from shared.control import WorkerStats
-from shared.errors import ConfigError
+from shared.errors import ConfigError, EngineHung
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.prefix_chain import join_hashes
@@ -80,29 +80,36 @@ class Worker:
         self._started_at = time.time()
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._drain_timeout_s = config.drain_timeout_s
+        self._is_hung = False
         self.shutdown = Shutdown()
 
     async def run(self) -> None:
-        """Serve until asked to stop, then drain. Raises ConfigError if it cannot start."""
+        """Serve until asked to stop, then drain.
+
+        Raises ConfigError if it cannot start, and EngineHung after it has given everything back.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
+                engine = tasks.create_task(self._engine.run(self))
                 parts = [
                     tasks.create_task(part)
                     for part in (
-                        self._engine.run(self),
                         self._runner.run(),
                         self._heartbeat.run(),
                         self._control.run(),
                         self._control_desk.run(),
                         self._report_metrics(),
+                        self._leave_when_hung(),
                     )
                 ]
                 await self.shutdown.asked.wait()
-                await self._drain()
-                for part in parts:
+                await self._drain(engine)
+                for part in (engine, *parts):
                     part.cancel()
         except* ConfigError as group:
             raise group.exceptions[0] from None
+        if self._is_hung:
+            raise EngineHung("the engine made no step for too long; its requests were given back")
 
     def drain(self, timeout_s: float | None = None) -> None:
         """As a SIGTERM, with another time for requests to finish; once more: as a second one."""
@@ -110,16 +117,23 @@ class Worker:
             self._shutdown_timeout_s = timeout_s
         self.shutdown.ask()
 
-    async def _drain(self) -> None:
+    async def _leave_when_hung(self) -> None:
+        await self._runner.hang_watch.run()
+        self._is_hung = True
+        self.shutdown.force()
+
+    async def _drain(self, engine: asyncio.Task[None]) -> None:
         """Take nothing more, let what runs finish for a while, hand over the rest."""
         log.info("draining", num_running=self._engine.load.num_running if self._engine.load else 0)
         self._heartbeat.beat_soon()
         self._engine.set_frozen(False)
         await self._runner.stop_taking()
         await self.shutdown.grace(self._runner.emptied, self._shutdown_timeout_s)
+        if self._is_hung:
+            engine.cancel()  # which kills the process
         try:
             async with asyncio.timeout(2 * self._drain_timeout_s):
-                await self._runner.hand_over()
+                await self._runner.hand_over(crashed=self._is_hung)
         except TimeoutError:  # the broker is away: the requests come again, as those of a dead one
             log.warning("left_without_hand_over")
 
@@ -140,6 +154,8 @@ class Worker:
 
     @property
     def _state(self) -> WorkerState:
+        if self._is_hung:
+            return WorkerState.HUNG
         if self.shutdown.asked.is_set():
             return WorkerState.DRAINING
         if self._engine.ready is None:

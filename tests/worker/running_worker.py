@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from prometheus_client import Counter
 
 from shared.cluster import Cluster, open_cluster
+from shared.errors import EngineHung
 from shared.metrics import new_registry
 from shared.protocol import Finish
 from shared.subjects import new_incarnation
@@ -121,6 +123,7 @@ class RunningWorker:
     cluster: Cluster
     task: asyncio.Task[None]
     engines: list[FakeEngine] = field(default_factory=list)
+    has_hung: bool = False
 
     @property
     def engine(self) -> FakeEngine:
@@ -164,6 +167,13 @@ class RunningWorker:
         async with asyncio.timeout(timeout_s):
             await asyncio.wait([self.task])
         await self.task
+
+    async def until_hung(self, timeout_s: float = 10.0) -> None:
+        """It leaves by itself, because its engine hangs."""
+        self.has_hung = True
+        async with asyncio.timeout(timeout_s):
+            with pytest.raises(EngineHung):
+                await self.task
 
     async def kill(self) -> None:
         """As by kill -9, but its heartbeat is gone at once."""
@@ -213,5 +223,5 @@ async def running_worker(
         finally:
             if not task.done():
                 await running.stop(10.0)
-        if not task.cancelled():
+        if not task.cancelled() and not running.has_hung:
             task.result()

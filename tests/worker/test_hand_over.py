@@ -1,4 +1,4 @@
-"""Ways that are cut: drains, engines that die or hang, a broker that goes away."""
+"""Ways that are cut: drains, engines that die, a broker that goes away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.worker.io_stage import (
     eventually_async,
     ids,
     make_request,
-    open_stage,
 )
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.engine_messages import AddRequest
@@ -26,7 +25,6 @@ from worker.engine_messages import AddRequest
 pytestmark = pytest.mark.integration
 
 STOP = Finish(FinishReason.STOP)
-ACK_WAIT_S = 0.8
 
 
 async def start_run(stage: Stage, worker: RunningWorker, rid: str, text: str) -> AddRequest:
@@ -281,57 +279,6 @@ async def test_a_finish_outlives_its_engine(stage: Stage, monkeypatch: pytest.Mo
         await stage.until_queue_is_empty()
     assert await kinds(stage, request.rid) == [Claim]
     assert (await stage.fold(request.rid)).tokens == ids("abc")
-
-
-# An engine that hangs
-
-
-async def test_a_hung_engine_loses_its_work(nats_server: NatsServer) -> None:
-    request = make_request()
-    async with (
-        open_stage(nats_server.url, ACK_WAIT_S) as stage,
-        running_worker(stage) as hung,
-        running_worker(stage, is_ready=False) as other,
-    ):
-        await stage.submit(request)
-        await start_run(stage, hung, request.rid, "ab")
-        other.engine.become_ready()
-        stepping = asyncio.create_task(other.engine.keep_stepping())
-        again = await other.engine.next_run(timeout_s=5 * ACK_WAIT_S)
-        assert output_of(again) == ids("ab")
-        other.engine.emit(again.run_id, ids("c"), STOP)
-        assert (await stage.until_finished(request.rid)).tokens == ids("abc")
-        await stage.until_queue_is_empty()
-        await other.until_idle()
-        stepping.cancel()
-
-
-async def test_a_hung_engine_takes_nothing(nats_server: NatsServer) -> None:
-    async with open_stage(nats_server.url, ACK_WAIT_S) as stage, running_worker(stage) as hung:
-        first, second = make_request(), make_request()
-        await stage.submit(first)
-        run = await hung.engine.next_run()
-        await eventually(lambda: not hung.runner._keeper.is_alive)
-        assert hung.runner._room.num_credits() == 0
-        await stage.submit(second)  # an open pull may still bring it
-        delivery = await stage.pull()
-        while delivery.msg_id != second.rid:
-            delivery = await stage.pull()
-        assert list(hung.engine.runs) == [run.run_id]
-
-
-async def test_what_steps_is_kept_beyond_the_ack_wait(nats_server: NatsServer) -> None:
-    request = make_request()
-    async with open_stage(nats_server.url, ACK_WAIT_S) as stage, running_worker(stage) as worker:
-        await stage.submit(request)
-        run = await start_run(stage, worker, request.rid, "ab")
-        stepping = asyncio.create_task(worker.engine.keep_stepping())
-        with pytest.raises(AssertionError, match="no delivery"):
-            await stage.pull(timeout_s=2.2 * ACK_WAIT_S)
-        stepping.cancel()
-        assert worker.held[0].delivery.num_delivered == 1
-        worker.engine.emit(run.run_id, ids("c"), STOP)
-        await stage.until_queue_is_empty()
 
 
 # A broker that goes away

@@ -73,12 +73,12 @@ class EngineLoader:
         self._tell("warm up", 1.0)
         num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
         warm_up_books = self._make_books(forward, model_config, pool, max_context_len, grammars)
-        _warm_up(*warm_up_books, budget, num_warm_up_tokens)
+        one_token_step_s = _warm_up(*warm_up_books, budget, num_warm_up_tokens)
         return Engine(
             self._channel,
             *self._make_books(forward, model_config, pool, max_context_len, grammars),
             budget,
-            self._limits(model_config, pool, max_context_len),
+            self._limits(model_config, pool, max_context_len, one_token_step_s),
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
             overlap_depth=int(self._config.overlap),
@@ -153,7 +153,11 @@ class EngineLoader:
         return NgramDrafter(config.num_draft_tokens, config.min_ngram_len, config.max_ngram_len)
 
     def _limits(
-        self, model_config: ModelConfig, pool: KVCachePool, max_context_len: int
+        self,
+        model_config: ModelConfig,
+        pool: KVCachePool,
+        max_context_len: int,
+        one_token_step_s: float,
     ) -> EngineReady:
         return EngineReady(
             max_context_len=max_context_len,
@@ -161,6 +165,7 @@ class EngineLoader:
             max_running=self._config.max_running,
             num_kv_tokens=pool.num_tokens,
             max_step_tokens=self._config.max_step_tokens,
+            one_token_step_s=one_token_step_s,
         )
 
     def _tell(self, phase: str, progress: float) -> None:
@@ -174,15 +179,21 @@ class EngineLoader:
 
 def _warm_up(
     scheduler: Scheduler, runner: ModelRunner, budget: StepBudget, num_tokens: int
-) -> None:
-    """A full prefill and one step of decoding, with books that are thrown away."""
+) -> float:
+    """A full prefill and one step of decoding, with books that are thrown away.
+
+    Returns how long the last step took, in seconds.
+    """
+    elapsed_s = 0.0
     prompt_ids = [0] * max(1, num_tokens - 2)
     sampling = SamplingParams(max_tokens=2, seed=0)
     scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
     while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
         begin = time.monotonic()
         scheduler.process(batch, runner.launch(batch).collect())
-        budget.on_step(batch.num_tokens, time.monotonic() - begin)
+        elapsed_s = time.monotonic() - begin
+        budget.on_step(batch.num_tokens, elapsed_s)
+    return elapsed_s
 
 
 def _default_num_threads(model_config: ModelConfig) -> int:

@@ -35,6 +35,7 @@ from worker.engine_messages import (
 )
 
 IDLE_WAIT_S = 5.0
+CHUNK_S = 1.0  # a long prefill takes several steps
 DEFAULT_CONTEXT_LEN = 32768
 DEFAULT_KV_TOKENS = 1 << 22
 
@@ -239,7 +240,7 @@ class ScriptedEngine:
             self._runs[run.run_id] = run
             self._num_used_tokens += run.num_tokens
             if self._step_at is None:
-                self._step_at = run.ready_at
+                self._step_at = min(run.ready_at, self._clock() + CHUNK_S)
 
     def _advance(self, run: _Run) -> RunOutput:
         if run.kills_pid:
@@ -268,7 +269,7 @@ class ScriptedEngine:
             return None
         if is_decoding and any(run.ready_at <= now for run in self._runs.values()):
             return now + self._token_s if self._token_s else self._clock()
-        return min(run.ready_at for run in self._runs.values())
+        return min(self._clock() + CHUNK_S, *(run.ready_at for run in self._runs.values()))
 
     def _send_output(self, outputs: list[RunOutput]) -> None:
         if self._finished:

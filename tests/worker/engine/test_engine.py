@@ -21,7 +21,9 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
     rig = Rig(tiny_llama, num_kv_tokens=1000, max_context_len=200)
     rig.run()
     ready = rig.channel.events[-1]
-    assert ready == EngineReady(200, 300, 16, 992, 512)
+    assert isinstance(ready, EngineReady)
+    assert 0 < ready.one_token_step_s < 1
+    assert ready == EngineReady(200, 300, 16, 992, 512, ready.one_token_step_s)
 
 
 def test_each_step_is_one_output(tiny_llama: Path) -> None:
