@@ -13,7 +13,7 @@ import uvloop
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.frontend_role import ROLE
-from frontend.listener import bind
+from frontend.listener import allow_many_connections, bind
 from frontend.metrics import FrontendMetrics
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
@@ -28,6 +28,7 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     setup_logging(ROLE, config.log_level, config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config.api_keys()
+    allow_many_connections()
     listener = bind(config.host, config.port)
     uvloop.run(serve(config, listener))
 

@@ -23,6 +23,7 @@ from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
+from frontend.openapi import openapi_document
 from frontend.request_body import parse_object
 from shared.errors import (
     InternalError,
@@ -104,7 +105,13 @@ class App:
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
         self._version = importlib.metadata.version("jetflock")
+        self._openapi = encode_json(openapi_document(self._version))
         self._router = Router(self._routes(), redirect_slashes=False)
+
+    @property
+    def paths(self) -> list[str]:
+        """Of all routes, with their parameters as OpenAPI writes them."""
+        return [route.path_format for route in self._router.routes if isinstance(route, Route)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -140,6 +147,7 @@ class App:
             route("/live", "GET", self._health, is_open=True),
             route("/ready", "GET", self._ready, is_open=True),
             route("/version", "GET", self._get_version, is_open=True),
+            route("/openapi.json", "GET", self._get_openapi, is_open=True),
             route("/metrics", "GET", self._get_metrics),
         ]
 
@@ -197,6 +205,9 @@ class App:
 
     async def _get_version(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json({"version": self._version}))
+
+    async def _get_openapi(self, request: Request, caller: Caller) -> Response:
+        return json_response(self._openapi)
 
     async def _get_metrics(self, request: Request, caller: Caller) -> Response:
         text = generate_latest(self._metrics.registry)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from frontend.completion_request import prompt_list
+from frontend.field_ranges import RANGES, Range
 from frontend.job import Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
@@ -17,7 +18,7 @@ from frontend.request_body import (
     convert,
     refuse_unsupported,
 )
-from frontend.sampling_fields import Sampling, check_range, checked_salt
+from frontend.sampling_fields import Sampling, checked_salt
 from frontend.token_rules import check_token_ids
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import (
@@ -66,7 +67,7 @@ class EmbeddingRequests:
         body = convert(raw, EmbeddingBody)
         if not body.model:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
-        check_range("priority", body.priority, low=-(1 << 31), high=(1 << 31) - 1)
+        RANGES["priority"].check("priority", body.priority)
         inputs = _inputs(body)
         model = await self._models.model(body.model)
         return Job(
@@ -162,4 +163,4 @@ def _check_dimensions(dimensions: int, card: EmbeddingCard, name: str) -> None:
             f"{card.num_dimensions}",
             param="dimensions",
         )
-    check_range("dimensions", dimensions, low=1, high=card.num_dimensions)
+    Range(low=1, high=card.num_dimensions).check("dimensions", dimensions)

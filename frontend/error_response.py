@@ -8,7 +8,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from frontend.event_writer import error_body
-from shared.errors import AuthenticationFailed, QueueFull, RequestError, ServiceUnavailable
+from shared.errors import (
+    AuthenticationFailed,
+    QueueFull,
+    RequestError,
+    RequestTimeout,
+    ServiceUnavailable,
+)
 
 
 def json_response(
@@ -37,6 +43,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
     match error:
         case AuthenticationFailed():
             return {"www-authenticate": "Bearer"}
+        case RequestTimeout():
+            return {"connection": "close"}
         case QueueFull() | ServiceUnavailable():
             return {"retry-after": str(error.retry_after_s)}
         case _:

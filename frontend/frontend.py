@@ -100,7 +100,7 @@ class Frontend:
             self._grammar_checker,
         )
         callers = CallerReader(config, config.api_keys())
-        app = App(
+        self.app = App(
             self.inference,
             self._models,
             callers,
@@ -110,7 +110,7 @@ class Frontend:
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
         )
-        self._server = http_server(app, config.shutdown_timeout_s)
+        self._server = http_server(self.app, config.shutdown_timeout_s)
         self._service = NatsService(
             cluster.nc, config.service_name, self.inference, self._models, callers, metrics
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect, Request
@@ -10,8 +11,16 @@ from frontend.auth import ApiKeys
 from frontend.config import FrontendConfig
 from frontend.idempotency_key import checked_key
 from frontend.job import Caller
-from shared.errors import InvalidRequest, RequestCancelled, RequestTooLarge
+from shared.errors import (
+    InvalidRequest,
+    RequestCancelled,
+    RequestTimeout,
+    RequestTooLarge,
+    UnsupportedEncoding,
+)
 from shared.subjects import JOB_CLASSES
+
+_BODY_TIMEOUT_S = 60.0  # 32 MiB at 4.5 Mbit/s
 
 
 class CallerReader:
@@ -75,20 +84,36 @@ def _lenient_seconds(headers: Mapping[str, str], name: str) -> float | None:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Raises RequestTooLarge, before reading when the client says how long it is."""
-    length = request.headers.get("content-length", "")
+    """Raises RequestTooLarge (before reading, when the client says how long it is),
+    UnsupportedEncoding, or RequestTimeout.
+    """
+    headers = request.headers
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedEncoding(
+            f"header content-encoding is {encoding[:40]!r}: bodies are taken uncompressed",
+            param="content-encoding",
+        )
+    length = headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
     parts: list[bytes] = []
     num_bytes = 0
     try:
-        async for part in request.stream():
-            num_bytes += len(part)
-            if num_bytes > max_bytes:
-                raise _too_large(max_bytes)
-            parts.append(part)
+        async with asyncio.timeout(_BODY_TIMEOUT_S) as timeout:
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
+                parts.append(part)
     except ClientDisconnect as exc:
         raise RequestCancelled("The client is gone.") from exc
+    except TimeoutError as exc:
+        if not timeout.expired():
+            raise
+        raise RequestTimeout(
+            f"Of the body, {num_bytes} bytes came in {_BODY_TIMEOUT_S:g} s, and not its end."
+        ) from exc
     return b"".join(parts)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Generator
 
 import uvicorn
 
 from frontend.app import App
+from frontend.http_protocol import GuardedProtocol
 from shared.errors import ConfigError
 
 _KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
@@ -38,6 +40,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def allow_many_connections() -> None:
+    """A stream is an open file: take as many as the system gives without asking."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handlers: the frontend drains before the server stops."""
 
@@ -51,7 +59,7 @@ def http_server(app: App, shutdown_timeout_s: float) -> HttpServer:
     return HttpServer(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=GuardedProtocol,
             ws="none",
             loop="none",
             lifespan="off",

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from frontend.field_ranges import RANGES
 from shared.errors import InvalidRequest
-from shared.logprobs import (
-    MAX_TOP_LOGPROBS,
-    bytes_per_output_token,
-    prompt_bytes,
-)
+from shared.logprobs import bytes_per_output_token, prompt_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,7 @@ class LogprobWish:
 
 def checked_num_top(name: str, value: int | None) -> int | None:
     """Raises InvalidRequest."""
-    if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(
-            f"'{name}' is {value}, must be at least 0 and at most {MAX_TOP_LOGPROBS}", param=name
-        )
+    RANGES["top_logprobs"].check(name, value)
     return value
 
 

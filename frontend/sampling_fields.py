@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from frontend.field_ranges import RANGES, Range
 from frontend.grammar_fields import GrammarFields, resolve_grammar
 from frontend.logprob_fields import LogprobWish
 from frontend.token_rules import (
@@ -19,7 +20,6 @@ from frontend.token_rules import (
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import ModelCard, SamplingParams, TextParams
 
-MAX_CHOICES = 16
 MAX_STOP = 16
 MAX_STOP_CHARS = 1024
 MAX_SALT_CHARS = 256
@@ -54,6 +54,9 @@ class SamplingFields(GrammarFields, omit_defaults=True):
     bad_words: list[str] | None = None
     bad_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
+
+
+_RANGED = sorted(RANGES.keys() & set(SamplingFields.__struct_fields__) - {"max_tokens"})
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -143,9 +146,9 @@ def resolve_sampling(
     min_tokens = fields.min_tokens or 0
     n = 1 if fields.n is None else fields.n
     may_be_empty = may_be_empty or logprobs.num_scored_top is not None
-    check_range(max_tokens_param, fields.max_tokens, low=0 if may_be_empty else 1)
-    check_range("min_tokens", min_tokens, low=0)
-    check_range("n", n, low=1, high=MAX_CHOICES)
+    Range(low=0 if may_be_empty else 1).check(max_tokens_param, fields.max_tokens)
+    for name in _RANGED:
+        RANGES[name].check(name, getattr(fields, name))
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(
             f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
@@ -157,15 +160,6 @@ def resolve_sampling(
             param="best_of",
             code="unsupported_parameter",
         )
-    check_range("temperature", fields.temperature, low=0, high=2)
-    check_range("top_p", fields.top_p, above=0, high=1)
-    check_range("top_k", fields.top_k, low=-1)
-    check_range("min_p", fields.min_p, low=0, high=1)
-    check_range("presence_penalty", fields.presence_penalty, low=-2, high=2)
-    check_range("frequency_penalty", fields.frequency_penalty, low=-2, high=2)
-    check_range("repetition_penalty", fields.repetition_penalty, above=0, high=10)
-    check_range("seed", fields.seed, low=-(1 << 63), high=(1 << 64) - 1)
-    check_range("priority", fields.priority, low=-(1 << 31), high=(1 << 31) - 1)
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
     wanted = resolve_grammar(fields)
@@ -209,34 +203,6 @@ def resolve_sampling(
         grammar_param="" if wanted is None else wanted.param,
         logprobs=logprobs,
     )
-
-
-def check_range(
-    name: str,
-    value: float | None,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> None:
-    """Raises InvalidRequest naming field and value; a NaN is never in range."""
-    if value is None:
-        return
-    fits = (
-        (low is None or value >= low)
-        and (high is None or value <= high)
-        and (above is None or value > above)
-    )
-    if fits:
-        return
-    bounds = []
-    if low is not None:
-        bounds.append(f"at least {low:g}" if isinstance(low, float) else f"at least {low}")
-    if above is not None:
-        bounds.append(f"above {above}")
-    if high is not None:
-        bounds.append(f"at most {high}")
-    raise InvalidRequest(f"'{name}' is {value}, must be {' and '.join(bounds)}", param=name)
 
 
 def checked_salt(salt: str | None) -> str:

@@ -189,6 +189,30 @@ class RequestTooLarge(RequestError):
     code = "request_too_large"
 
 
+class RequestTimeout(RequestError):
+    """The head or the body of the request did not arrive in time."""
+
+    status_code = 408
+    error_type = "timeout_error"
+    code = "request_timeout"
+
+
+class HeadersTooLarge(RequestError):
+    """Request line and headers are over the limit."""
+
+    status_code = 431
+    error_type = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed: it could be a bomb, and JSON of prompts is small."""
+
+    status_code = 415
+    error_type = "invalid_request_error"
+    code = "unsupported_encoding"
+
+
 class QueueFull(RequestError):
     """The queue is full: the client may come back after `retry_after_s`."""
 

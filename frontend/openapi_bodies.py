@@ -1,0 +1,122 @@
+"""JSON Schema of the request bodies: the types that read them, and what is checked beyond types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.chat_request import ROLES, ChatBody
+from frontend.completion_request import MAX_PROMPTS, CompletionBody
+from frontend.embedding_request import MAX_INPUTS, EmbeddingBody
+from frontend.field_ranges import RANGES, Range
+from frontend.generate_request import GenerateBody
+from frontend.sampling_fields import MAX_SALT_CHARS, MAX_STOP, MAX_STOP_CHARS, SamplingFields
+
+_ID = {"type": "integer", "minimum": 0}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": sorted(ROLES)},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": _TEXT_PART},
+                {"type": "null"},
+            ]
+        },
+        "name": {"type": "string"},
+    },
+    "required": ["role"],
+}
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+# Beside the ranges of numbers; a field that is not here is as its type says.
+_FIELDS: dict[str, dict[str, Any]] = {
+    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
+    "stop": {
+        "anyOf": [
+            _STOP_STRING,
+            {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP},
+            {"type": "null"},
+        ]
+    },
+    "cache_salt": {
+        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
+    },
+    "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+}
+_MORE_RANGES = {
+    "max_completion_tokens": RANGES["max_tokens"],
+    "max_new_tokens": RANGES["max_tokens"],
+    "top_logprobs_num": RANGES["top_logprobs"],
+    "dimensions": Range(low=1),
+}
+
+
+def body_schemas() -> dict[str, dict[str, Any]]:
+    """By name, for the components of an OpenAPI document."""
+    _, schemas = msgspec.json.schema_components(
+        [ChatBody, CompletionBody, EmbeddingBody, GenerateBody, SamplingFields],
+        ref_template="#/components/schemas/{name}",
+    )
+    sampling = schemas.pop("SamplingFields")["properties"]
+    nested = {"sampling_params": {"anyOf": [{"$ref": "#/components/schemas/SamplingParams"}]}}
+    new_names = {"max_new_tokens": sampling["max_tokens"]}
+    schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
+    schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
+    for schema in schemas.values():
+        for name, field in schema.get("properties", {}).items():
+            schema["properties"][name] = _checked(name, field)
+    _require(schemas["ChatBody"], "model", "messages")
+    _require(schemas["CompletionBody"], "model", "prompt")
+    _require(schemas["EmbeddingBody"], "model", "input")
+    schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
+    schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
+    of_generate = schemas["GenerateBody"]["properties"]
+    of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
+    of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
+    schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
+    return schemas
+
+
+def _checked(name: str, field: dict[str, Any]) -> dict[str, Any]:
+    if name in _FIELDS:
+        return _FIELDS[name]
+    bounds = RANGES.get(name) or _MORE_RANGES.get(name)
+    if bounds is None:
+        return field
+    return field | {
+        "anyOf": [
+            option | bounds.json_schema() if option.get("type") in ("number", "integer") else option
+            for option in field["anyOf"]
+        ]
+    }
+
+
+def _require(schema: dict[str, Any], *names: str) -> None:
+    """In the struct everything may be missing, so that our own words say what is."""
+    schema["required"] = list(names)
+    for name in names:
+        field = schema["properties"][name]
+        options = [option for option in field.get("anyOf", []) if option != {"type": "null"}]
+        if len(options) == 1:
+            schema["properties"][name] = options[0]
+
+
+def _prompts(max_prompts: int) -> dict[str, Any]:
+    return {"anyOf": _texts(max_prompts) + _ids(max_prompts)}
+
+
+def _texts(max_prompts: int) -> list[dict[str, Any]]:
+    text = {"type": "string", "minLength": 1}
+    return [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_prompts}]
+
+
+def _ids(max_prompts: int) -> list[dict[str, Any]]:
+    ids = {"type": "array", "items": _ID, "minItems": 1}
+    return [ids, {"type": "array", "items": ids, "minItems": 1, "maxItems": max_prompts}]
