@@ -129,9 +129,9 @@ class RoleStack:
                 print(f"---- {role.name}\n{role.log}")
         self.nats.kill()
 
-    def start_frontend(self) -> RoleProcess:
+    def start_frontend(self, *flags: str) -> RoleProcess:
         port = free_port()
-        role = self._start("frontend", "--port", str(port))
+        role = self._start("frontend", "--port", str(port), *flags)
         self.ports[role.name] = port
         return role
 
