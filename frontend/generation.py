@@ -165,6 +165,12 @@ def error_of(stream: TextStream) -> RequestError | None:
                 or "The request was given up: every worker that ran it crashed.",
                 code="poison",
             )
+        case FinishReason.WEIGHTS_REPLACED:
+            return ServiceUnavailable(
+                stream.finish.message
+                or "The model's weights were replaced before the request was finished.",
+                code="weights_replaced",
+            )
         case FinishReason.ERROR:
             return InternalError(stream.finish.message or "The engine could not finish it.")
 

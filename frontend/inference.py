@@ -458,4 +458,8 @@ class _KeyedRequest:
 
 def _has_no_result(choice: FoundChoice) -> bool:
     finish = None if choice.chunk is None else choice.chunk.finish
-    return finish is not None and finish.reason in (FinishReason.CANCEL, FinishReason.DEADLINE)
+    return finish is not None and finish.reason in (
+        FinishReason.CANCEL,
+        FinishReason.DEADLINE,
+        FinishReason.WEIGHTS_REPLACED,
+    )

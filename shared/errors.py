@@ -248,6 +248,6 @@ class ServiceUnavailable(RequestError):
     error_type = "service_unavailable"
     code = "service_unavailable"
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, retry_after_s: int = 1, *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.retry_after_s = retry_after_s

@@ -21,6 +21,7 @@ class FinishReason(enum.StrEnum):
     CANCEL = "cancel"  # ended by its client, or because the client is gone
     DEADLINE = "deadline"  # its time budget ran out
     POISON = "poison"  # it crashed too many workers
+    WEIGHTS_REPLACED = "weights_replaced"  # no worker has the weights that it began with
     ERROR = "error"  # the engine failed it, or the log is damaged
 
 
@@ -175,6 +176,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag=
     pool: str
     after_death: bool = False  # the heartbeat of the claim's worker before was absent by now
     is_alone: bool = False  # the worker runs nothing else until this one has made progress
+    revision: str = ""  # of the weights that this worker computes with; "": the request's
 
 
 class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):
@@ -184,6 +186,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     worker: str
     progressed: bool = False  # whether this epoch logged a token beyond its prefix
     crashed: bool = False  # released because the engine died under it
+    pinned: str = ""  # set: the revision that its tokens were made with, which is not the worker's
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
@@ -362,6 +365,11 @@ class WorkerState(enum.StrEnum):
     FROZEN = "frozen"  # takes nothing; what it has stands still
     DRAINING = "draining"
     HUNG = "hung"  # its engine makes no steps: it gives its requests back, and exits
+
+    @property
+    def may_take(self) -> bool:
+        """Whether it takes requests, or will, with the revision that its card names."""
+        return self is not WorkerState.DRAINING
 
 
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,15 +7,21 @@ import secrets
 from dataclasses import dataclass, field
 
 from shared.cluster import Cluster
+from shared.codec import decode
 from shared.errors import BrokerUnavailable, CasConflict
 from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest
+from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest, WorkerCard
 from worker.crash_count import crashes_in_a_row, is_poison
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
+from worker.revision_pin import pin_told, pinned_revision, possible_pins
+from worker.served_weights import ServedWeights
+
+OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
+_NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
 
 log = get_logger(__name__)
 
@@ -55,7 +61,15 @@ class Lost:
     """Somebody else claimed after us: say nothing."""
 
 
-TakeResult = Taken | Condemned | Over | Postponed | Lost
+@dataclass(frozen=True, slots=True)
+class OtherWeights:
+    """The claim is stored, but its tokens were made with a revision that is not ours."""
+
+    epoch: int
+    revision: str
+
+
+TakeResult = Taken | Condemned | Over | Postponed | Lost | OtherWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +92,10 @@ class Claimer:
         cluster: Cluster,
         history: LogHistory,
         worker_id: str,
-        ack_wait_s: float,
+        weights: ServedWeights,
         heartbeats: Writability,
+        ack_wait_s: float,
+        revision_grace_s: float,
     ) -> None:
         self._js = cluster.js
         self._subjects = cluster.subjects
@@ -87,8 +103,10 @@ class Claimer:
         self._history = history
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._worker_id = worker_id
+        self._weights = weights
         self._ack_wait_s = ack_wait_s
         self._heartbeats = heartbeats
+        self._revision_grace_s = revision_grace_s
         self._postponed: dict[int, int] = {}  # request_seq -> claim that was respected once
 
     async def take(self, request: GenerateRequest, delivery: Delivery) -> TakeResult:
@@ -101,6 +119,7 @@ class Claimer:
             if not is_first_try:
                 records = await self._ownership.read(request.rid)
                 verdict = await self._judge(request, delivery, records, nonce)
+                verdict = verdict or await self._judge_revision(request, records)
                 if verdict is not None:
                     return verdict
                 past = _Past(records, await self._is_holder_dead(records))
@@ -168,6 +187,39 @@ class Claimer:
             return await self._resume(request, delivery, records[:-1], last)
         return None
 
+    async def _judge_revision(
+        self, request: GenerateRequest, records: list[StoredRecord]
+    ) -> TakeResult | None:
+        """Whether other weights than ours may be needed to go on; None to go on claiming."""
+        pins = possible_pins(request, records)
+        if not pins or self._weights.revision in pins:
+            return None
+        if await self._is_served(pins):
+            return Postponed(OTHER_WEIGHTS_DELAY_S)
+        told = pin_told(records)
+        if told is None:
+            return None  # a claim will tell whether there are tokens
+        waited_s = (datetime.datetime.now(datetime.UTC) - told.time).total_seconds()
+        if waited_s < self._revision_grace_s:
+            return Postponed(min(_NO_WEIGHTS_DELAY_S, self._revision_grace_s - waited_s))
+        [revision] = pins
+        message = (
+            f"The request began with weights of revision {revision}, which no worker has had for "
+            f"{self._revision_grace_s:g} s; revision {self._weights.revision} cannot go on with it."
+        )
+        reason = FinishReason.WEIGHTS_REPLACED
+        end = End(records[-1].seq, reason, by=self._worker_id, message=message)
+        await self._ownership.append(request.rid, end)  # only if nobody has claimed it meanwhile
+        log.warning("weights_replaced", rid=request.rid, revision=revision)
+        return Over("no worker has its weights")
+
+    async def _is_served(self, revisions: set[str]) -> bool:
+        """Whether a worker with one of these takes requests, or soon will, as far as we know."""
+        if not self._heartbeats.is_steady:
+            return True  # those that are absent may only not have been able to write
+        cards = [decode(WorkerCard, entry.value) for entry in await self._workers.entries()]
+        return any(card.revision in revisions and card.state.may_take for card in cards)
+
     async def _is_holder_dead(self, records: list[StoredRecord]) -> bool:
         """Whether the last record is a claim whose worker shows no heartbeat."""
         if not records:
@@ -215,6 +267,7 @@ class Claimer:
             pool=request.pool,
             after_death=after_death,
             is_alone=is_alone,
+            revision=self._weights.revision,
         )
 
     async def _resume(
@@ -227,17 +280,23 @@ class Claimer:
         """Our claim is stored behind `records`: read the past, see whether it may be run."""
         prefix = LoggedOutput()
         crashes: tuple[Crash, ...] = ()
+        pin: str | None = None
         if records:
             fold = await self._history.read(request.rid, records, ours.seq)
             if fold.finish is not None:
                 return Over("its finish is in the log")
             prefix = LoggedOutput.of(fold)
             crashes = crashes_in_a_row([*records, ours], fold.progress_epoch)
+            pin = pinned_revision(request, records, fold.progress_epoch)
         if await self._is_expired(request, delivery, ours.seq):
             end = End(0, FinishReason.DEADLINE, by=self._worker_id)
             await self._ownership.end(request.rid, end)
             return Over("its deadline has passed")
-        return Condemned(crashes) if is_poison(crashes) else Taken(ours.seq, prefix, crashes)
+        if is_poison(crashes):
+            return Condemned(crashes)
+        if pin is not None and pin != self._weights.revision:
+            return OtherWeights(ours.seq, pin)
+        return Taken(ours.seq, prefix, crashes)
 
     async def _is_expired(self, request: GenerateRequest, delivery: Delivery, epoch: int) -> bool:
         """By the server's clock; ours only tells whether it is worth asking."""

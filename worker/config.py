@@ -24,6 +24,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     """Unconfirmed frames a partition may have before new tokens wait and merge."""
     prefix_affinity: bool = True
     """Offer requests to the worker of the pool that has computed their prefix, and take such."""
+    revision_grace_s: float = 30.0
+    """How long a request whose weights no worker has any more waits for one that has them."""
     shutdown_timeout_s: float = 0.0
     """Time that running requests get to finish after SIGTERM; 0 hands them over at once."""
     hang_timeout_s: float | None = None

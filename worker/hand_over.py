@@ -61,9 +61,11 @@ class HandOver:
             self._runs.drop(held)
         await asyncio.gather(*(self.release(held, crashed=crashed) for held in running))
 
-    async def release(self, held: HeldRequest, *, crashed: bool, delay_s: float = 0.0) -> None:
+    async def release(
+        self, held: HeldRequest, *, crashed: bool, delay_s: float = 0.0, pinned: str = ""
+    ) -> None:
         """Hand a stopped request back, if it is still ours: nothing is written of it any more."""
-        release = Release(held.epoch, self._worker_id, held.has_progressed, crashed)
+        release = Release(held.epoch, self._worker_id, held.has_progressed, crashed, pinned)
         try:
             if not await self._is_released(held, release):
                 return

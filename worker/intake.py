@@ -118,11 +118,8 @@ class Intake:
         await self._settler.ack(delivery.ack_subject)
 
     def _is_our_model(self, request: GenerateRequest) -> bool:
-        """Another revision or tokenizer could continue with tokens that mean something else."""
-        return (request.revision, request.tokenizer_hash) == (
-            self._card.revision,
-            self._card.tokenizer_hash,
-        )
+        """Another tokenizer's ids mean something else. Which weights it needs, its claims say."""
+        return request.tokenizer_hash == self._card.tokenizer_hash
 
     async def _leave_to_others(self, request: GenerateRequest, delivery: Delivery) -> None:
         """Nobody may be there to take it: once it has been ended it leaves the queue."""

@@ -10,6 +10,7 @@ from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
 from shared.prefix_namespace import prefix_namespace
 from shared.protocol import GenerateRequest
 from worker.prefix_set import PrefixSet
+from worker.served_weights import ServedWeights
 
 _MAX_TOLD_BLOCKS = 16_384  # of each other worker
 
@@ -29,7 +30,8 @@ class PoolPrefixes:
     believed to be here is gone, or the other way round. Either costs one prefill.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: ServedWeights) -> None:
+        self._weights = weights
         self.own = PrefixSet(0)
         self._others: dict[str, PrefixSet] = {}
         self._untold: list[bytes] = []
@@ -49,11 +51,13 @@ class PoolPrefixes:
         """The cache is gone, or flushed."""
         self.own.clear()
 
-    @staticmethod
-    def chain(request: GenerateRequest) -> PrefixChain:
+    def namespace(self, request: GenerateRequest) -> bytes:
+        """Only requests with the same one share keys and values."""
+        return prefix_namespace(self._weights.revision, request.adapter, request.cache_salt)
+
+    def chain(self, request: GenerateRequest) -> PrefixChain:
         """Of its prompt, unless that is in the object store."""
-        namespace = prefix_namespace(request.revision, request.adapter, request.cache_salt)
-        return PrefixChain(namespace, request.prompt_ids)
+        return PrefixChain(self.namespace(request), request.prompt_ids)
 
     def note(self, chain: PrefixChain) -> None:
         """The engine computes these tokens now, or has computed them."""

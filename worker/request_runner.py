@@ -45,6 +45,7 @@ from worker.quarantine import Quarantine
 from worker.request_puller import RequestPuller
 from worker.room import Room
 from worker.runs import Runs
+from worker.served_weights import ServedWeights
 from worker.settler import Settler
 from worker.taker import Taker
 from worker.token_log import TokenLog
@@ -63,6 +64,7 @@ class RequestRunner:
         config: WorkerConfig,
         cluster: Cluster,
         card: ModelCard,
+        weights: ServedWeights,
         worker_id: str,
         tokenizer: Tokenizer,
         engine: EngineHost,
@@ -78,7 +80,7 @@ class RequestRunner:
         self._engine = engine
         self._worker_id = worker_id
         self._metrics = metrics
-        self._prefixes = PoolPrefixes()
+        self._prefixes = PoolPrefixes(weights)
         self._held_requests = HeldRequests()
         self.hang_watch = HangWatch(
             engine, self._held_requests, config.hang_timeout_s, config.max_step_s
@@ -107,7 +109,15 @@ class RequestRunner:
             engine, self._held_requests, self._token_log, self._keeper, self.hang_watch
         )
         self._taker = Taker(
-            Claimer(cluster, LogHistory(nc, subjects), worker_id, config.ack_wait_s, heartbeats),
+            Claimer(
+                cluster,
+                LogHistory(nc, subjects),
+                worker_id,
+                weights,
+                heartbeats,
+                config.ack_wait_s,
+                config.revision_grace_s,
+            ),
             ModelCatalog(cluster),
             acks,
             self._held_requests,

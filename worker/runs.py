@@ -8,7 +8,6 @@ import time
 from tokenizers import Tokenizer
 
 from shared.prefix_chain import PrefixChain
-from shared.prefix_namespace import prefix_namespace
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
@@ -55,7 +54,7 @@ class Runs:
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
-        namespace = prefix_namespace(request.revision, request.adapter, request.cache_salt)
+        namespace = self._prefixes.namespace(request)
         self._note_prompt(held, namespace, prompt_ids)
         held.run_id = next(self._run_ids)
         self._held_requests.begin_run(held)

@@ -11,7 +11,17 @@ from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prefix_chain import PrefixChain
 from shared.protocol import FinishReason, GenerateRequest
-from worker.claimer import Claimer, Condemned, Lost, Over, Postponed, Taken, TakeResult
+from worker.claimer import (
+    OTHER_WEIGHTS_DELAY_S,
+    Claimer,
+    Condemned,
+    Lost,
+    OtherWeights,
+    Over,
+    Postponed,
+    Taken,
+    TakeResult,
+)
 from worker.crash_count import is_suspect
 from worker.delivery import Acknowledger, Delivery
 from worker.hand_over import HandOver
@@ -106,7 +116,17 @@ class Taker:
                 return False
             case Lost():
                 self._runs.drop(held)
+            case OtherWeights():
+                await self._leave_to_other_weights(held, result)
         return True
+
+    async def _leave_to_other_weights(self, held: HeldRequest, result: OtherWeights) -> None:
+        """Nothing was logged under our claim, and the release says which weights are needed."""
+        held.epoch = result.epoch
+        self._runs.abort(held)
+        delay_s = OTHER_WEIGHTS_DELAY_S
+        await self._hand_over.release(held, crashed=False, delay_s=delay_s, pinned=result.revision)
+        self._runs.drop(held)  # only now: a drain waits for it
 
     async def _begin(self, held: HeldRequest, taken: Taken) -> None:
         """The claim is stored; what has happened while it was on its way is told now."""

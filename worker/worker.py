@@ -25,6 +25,7 @@ from worker.engine_host import EngineFactory, EngineHost
 from worker.engine_messages import StepOutput
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
+from worker.served_weights import ServedWeights
 
 _METRICS_INTERVAL_S = 1.0
 
@@ -48,12 +49,14 @@ class Worker:
         self._worker_id = worker_id
         self._metrics = metrics
         self._engine = EngineHost(engine_factory)
+        self._weights = ServedWeights(card.revision)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._runner = RequestRunner(
             config,
             cluster,
             card,
+            self._weights,
             worker_id,
             tokenizer,
             self._engine,
@@ -168,7 +171,7 @@ class Worker:
             worker=self._worker_id,
             pool=self._card.pool,
             model=self._card.name,
-            revision=self._card.revision,
+            revision=self._weights.revision,
             state=self._state,
             phase=self._engine.loading.phase if ready is None else "",
             progress=self._engine.loading.progress,

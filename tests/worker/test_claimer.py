@@ -20,10 +20,11 @@ from shared.protocol import (
     OwnershipRecord,
     Release,
 )
-from tests.worker.io_stage import Stage, ids, make_claim, make_request
+from tests.worker.io_stage import REVISION, Stage, ids, make_claim, make_request
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
+from worker.served_weights import ServedWeights
 
 pytestmark = pytest.mark.integration
 
@@ -31,10 +32,24 @@ ACK_WAIT_S = 8.0
 STOP = Finish(FinishReason.STOP)
 
 
-def make_claimer(stage: Stage, worker: str, heartbeats: Writability | None = None) -> Claimer:
+def make_claimer(
+    stage: Stage,
+    worker: str,
+    heartbeats: Writability | None = None,
+    revision: str = REVISION,
+    revision_grace_s: float = 30.0,
+) -> Claimer:
     cluster = stage.cluster
     history = LogHistory(cluster.nc, cluster.subjects, timeout_s=5.0)
-    return Claimer(cluster, history, worker, ACK_WAIT_S, heartbeats or Writability())
+    return Claimer(
+        cluster,
+        history,
+        worker,
+        ServedWeights(revision),
+        heartbeats or Writability(),
+        ACK_WAIT_S,
+        revision_grace_s,
+    )
 
 
 def make_end(reason: FinishReason = FinishReason.CANCEL) -> End:

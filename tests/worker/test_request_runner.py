@@ -248,11 +248,11 @@ async def test_records_of_a_later_version_do_not_stop_the_worker(stage: Stage) -
         await worker.until_idle()
 
 
-async def test_a_request_for_other_weights_is_left_to_others(
+async def test_a_request_for_another_tokenizer_is_left_to_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.intake._OTHER_MODEL_DELAY_S", 0.3)
-    request = make_request(revision="other")
+    request = make_request(tokenizer_hash="other")
     async with running_worker(stage) as worker:
         await stage.submit(request)
         await asyncio.sleep(0.1)
@@ -263,8 +263,10 @@ async def test_a_request_for_other_weights_is_left_to_others(
     assert await stage.records(request.rid) == []
 
 
-async def test_a_request_for_other_weights_that_was_ended_leaves_the_queue(stage: Stage) -> None:
-    request = make_request(revision="other")
+async def test_what_was_ended_leaves_the_queue_with_any_tokenizer(
+    stage: Stage,
+) -> None:
+    request = make_request(tokenizer_hash="other")
     await stage.cluster.ownership.end(request.rid, make_end())
     async with running_worker(stage):
         await stage.submit(request)
