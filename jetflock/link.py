@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -76,10 +77,10 @@ class Inbox:
 class Link:
     """Sends requests and hands each reply to its inbox. Never gives up reconnecting."""
 
-    def __init__(self, nc: NatsClient, api_key: str | None) -> None:
+    def __init__(self, nc: NatsClient, api_key: str | None, inbox_prefix: str) -> None:
         self._nc = nc
         self._auth = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._prefix = nc.new_inbox()
+        self._prefix = f"{inbox_prefix}.{secrets.token_hex(12)}"
         self._tokens = itertools.count(1)
         self._inboxes: dict[str, Inbox] = {}
         self._connected = asyncio.Event()
@@ -88,8 +89,11 @@ class Link:
     @classmethod
     async def connect(cls, servers: str, api_key: str | None, options: dict[str, Any]) -> Self:
         """Raises ClientError when no server can be reached."""
+        # A user may have no right to any inbox but its own.
+        user = options.get("user")
+        options = {"inbox_prefix": f"_INBOX_{user}" if user else "_INBOX", **options}
         nc = NatsClient()
-        link = cls(nc, api_key)
+        link = cls(nc, api_key, options["inbox_prefix"])
         try:
             await nc.connect(
                 [url.strip() for url in servers.split(",") if url.strip()],

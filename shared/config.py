@@ -40,6 +40,8 @@ class ClusterConfig:
     """File that holds the nkey seed."""
     nats_creds: Path | None = None
     """Credentials file (JWT and seed)."""
+    nats_inbox_prefix: str | None = None
+    """First token of the subjects of answers; by default _INBOX, with a user name _INBOX_<name>."""
     nats_tls_ca: Path | None = None
     """CA certificate; switches TLS on."""
     nats_tls_cert: Path | None = None

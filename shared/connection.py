@@ -59,6 +59,11 @@ async def connect(
         return nc
 
 
+def inbox_prefix(user: str | None) -> str:
+    """Where a user hears the answers to its requests; without rights to any other inbox."""
+    return "_INBOX" if user is None else f"_INBOX_{user}"
+
+
 def _options(config: ClusterConfig, name: str) -> dict[str, Any]:
     options: dict[str, Any] = {
         "servers": [url.strip() for url in config.nats_url.split(",") if url.strip()],
@@ -70,6 +75,7 @@ def _options(config: ClusterConfig, name: str) -> dict[str, Any]:
         "user": config.nats_user,
         "password": config.password(),
         "tls": _tls_context(config),
+        "inbox_prefix": config.nats_inbox_prefix or inbox_prefix(config.nats_user),
     }
     if config.nats_nkey_file is not None:
         options["nkeys_seed_str"] = read_secret(config.nats_nkey_file)

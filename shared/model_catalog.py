@@ -9,7 +9,7 @@ from nats.js.object_store import ObjectStore
 
 from shared.cluster import Cluster
 from shared.codec import decode, encode
-from shared.errors import BrokerUnavailable, ConfigError
+from shared.errors import BrokerUnavailable, ConfigError, MalformedMessage
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard
 from shared.streams import ensure_consumers
@@ -31,8 +31,8 @@ class ModelCatalog:
         bundle = files.tokenizer_bundle()
         card = files.card(name, bundle)
         existing = await self._cards.get(card.pool)
-        if existing is not None:
-            stored = decode(ModelCard, existing.value)
+        stored = None if existing is None else decode(ModelCard, existing.value)
+        if stored is not None:
             if (stored.revision, stored.tokenizer_hash) == (card.revision, card.tokenizer_hash):
                 card = msgspec.structs.replace(card, created=stored.created)
             elif await self._has_workers(card.pool):
@@ -45,7 +45,9 @@ class ModelCatalog:
         await ensure_consumers(
             self._cluster.js, self._cluster.subjects, card.pool, self._cluster.config.ack_wait_s
         )
-        await self._cards.put(card.pool, encode(card))
+        # Who may only read finds nothing to do where `jetflock setup` was before.
+        if stored != card:
+            await self._cards.put(card.pool, encode(card))
         return card
 
     async def cards(self) -> list[ModelCard]:
@@ -62,8 +64,11 @@ class ModelCatalog:
             await store.put(bundle.content_hash, bundle.to_bytes())
 
     async def bundle(self, content_hash: str) -> TokenizerBundle:
-        """Fetch tokenizer files. Raises BrokerUnavailable or ConfigError."""
-        return TokenizerBundle.from_bytes(await self.object(content_hash))
+        """Fetch tokenizer files. Raises BrokerUnavailable, ConfigError or MalformedMessage."""
+        bundle = TokenizerBundle.from_bytes(await self.object(content_hash))
+        if bundle.content_hash != content_hash:
+            raise MalformedMessage(f"the object {content_hash} holds other tokenizer files")
+        return bundle
 
     async def object(self, name: str) -> bytes:
         """An object's bytes. Raises ConfigError when it is not there, or BrokerUnavailable."""

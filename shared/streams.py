@@ -20,6 +20,7 @@ HEARTBEAT_TTL_S = 4.0  # absence of a heartbeat key means death
 LEASE_TTL_S = 2.0
 
 _NS = 1_000_000_000
+_ERR_CONSUMER_NOT_FOUND = 10014
 _ERR_STREAM_EXISTS = 10058
 _ERR_STREAM_NOT_FOUND = 10059
 _DUPLICATE_WINDOW_S = 120
@@ -62,25 +63,31 @@ async def ensure_streams(
 async def ensure_consumers(
     js: JetStream, subjects: Subjects, pool: str, ack_wait_s: float, max_ack_pending: int = 100_000
 ) -> None:
-    """The shared durable pull consumers of a pool, one a class; an existing one is updated."""
+    """The shared durable pull consumers of a pool, one a class; one that differs is updated."""
+    stream = subjects.requests_stream
     for job_class in JOB_CLASSES:
         name = subjects.consumer(pool, job_class)
-        await js.api(
-            f"CONSUMER.DURABLE.CREATE.{subjects.requests_stream}.{name}",
-            {
-                "stream_name": subjects.requests_stream,
-                "config": {
-                    "durable_name": name,
-                    "filter_subject": subjects.request(pool, job_class),
-                    "ack_policy": "explicit",
-                    "deliver_policy": "all",
-                    "ack_wait": int(ack_wait_s * _NS),
-                    "max_deliver": -1,
-                    "max_ack_pending": max_ack_pending,
-                    "max_waiting": 4096,
-                },
-            },
-        )
+        wanted = {
+            "durable_name": name,
+            "filter_subject": subjects.request(pool, job_class),
+            "ack_policy": "explicit",
+            "deliver_policy": "all",
+            "ack_wait": int(ack_wait_s * _NS),
+            "max_deliver": -1,
+            "max_ack_pending": max_ack_pending,
+            "max_waiting": 4096,
+        }
+        try:
+            existing = (await js.api(f"CONSUMER.INFO.{stream}.{name}"))["config"]
+        except BrokerError as exc:
+            if exc.err_code != _ERR_CONSUMER_NOT_FOUND:
+                raise
+            existing = {}
+        if any(existing.get(field) != value for field, value in wanted.items()):
+            await js.api(
+                f"CONSUMER.DURABLE.CREATE.{stream}.{name}",
+                {"stream_name": stream, "config": wanted},
+            )
 
 
 def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, Any]]:

@@ -90,13 +90,15 @@ class RoleStack:
         *cluster_flags: str,
         nats: NatsServer | NatsCluster | None = None,
         config: ClusterConfig | None = None,
+        role_flags: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
-        """`config`: what the streams are made with, if not the defaults."""
+        """`config`: what the streams are made with, if not the defaults, and by whom."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._flags = ["--nats-url", "", "--log-format", "json", *cluster_flags]
         self.nats = nats or NatsServer(folder / "nats")
         self._config = config or ClusterConfig()
+        self._role_flags = role_flags
         self.roles: list[RoleProcess] = []
         self.cluster: Cluster  # the test's own connection, while the stack is open
         self._exits = AsyncExitStack()
@@ -143,7 +145,7 @@ class RoleStack:
 
     def _start(self, role: str, *flags: str) -> RoleProcess:
         name = f"{role}-{sum(other.name.startswith(role) for other in self.roles)}"
-        argv = [sys.executable, "-m", role, *flags, *self._flags]
+        argv = [sys.executable, "-m", role, *flags, *self._flags, *self._role_flags(role)]
         process = RoleProcess(name, argv, self._folder / f"{name}.log")
         self.roles.append(process)
         return process

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from tests.nats_server import NatsServer, free_port
+from tests.tls_files import make_tls_files
 
 pytestmark = pytest.mark.integration
 
@@ -134,18 +134,7 @@ async def test_creds_file(server: Any, tmp_path: Path) -> None:
 
 
 async def test_tls_with_a_client_certificate(server: Any, tmp_path: Path) -> None:
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
-            "-subj", "/CN=ca", "-days", "1")  # fmt: skip
-    (tmp_path / "san").write_text("subjectAltName=IP:127.0.0.1")
-    for name in ("server", "client"):
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
-                f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                "-CAcreateserial", "-out", f"{name}.pem", "-days", "1",
-                "-extfile", "san")  # fmt: skip
+    make_tls_files(tmp_path)
     url = server(
         f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key", '
         f'ca_file: "{tmp_path}/ca.pem", verify: true }}'

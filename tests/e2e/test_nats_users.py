@@ -1,0 +1,151 @@
+"""The whole stack over TLS, each role under its own NATS user: all it does, and nothing refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.nats.permissions import permissions
+from deploy.nats.users import write_users
+from jetflock import Client
+from shared.config import ClusterConfig
+from shared.model_catalog import ModelCatalog
+from shared.model_files import ModelFiles
+from shared.subjects import Subjects
+from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
+from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.nats_server import NatsServer
+from tests.tls_files import make_tls_files
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
+
+POISON_TOKEN = 77
+LONG_PROMPT = [300 + i % 500 for i in range(70_000)]  # above 256 KiB: by the object store
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    write_users(folder, permissions(Subjects(), "jetflock", ["client"]))
+    make_tls_files(folder)
+    server = NatsServer(
+        folder,
+        config='include "users.conf"\n'
+        f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.key" }}',
+    )
+    admin = ClusterConfig(
+        nats_user="admin",
+        nats_password_file=folder / "admin.password",
+        nats_tls_ca=folder / "ca.pem",
+    )
+
+    def flags(role: str) -> list[str]:
+        return [
+            "--nats-user", role, "--nats-password-file", str(folder / f"{role}.password"),
+            "--nats-tls-ca", str(folder / "ca.pem"),
+        ]  # fmt: skip
+
+    async with RoleStack(tmp_path, nats=server, config=admin, role_flags=flags) as running:
+        yield running
+
+
+async def post(stack: RoleStack, path: str, body: dict[str, Any], **headers: str) -> Any:
+    async with httpx.AsyncClient(timeout=60) as client:
+        return await client.post(f"{stack.url()}{path}", json=body, headers=headers)
+
+
+def assert_nothing_refused(stack: RoleStack) -> None:
+    for role in stack.roles:
+        for line in role.log.splitlines():
+            assert "permissions violation" not in line.lower(), f"{role.name}: {line}"
+
+
+async def test_streams_keys_resumes_offers_clients_and_long_prompts(
+    stack: RoleStack, tmp_path: Path
+) -> None:
+    model = tmp_path / "long-model"
+    shutil.copytree(DEMO_MODEL, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 200_000}))
+    await ModelCatalog(stack.cluster).register(ModelFiles.read(model), "long")
+    other = stack.start_frontend()
+    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    stack._start(
+        "worker", str(model), "--model-name", "long", *SCRIPTED, "--max-context-len", "200000"
+    )
+    await stack.wait_ready(3)
+
+    # A stream that goes on at another frontend.
+    stream = await run_stream(stack.url(), seed=1, max_tokens=60)
+    again = Stream(last_event_id=f"{stream.rid}.0.0.00000000")
+    await again.resume(stack.url(other))
+    assert again.text == stream.text
+
+    # The same key twice: one request.
+    body = completion_body(max_tokens=20, stream=False)
+    keyed = [await post(stack, "/v1/completions", body, **{"Idempotency-Key": "k"}) for _ in "12"]
+    assert keyed[0].json() == keyed[1].json()
+
+    # Prompts with a common beginning are offered.
+    prompt = "Once upon a time there was a fox. " * 20
+    for seed in range(8):
+        await run_stream(stack.url(), prompt=prompt, seed=seed, max_tokens=3)
+
+    # A prompt by the object store.
+    long = {"model": "long", "prompt": LONG_PROMPT, "max_tokens": 5, "ignore_eos": True}
+    answer = await post(stack, "/v1/completions", long)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] == len(LONG_PROMPT)
+
+    # A client over NATS, with no rights but to ask.
+    folder = stack.nats.folder
+    async with await Client.connect(
+        stack.nats.url,
+        user="client",
+        password=(folder / "client.password").read_text().strip(),
+        tls=stack.cluster.nc.options["tls"],
+    ) as client:
+        result = await client.generate("Hello", model=MODEL_NAME, max_tokens=5, ignore_eos=True)
+        assert result.text
+
+    # A worker dies: its requests are handed back, and read from the log by the other one.
+    expected = [await run_stream(stack.url(), seed=seed, max_tokens=150) for seed in range(4)]
+    streams = [Stream() for _ in expected]
+    running = [
+        asyncio.create_task(stream.post(stack.url(), completion_body(seed=seed, max_tokens=150)))
+        for seed, stream in enumerate(streams)
+    ]
+    for stream in streams:
+        await stream.wait_for_tokens(20)
+    first.kill()
+    await asyncio.wait_for(asyncio.gather(*running), 60)
+    assert [stream.text for stream in streams] == [stream.text for stream in expected]
+    assert_nothing_refused(stack)
+
+
+async def test_embeddings(stack: RoleStack) -> None:
+    stack.start_worker(*REAL_ENGINE)
+    await stack.wait_ready(1)
+    answer = await post(stack, "/v1/embeddings", {"model": MODEL_NAME, "input": ["a fox", "a cat"]})
+    assert len(answer.json()["data"]) == 2
+    assert_nothing_refused(stack)
+
+
+async def test_poison_is_kept(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED, "--scripted-poison-token", str(POISON_TOKEN))
+    await stack.wait_ready(1)
+    body = {"model": MODEL_NAME, "prompt": [300, POISON_TOKEN, 301], "max_tokens": 5}
+    answer = await post(stack, "/v1/completions", body)
+    assert answer.json()["error"]["code"] == "poison"
+    subjects = stack.cluster.subjects
+    dead = [m async for m in stack.cluster.js.direct_scan(subjects.dead_stream, subjects.dead("*"))]
+    assert len(dead) == 1
+    assert_nothing_refused(stack)

@@ -1,0 +1,23 @@
+"""An authority, and certificates of a server on the loopback interface and of a client."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def make_tls_files(folder: Path) -> None:
+    """Writes ca.pem, server.pem, server.key, client.pem and client.key."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+            "-subj", "/CN=ca", "-days", "1")  # fmt: skip
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ("server", "client"):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
+                f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-CAcreateserial", "-out", f"{name}.pem", "-days", "1",
+                "-extfile", "san")  # fmt: skip
