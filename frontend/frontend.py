@@ -34,6 +34,7 @@ from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import StreamFinder
 from frontend.stream_watch import StreamWatch
 from frontend.submitter import Submitter
+from frontend.tenant_ledger import TenantLedger
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
 from shared.heartbeat import Heartbeat
@@ -65,7 +66,8 @@ class Frontend:
         self._encoder = PromptEncoder()
         self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
-        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id))
+        ledger = TenantLedger()
+        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id), ledger)
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
         self._replayer = Replayer(self._router, detok, metrics)
         self.attachments = Attachments(cluster.bucket(subjects.attached_bucket), frontend_id)
@@ -90,6 +92,7 @@ class Frontend:
             },
             Submitter(cluster, catalog, self._terminator, self.queue_watch.drain, metrics),
             self._router,
+            ledger,
             self._terminator,
             StreamFinder(cluster, detok),
             self._models,

@@ -57,6 +57,7 @@ class Generation:
     timings: Timings
     deadline_at: float
     grace_s: float = 0.0
+    tenant: str = ""  # name of the one it counts for
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
     is_resumed: bool = False
     is_stored: bool = False  # its requests are in the queue, or have been

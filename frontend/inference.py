@@ -27,6 +27,7 @@ from frontend.model_directory import ModelDirectory
 from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter
+from frontend.tenant_ledger import TenantLedger
 from frontend.terminator import Terminator
 from frontend.text_stream import TextStream, tells_logprobs
 from frontend.token_texts import TokenTexts
@@ -65,6 +66,7 @@ class Inference:
         ],
         submitter: Submitter,
         router: ReplyRouter,
+        ledger: TenantLedger,
         terminator: Terminator,
         finder: StreamFinder,
         models: ModelDirectory,
@@ -77,6 +79,7 @@ class Inference:
         self._requests = requests
         self._submitter = submitter
         self._router = router
+        self._ledger = ledger
         self._terminator = terminator
         self._finder = finder
         self._models = models
@@ -160,14 +163,16 @@ class Inference:
             arrived_at=arrived_at,
             remaining_s=caller.deadline_s,
             grace_s=caller.grace_s,
+            tenant=caller.tenant.name,
             token_texts=job.model.text.token_texts,
         )
+        lanes = self._ledger.lanes(caller.tenant, caller.job_class, len(requests))
         self._router.add(generation)
         try:
             if not is_first and not await self._attach(generation):
                 self._router.remove(generation)
                 return None
-            await self._submitter.submit(requests, caller.job_class)
+            await self._submitter.submit(requests, lanes)
         except BaseException:
             self._router.remove(generation)
             raise
@@ -308,6 +313,7 @@ class Inference:
             arrived_at=arrived_at,
             remaining_s=first.created + budget_s - time.time(),
             grace_s=caller.grace_s,
+            tenant=caller.tenant.name,
             token_texts=token_texts,
         )
         generation.is_resumed = generation.is_stored = True
@@ -374,6 +380,7 @@ class Inference:
         arrived_at: float,
         remaining_s: float,
         grace_s: float,
+        tenant: str,
         token_texts: TokenTexts | None,
     ) -> Generation:
         now = asyncio.get_running_loop().time()
@@ -384,6 +391,7 @@ class Inference:
             timings=Timings(arrived_at),
             deadline_at=now + remaining_s,
             grace_s=grace_s,
+            tenant=tenant,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
         keep_token_ids = first.surface is Surface.GENERATE or tells_logprobs(first)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from frontend.model_directory import ServedModel
 from frontend.sampling_fields import Sampling
+from frontend.tenant import EVERYBODY, Tenant
 from shared.protocol import (
     EncodingFormat,
     GenerateRequest,
@@ -32,6 +33,7 @@ class Caller:
     """Who asks, and what the headers of the request say."""
 
     owner: str = ""  # hash of the API key
+    tenant: Tenant = EVERYBODY
     deadline_s: float = 600.0
     grace_s: float = 0.0  # how long the request runs on without its client
     traceparent: str = ""
@@ -97,6 +99,7 @@ class Job:
                 frontend_id=frontend_id,
                 encoding_format=self.encoding_format,
                 is_shared=is_shared,
+                job_class=caller.job_class,
             )
             requests.append(
                 GenerateRequest(

@@ -9,6 +9,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from frontend.generation import Generation
+from frontend.tenant_ledger import TenantLedger
 from frontend.text_stream import TextStream
 from shared.codec import decode_text_frame
 from shared.errors import ProtocolError
@@ -23,8 +24,9 @@ class ReplyRouter:
     A rid has several streams while a client resumes on the frontend that it came from.
     """
 
-    def __init__(self, nc: Client, subject: str) -> None:
+    def __init__(self, nc: Client, subject: str, ledger: TenantLedger) -> None:
         self._nc = nc
+        self._ledger = ledger
         self.subject = subject
         self._streams: dict[str, list[TextStream]] = {}
         self._generations: dict[Generation, None] = {}  # a set that keeps its order
@@ -43,7 +45,10 @@ class ReplyRouter:
     def add(self, generation: Generation) -> None:
         self._generations[generation] = None
         for stream in generation.streams:
-            self._streams.setdefault(stream.rid, []).append(stream)
+            if stream.rid not in self._streams:
+                self._streams[stream.rid] = []
+                self._ledger.add(stream.rid, generation.tenant, stream.reply.job_class)
+            self._streams[stream.rid].append(stream)
 
     def remove(self, generation: Generation) -> None:
         if generation not in self._generations:
@@ -54,6 +59,7 @@ class ReplyRouter:
             streams.remove(stream)
             if not streams:
                 del self._streams[stream.rid]
+                self._ledger.remove(stream.rid)
 
     def find(self, group_id: str) -> list[Generation]:
         return [generation for generation in self._generations if generation.group_id == group_id]

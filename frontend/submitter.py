@@ -26,6 +26,7 @@ from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
 from shared.protocol import FinishReason, GenerateRequest
+from shared.subjects import Lane
 
 log = get_logger(__name__)
 
@@ -52,29 +53,32 @@ class Submitter:
         """Of the server's messages, in bytes."""
         return self._cluster.nc.max_payload
 
-    async def submit(self, requests: Sequence[GenerateRequest], job_class: str) -> None:
-        """All are accepted, or none: those already accepted are ended again.
+    async def submit(self, requests: Sequence[GenerateRequest], lanes: Sequence[Lane]) -> None:
+        """Each into its lane. All are accepted, or none: those already accepted are ended again.
 
         Raises QueueFull, ServiceUnavailable or RequestTooLarge.
         """
         try:
-            await self._submit(requests, job_class)
+            await self._submit(requests, lanes)
         except RequestError as exc:
-            self._metrics.refused.labels(exc.code or "error", job_class).inc()
+            self._metrics.refused.labels(exc.code or "error", lanes[0].job_class).inc()
             raise
 
-    async def _submit(self, requests: Sequence[GenerateRequest], job_class: str) -> None:
+    async def _submit(self, requests: Sequence[GenerateRequest], lanes: Sequence[Lane]) -> None:
         if not self._cluster.nc.is_connected:
             raise ServiceUnavailable("The queue cannot be reached now.")
         if len(requests) == 1:
             try:
-                await self._submit_one(requests[0], job_class, 1)
+                await self._submit_one(requests[0], lanes[0], 1)
             except RequestError:
                 self._give_up_shared(requests)
                 raise
             return
         outcomes = await asyncio.gather(
-            *(self._submit_one(request, job_class, len(requests)) for request in requests),
+            *(
+                self._submit_one(request, lane, len(requests))
+                for request, lane in zip(requests, lanes, strict=True)
+            ),
             return_exceptions=True,
         )
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -97,25 +101,25 @@ class Submitter:
         if requests[0].reply.is_shared:
             self._terminator.end_later(requests, FinishReason.CANCEL)
 
-    async def _submit_one(self, request: GenerateRequest, job_class: str, group_size: int) -> None:
+    async def _submit_one(self, request: GenerateRequest, lane: Lane, group_size: int) -> None:
         name = prompt_object(request.rid, len(request.prompt_ids) // 4)
         if name:
             await self._put_prompt(name, request.prompt_ids)
             request = msgspec.structs.replace(request, prompt_ids=b"", prompt_object=name)
         try:
-            await self._publish(request, job_class, group_size)
+            await self._publish(request, lane, group_size)
         except RequestError:
             if not request.reply.is_shared:  # else it may be another frontend's request, accepted
                 self._terminator.delete_prompt_later(request.rid, request.reply)
             raise
 
-    async def _publish(self, request: GenerateRequest, job_class: str, group_size: int) -> None:
+    async def _publish(self, request: GenerateRequest, lane: Lane, group_size: int) -> None:
         payload = encode(request)
         try:
             try:
-                await self._publish_once(request, payload, job_class)
+                await self._publish_once(request, payload, lane)
             except BrokerUnavailable:
-                await self._publish_once(request, payload, job_class)
+                await self._publish_once(request, payload, lane)
         except BrokerUnavailable as exc:
             # It may be stored after all: nobody waits for it, so it is ended when NATS answers.
             if not request.reply.is_shared:
@@ -131,8 +135,8 @@ class Submitter:
             log.error("request_refused", error=str(exc), err_code=exc.err_code)
             raise ServiceUnavailable(f"The queue refused the request: {exc}") from exc
 
-    async def _publish_once(self, request: GenerateRequest, payload: bytes, job_class: str) -> None:
-        subject = self._cluster.subjects.request(request.pool, job_class)
+    async def _publish_once(self, request: GenerateRequest, payload: bytes, lane: Lane) -> None:
+        subject = self._cluster.subjects.request(request.pool, lane.token)
         await self._cluster.js.publish(subject, payload, msg_id=request.rid)
 
     async def _put_prompt(self, name: str, prompt_ids: bytes) -> None:

@@ -16,7 +16,7 @@ from shared.errors import NotFound, ProtocolError
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ModelCard, WorkerCard
-from shared.subjects import JOB_CLASSES, is_rid
+from shared.subjects import JOB_CLASSES, LANES, is_rid
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -122,11 +122,15 @@ class ControlPlane:
 
     async def _queue_depth(self, card: ModelCard, job_class: str) -> QueueDepth:
         subjects = self._cluster.subjects
-        consumer = subjects.consumer(card.pool, job_class)
-        info = await self._cluster.js.api(f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}")
-        return QueueDepth(
-            card.name, job_class, int(info["num_pending"]), int(info["num_ack_pending"])
-        )
+        num_waiting = num_taken = 0
+        for lane in (lane for lane in LANES if lane.job_class == job_class):
+            consumer = subjects.consumer(card.pool, lane.token)
+            info = await self._cluster.js.api(
+                f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}"
+            )
+            num_waiting += int(info["num_pending"])
+            num_taken += int(info["num_ack_pending"])
+        return QueueDepth(card.name, job_class, num_waiting, num_taken)
 
     async def _check_model(self, model: str | None) -> list[ModelCard]:
         """The cards that are meant. Raises NotFound."""

@@ -139,6 +139,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
     is_shared: bool = False  # it has an idempotency key: several clients may read it
+    job_class: str = "interactive"
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
 from shared.protocol import PROTOCOL_VERSION, Incarnation
-from shared.subjects import JOB_CLASSES, Subjects
+from shared.subjects import LANES, Subjects
 
 DEFAULT_PARTITIONS = 4
 HEARTBEAT_INTERVAL_S = 1.0
@@ -63,13 +63,13 @@ async def ensure_streams(
 async def ensure_consumers(
     js: JetStream, subjects: Subjects, pool: str, ack_wait_s: float, max_ack_pending: int = 100_000
 ) -> None:
-    """The shared durable pull consumers of a pool, one a class; one that differs is updated."""
+    """The shared durable pull consumers of a pool, one a lane; one that differs is updated."""
     stream = subjects.requests_stream
-    for job_class in JOB_CLASSES:
-        name = subjects.consumer(pool, job_class)
+    for lane in LANES:
+        name = subjects.consumer(pool, lane.token)
         wanted = {
             "durable_name": name,
-            "filter_subject": subjects.request(pool, job_class),
+            "filter_subject": subjects.request(pool, lane.token),
             "ack_policy": "explicit",
             "deliver_policy": "all",
             "ack_wait": int(ack_wait_s * _NS),

@@ -6,10 +6,12 @@ import hashlib
 import re
 import secrets
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.errors import ConfigError
 
 JOB_CLASSES = ("interactive", "batch")  # in the order in which they are pulled
+NUM_LANES = 3  # of each class
 
 _RID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -45,6 +47,26 @@ def pool_slug(model_name: str) -> str:
     """
     readable = re.sub(r"[^A-Za-z0-9]+", "-", model_name).lower().strip("-")[:40] or "model"
     return f"{readable}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"
+
+
+class Lane(NamedTuple):
+    """A part of a class's queue. The fewer requests a tenant has, the lower is theirs."""
+
+    job_class: str
+    level: int = 0  # below NUM_LANES
+
+    @property
+    def token(self) -> str:
+        """In subjects and consumer names: the lowest lane bears the name of its class."""
+        return f"{self.job_class}-{self.level}" if self.level else self.job_class
+
+    @classmethod
+    def parse(cls, token: str) -> Lane:
+        job_class, _, level = token.partition("-")
+        return cls(job_class, int(level or 0))
+
+
+LANES = tuple(Lane(job_class, level) for job_class in JOB_CLASSES for level in range(NUM_LANES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +106,9 @@ class Subjects:
 
     # Subjects in streams
 
-    def request(self, pool: str, job_class: str) -> str:
-        return f"{self.prefix}.req.{pool}.{job_class}"
+    def request(self, pool: str, lane: str) -> str:
+        """Of the lane with this token; that of a class is its lowest."""
+        return f"{self.prefix}.req.{pool}.{lane}"
 
     def ownership(self, rid: str) -> str:
         return f"{self.prefix}.own.{self.partition(rid)}.{rid}"
@@ -107,12 +130,13 @@ class Subjects:
 
     # Consumers of REQUESTS
 
-    def consumer(self, pool: str, job_class: str) -> str:
-        return f"{pool}_{job_class}"
+    def consumer(self, pool: str, lane: str) -> str:
+        """Of the lane with this token; that of a class is its lowest."""
+        return f"{pool}_{lane}"
 
     def consumers(self, pool: str) -> list[str]:
         """All consumers of a pool: what waits and runs is the sum over them."""
-        return [self.consumer(pool, job_class) for job_class in JOB_CLASSES]
+        return [self.consumer(pool, lane.token) for lane in LANES]
 
     # Core NATS
 

@@ -20,7 +20,7 @@ from shared.event_wait import raise_if_cancelled
 from shared.jetstream import HEADER_MSG_ID
 from shared.log import get_logger
 from shared.protocol import GenerateRequest
-from shared.subjects import is_rid
+from shared.subjects import Lane, is_rid
 
 log = get_logger(__name__)
 
@@ -35,7 +35,8 @@ class Delivery:
     request_seq: int  # its sequence in REQUESTS
     queued_at: datetime.datetime  # server time of storing it
     msg_id: str  # the rid, also when the payload cannot be read
-    job_class: str
+    lane: Lane
+    num_pending: int  # never delivered messages of its lane, at that moment
     # Another worker may have claimed under this very delivery. A nak would take the request from
     # it; who has not claimed says nothing, and `ack_wait` is the backstop.
     is_shared: bool = False
@@ -63,7 +64,8 @@ class Delivery:
             request_seq=int(tokens[first + 1]),
             queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
             msg_id=msg_id,
-            job_class=tokens[first - 1].rpartition("_")[2],  # consumer <pool>_<class>
+            lane=Lane.parse(tokens[first - 1].rpartition("_")[2]),  # consumer <pool>_<lane>
+            num_pending=int(tokens[first + 4]),
             is_shared=is_shared,
         )
 

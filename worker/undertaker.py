@@ -47,7 +47,7 @@ class Undertaker:
         dead = DeadRequest(
             rid=held.rid,
             pool=held.request.pool,
-            job_class=delivery.job_class,
+            job_class=delivery.lane.job_class,
             reason=reason,
             crashes=crashes,
             queued_at=delivery.queued_at.timestamp(),

@@ -26,7 +26,7 @@ from shared.protocol import (
     TextChunk,
     TextFrame,
 )
-from shared.subjects import JOB_CLASSES
+from shared.subjects import LANES
 from shared.token_ids import unpack_token_ids
 from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
@@ -96,13 +96,13 @@ class FakeBackend:
         for partition in range(subjects.num_partitions):
             await nc.subscribe(subjects.replay(partition), cb=self._on_replay)
         async with asyncio.TaskGroup() as tasks:
-            for job_class in JOB_CLASSES:
-                tasks.create_task(self._pull(job_class, tasks))
+            for lane in LANES:
+                tasks.create_task(self._pull(lane.token, tasks))
 
-    async def _pull(self, job_class: str, tasks: asyncio.TaskGroup) -> None:
+    async def _pull(self, lane: str, tasks: asyncio.TaskGroup) -> None:
         subjects = self._cluster.subjects
         consumer = await self._cluster.nc.jetstream().pull_subscribe_bind(
-            subjects.consumer(self._card.pool, job_class), subjects.requests_stream
+            subjects.consumer(self._card.pool, lane), subjects.requests_stream
         )
         while True:
             await self.hold.wait()

@@ -8,7 +8,7 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import IncarnationMismatch
 from shared.streams import ensure_consumers, ensure_streams
-from shared.subjects import JOB_CLASSES
+from shared.subjects import LANES
 from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
@@ -89,11 +89,12 @@ async def test_consumers_never_give_up_on_a_request(nats_server: NatsServer) -> 
     async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
         for ack_wait_s in (8.0, 9.0):
             await ensure_consumers(cluster.js, cluster.subjects, "pool", ack_wait_s)
-        for job_class in JOB_CLASSES:
-            name = cluster.subjects.consumer("pool", job_class)
+        names = cluster.subjects.consumers("pool")
+        assert names[:2] == ["pool_interactive", "pool_interactive-1"]
+        for lane, name in zip(LANES, names, strict=True):
             info = await cluster.js.api(f"CONSUMER.INFO.jf_REQUESTS.{name}")
             config = info["config"]
-            assert config["filter_subject"] == f"jf.req.pool.{job_class}"
+            assert config["filter_subject"] == f"jf.req.pool.{lane.token}"
             assert config["max_deliver"] == -1
             assert config["ack_wait"] == 9_000_000_000
             assert config["max_ack_pending"] == 100_000

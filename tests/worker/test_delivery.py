@@ -10,6 +10,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.errors import BrokerUnavailable
+from shared.subjects import Lane
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, eventually, make_request
 from worker.delivery import Acknowledger, Delivery
@@ -21,15 +22,16 @@ NANOSECONDS = int(QUEUED_AT.timestamp() * 1000) * 1_000_000
 @pytest.mark.parametrize(
     "ack_subject",
     [
-        f"$JS.ACK.jf_REQUESTS.pool_batch.3.42.77.{NANOSECONDS}.5",
-        f"$JS.ACK.hub.ACCHASH.jf_REQUESTS.pool_batch.3.42.77.{NANOSECONDS}.5",
-        f"$JS.ACK._.ACCHASH.jf_REQUESTS.pool_batch.3.42.77.{NANOSECONDS}.5.random",
+        f"$JS.ACK.jf_REQUESTS.pool_batch-2.3.42.77.{NANOSECONDS}.5",
+        f"$JS.ACK.hub.ACCHASH.jf_REQUESTS.pool_batch-2.3.42.77.{NANOSECONDS}.5",
+        f"$JS.ACK._.ACCHASH.jf_REQUESTS.pool_batch-2.3.42.77.{NANOSECONDS}.5.random",
     ],
 )
 def test_an_ack_subject_is_read_in_both_forms(ack_subject: str) -> None:
-    message = Msg(Client(), subject="jf.req.pool.batch", reply=ack_subject, data=b"x")
+    message = Msg(Client(), subject="jf.req.pool.batch-2", reply=ack_subject, data=b"x")
     delivery = Delivery.from_msg(message)
     assert (delivery.num_delivered, delivery.request_seq) == (3, 42)
+    assert (delivery.lane, delivery.num_pending) == (Lane("batch", 2), 5)
     assert abs(delivery.queued_at - QUEUED_AT) < datetime.timedelta(milliseconds=1)
     assert (delivery.data, delivery.ack_subject, delivery.msg_id) == (b"x", ack_subject, "")
 

@@ -12,9 +12,11 @@ import pytest
 
 from shared.errors import BrokerError
 from shared.protocol import GenerateRequest
+from shared.subjects import LANES, NUM_LANES
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request
 from worker.delivery import Acknowledger, Delivery
+from worker.lane_turns import WEIGHTS
 from worker.request_puller import RequestPuller
 
 pytestmark = pytest.mark.integration
@@ -69,6 +71,11 @@ async def consumer_state(stage: Stage, job_class: str = "interactive") -> dict[s
     return {key: int(info[key]) for key in ("num_pending", "num_ack_pending", "num_waiting")}
 
 
+async def watches_all(puller: RequestPuller) -> None:
+    """Until the worker knows that there is nothing to do."""
+    await eventually(lambda: puller.num_watched == NUM_LANES)
+
+
 async def finish_one(stage: Stage, room: Room, puller: RequestPuller) -> None:
     delivery = room.held.pop(0)
     await Acknowledger(stage.cluster.nc).ack(delivery.ack_subject)
@@ -84,23 +91,97 @@ async def test_no_more_is_pulled_than_there_is_room_for(stage: Stage) -> None:
         for num_finished in range(1, 8):
             await finish_one(stage, room, puller)
             await eventually(lambda: len(room.seen) == 3 + num_finished)  # noqa: B023
-            assert len(room.held) + puller._num_open <= room.num_slots
+            assert len(room.held) + puller.num_asked <= room.num_slots
     assert room.rids == rids
 
 
-async def test_open_pulls_count_as_much_as_what_is_held(stage: Stage) -> None:
+async def test_an_idle_worker_binds_no_more_than_one_request_a_lane(stage: Stage) -> None:
     room = Room(num_slots=4)
     async with pulling(stage, room) as puller:
-        await eventually(lambda: puller._num_open == 4)
-        await submit(stage, 1)
-        await eventually(lambda: len(room.seen) == 1)
+        await watches_all(puller)
         for _ in range(5):  # woken as often as one likes
             puller.wake()
             await asyncio.sleep(0.01)
-            assert len(room.held) + puller._num_open <= 4
-        await submit(stage, 6)
+            assert (puller.num_asked, puller.num_watched) == (0, NUM_LANES)
+        await submit(stage, 7)
         await eventually(lambda: len(room.held) == 4)
         assert (await consumer_state(stage))["num_pending"] == 3
+
+
+async def test_what_a_watch_brings_without_room_is_one_request_a_lane(stage: Stage) -> None:
+    """They are the only ones that are taken and given back: a full worker asks for nothing."""
+    room = Room(num_slots=1)
+    async with pulling(stage, room) as puller:
+        await watches_all(puller)
+        for lane in LANES[:NUM_LANES]:
+            await submit(stage, 5, lane.token)
+        await eventually(lambda: len(room.seen) == NUM_LANES)
+        await asyncio.sleep(0.3)
+        assert len(room.seen) == NUM_LANES
+        assert (puller.num_asked, puller.num_watched) == (0, 0)
+
+
+async def test_an_idle_worker_takes_from_every_lane_at_once(stage: Stage) -> None:
+    room = Room(num_slots=100)
+    async with pulling(stage, room) as puller:
+        for lane in LANES[:NUM_LANES]:
+            await watches_all(puller)
+            room.seen.clear()
+            sent_at = time.monotonic()
+            await submit(stage, 12, lane.token)
+            await eventually(lambda: len(room.seen) == 12)
+            assert time.monotonic() - sent_at < 0.2, "it does not wait for a tick"
+            assert {delivery.lane for delivery in room.seen} == {lane}
+
+
+async def test_busy_lanes_are_served_by_their_weights(stage: Stage) -> None:
+    """A worker with one slot, and three lanes that never run dry."""
+    room = Room(num_slots=1)
+    for lane in LANES[:NUM_LANES]:
+        await submit(stage, 60, lane.token)
+    async with pulling(stage, room) as puller:
+        for num_seen in range(1, 53):
+            await eventually(lambda: len(room.seen) >= num_seen)  # noqa: B023
+            await finish_one(stage, room, puller)
+        await eventually(lambda: len(room.seen) == 53)
+    levels = [delivery.lane.level for delivery in room.seen[:52]]
+    assert [levels.count(level) for level in range(NUM_LANES)] == [4 * weight for weight in WEIGHTS]
+    first, *_ = (levels.index(level) for level in range(NUM_LANES))
+    assert first == 0
+
+
+async def test_a_full_worker_finds_lanes_that_were_empty_before(stage: Stage) -> None:
+    """The queue of one lane is long: who comes to a lower one is next, not last."""
+    room = Room(num_slots=1)
+    await submit(stage, 30, "interactive-2")
+    async with pulling(stage, room) as puller:
+        for num_seen in range(1, 5):
+            await eventually(lambda: len(room.seen) == num_seen)  # noqa: B023
+            await finish_one(stage, room, puller)
+        await eventually(lambda: len(room.seen) == 5)
+        (rid,) = await submit(stage, 1)
+        for num_seen in range(6, 8):
+            await asyncio.sleep(0.03)  # longer than a lane counts as empty
+            await finish_one(stage, room, puller)
+            await eventually(lambda: len(room.seen) == num_seen)  # noqa: B023
+    assert rid in room.rids[5:7]
+
+
+async def test_what_dead_workers_held_comes_all_at_once(stage: Stage) -> None:
+    """Redeliveries do not count as pending: one is taken as a sign of more."""
+    await submit(stage, 40)
+    first = Room(num_slots=40)
+    async with pulling(stage, first):
+        await eventually(lambda: len(first.seen) == 40)
+    room = Room(num_slots=64)
+    async with pulling(stage, room) as puller:
+        await watches_all(puller)
+        acks, room.num_asked = Acknowledger(stage.cluster.nc), 0
+        for delivery in first.seen:
+            await acks.nak(delivery.ack_subject)
+        await eventually(lambda: len(room.seen) == 40)
+        assert room.num_asked < 20, "not one by one"
+    assert sorted(room.rids) == sorted(first.rids)
 
 
 async def test_without_credits_nothing_is_asked_for(stage: Stage) -> None:
@@ -155,7 +236,7 @@ async def test_pulls_are_made_again_after_a_server_restart(
 ) -> None:
     room = Room(num_slots=2)
     async with pulling(stage, room) as puller:
-        await eventually(lambda: puller._num_open == 2)
+        await watches_all(puller)
         nats_server.kill()
         nats_server.start()
         await eventually(lambda: stage.cluster.nc.stats["reconnects"] > 0)
@@ -185,7 +266,7 @@ async def test_a_missing_consumer_is_not_asked_in_a_hot_loop(stage: Stage) -> No
 async def test_what_comes_after_the_stop_still_reaches_the_worker(stage: Stage) -> None:
     room = Room(num_slots=50)
     async with pulling(stage, room) as puller:
-        await eventually(lambda: puller._num_open == 50)
+        await watches_all(puller)
         await submit(stage, 50)
     # Whatever the server delivered was handed on: nothing waits for the ack wait to pass.
     state = await consumer_state(stage)
@@ -196,7 +277,7 @@ async def test_what_comes_after_the_stop_still_reaches_the_worker(stage: Stage) 
 async def test_stopping_without_a_server_ends_soon(stage: Stage, nats_server: NatsServer) -> None:
     room = Room(num_slots=1)
     async with pulling(stage, room) as puller:
-        await eventually(lambda: puller._num_open == 1)
+        await watches_all(puller)
         nats_server.kill()
         await eventually(lambda: not stage.cluster.nc.is_connected)
         started = time.monotonic()

@@ -1,0 +1,30 @@
+"""Whose requests they are: the holder of one API key, or everybody where no key is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.subjects import NUM_LANES
+
+LANE_SIZE = 8  # requests that a tenant of weight 1 has in the lowest lane of a class
+LANE_GROWTH = 8  # how many times as many in it and the next one together
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Clients never say who they are: a name that costs nothing would buy a share of its own."""
+
+    name: str = ""  # fit for logs; "" where no key is needed
+    weight: float = 1.0  # how many requests its lanes hold, in multiples of the usual number
+
+    def lane_level(self, num_outstanding: int) -> int:
+        """Where its next request goes, when so many of the class wait or run."""
+        size = LANE_SIZE * self.weight
+        for level in range(NUM_LANES - 1):
+            if num_outstanding < size:
+                return level
+            size *= LANE_GROWTH
+        return NUM_LANES - 1
+
+
+EVERYBODY = Tenant()
