@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-autoscale-sim wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-autoscale-sim chaos wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-host        what a step costs the host, beside the model"
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
+	@echo "make chaos             streams under faults, each checked against its undisturbed run"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
@@ -77,6 +78,9 @@ bench bench-plane bench-engine bench-host bench-affinity: $(STAMP)
 
 bench-autoscale-sim: $(STAMP)
 	$(BIN)/python -m bench.autoscale_sim $(ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m bench.chaos $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --no-isolation $(ARGS)

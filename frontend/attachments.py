@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from shared.codec import decode, encode
-from shared.errors import CasConflict
+from shared.errors import CasConflict, ProtocolError
 from shared.kv_bucket import KvBucket, KvEntry
+from shared.log import get_logger
 from shared.protocol import Readers, ReplyParams
+
+log = get_logger(__name__)
 
 
 class Attachments:
@@ -58,8 +61,14 @@ class Attachments:
         return not rest
 
     async def all(self) -> dict[str, Readers]:
-        """By rid; possibly a moment old."""
-        return {entry.key: decode(Readers, entry.value) for entry in await self._bucket.entries()}
+        """By rid; possibly a moment old. What cannot be read is told and left out."""
+        readers = {}
+        for entry in await self._bucket.entries():
+            try:
+                readers[entry.key] = decode(Readers, entry.value)
+            except ProtocolError as exc:
+                log.error("readers_unreadable", key=entry.key, error=str(exc))
+        return readers
 
 
 def concerns(frontend_id: str, reply: ReplyParams, readers: Readers | None) -> bool:

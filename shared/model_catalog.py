@@ -9,11 +9,14 @@ from nats.js.object_store import ObjectStore
 
 from shared.cluster import Cluster
 from shared.codec import decode, encode
-from shared.errors import BrokerUnavailable, ConfigError, MalformedMessage
+from shared.errors import BrokerUnavailable, ConfigError, MalformedMessage, ProtocolError
+from shared.log import get_logger
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard
 from shared.streams import ensure_consumers
 from shared.tokenizer_bundle import TokenizerBundle
+
+log = get_logger(__name__)
 
 
 class ModelCatalog:
@@ -51,8 +54,13 @@ class ModelCatalog:
         return card
 
     async def cards(self) -> list[ModelCard]:
-        """All models, oldest first."""
-        cards = [decode(ModelCard, entry.value) for entry in await self._cards.entries()]
+        """All models, oldest first. What is no card is told and left out: it concerns no model."""
+        cards = []
+        for entry in await self._cards.entries():
+            try:
+                cards.append(decode(ModelCard, entry.value))
+            except ProtocolError as exc:
+                log.error("model_card_unreadable", key=entry.key, error=str(exc))
         return sorted(cards, key=lambda card: (card.created, card.name))
 
     async def put_bundle(self, bundle: TokenizerBundle) -> None:

@@ -1,0 +1,1 @@
+"""The chaos suite: real processes under faults, clients that check each stream to the letter."""

@@ -1,0 +1,178 @@
+"""The mix of requests: what each asks for, made from a seed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MODEL_NAME = "demo"
+DIVERGENT_SEED = 1 << 40  # from here on workers go on differently: `role.py` sees to it
+POISON_SEED = (1 << 50) + 7  # whoever runs it dies
+
+_PROMPTS = (
+    "Once upon a time there was a dragon who",
+    "Tell me a story about a fox and a river.",
+    "The little girl opened the door and",
+    "Name three colours, then five animals.",
+    "Count from one to twenty:",
+    "A robot, a baker and a whale met in",
+)
+_STOPS = ([" and then the"], ["ed the", " happy to"], [". She was", "! The"], ["forest", "zzzz"])
+_LETTERS = "äöüßéèñçåøæœ漢字仮名한국어русскийعربי😀🐉✨"
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 60},
+        "age": {"type": "integer"},
+        "likes": {"type": "array", "items": {"type": "string", "maxLength": 40}, "maxItems": 6},
+    },
+    "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request; the same one has the same answer, whenever it is sent."""
+
+    kind: str
+    path: str
+    body: dict[str, Any]
+    is_streamed: bool = True
+    is_slow: bool = False  # its client reads slowly
+
+    @property
+    def has_logprobs(self) -> bool:
+        return bool(self.body.get("logprobs"))
+
+    @property
+    def has_choices(self) -> bool:
+        return "n" in self.body
+
+    @property
+    def is_divergent(self) -> bool:
+        return self.kind == "divergent"
+
+
+class CaseMaker:
+    """Makes cases of all kinds in turn."""
+
+    def __init__(self, seed: int, letter_ids: list[int], max_tokens: int) -> None:
+        self._rng = random.Random(seed)
+        self._letter_ids = letter_ids  # tokens of pieces of characters
+        self._max_tokens = max_tokens
+
+    def make(self, num_cases: int, kinds: Sequence[str] = ()) -> list[Case]:
+        """Of these kinds; of all when none is named."""
+        makers: dict[str, Callable[[], Case]] = {
+            "greedy": self._greedy,
+            "sampled": self._sampled,
+            "penalties": self._penalties,
+            "stop": self._stop,
+            "multi-byte": self._multi_byte,
+            "schema": self._schema,
+            "choices": self._choices,
+            "logprobs": self._logprobs,
+            "chat": self._chat,
+            "native": self._native,
+            "divergent": self._divergent,
+        }
+        names = kinds or tuple(makers)
+        return [makers[names[idx % len(names)]]() for idx in range(num_cases)]
+
+    def _completion(self, kind: str, **fields: Any) -> Case:
+        is_streamed = self._rng.random() < 0.85
+        prompt = f"{self._rng.choice(_PROMPTS)} {self._rng.randrange(10_000)} "
+        body: dict[str, Any] = {
+            "model": MODEL_NAME,
+            "prompt": prompt,
+            "max_tokens": self._num_tokens(),
+            "seed": self._rng.randrange(1 << 31),
+            "temperature": 0.9,
+            "ignore_eos": True,
+            **fields,
+        }
+        if is_streamed:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        is_slow = is_streamed and self._rng.random() < 0.05
+        return Case(kind, "/v1/completions", body, is_streamed, is_slow)
+
+    def _num_tokens(self) -> int:
+        """From 1 on: a few short ones, most long enough to be hit."""
+        return round(math.exp(math.log(self._max_tokens) * math.sqrt(self._rng.random())))
+
+    def _greedy(self) -> Case:
+        return self._completion("greedy", temperature=0)
+
+    def _sampled(self) -> Case:
+        return self._completion("sampled", top_p=0.95, top_k=50)
+
+    def _penalties(self) -> Case:
+        return self._completion(
+            "penalties", presence_penalty=0.6, frequency_penalty=0.4, repetition_penalty=1.1
+        )
+
+    def _stop(self) -> Case:
+        """Strings that span tokens: what may begin one is held back."""
+        return self._completion("stop", stop=self._rng.choice(_STOPS))
+
+    def _multi_byte(self) -> Case:
+        return self._completion("multi-byte", allowed_token_ids=self._letter_ids, temperature=1.2)
+
+    def _schema(self) -> Case:
+        return self._chat_case(
+            "schema",
+            ignore_eos=False,
+            max_tokens=300,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "person", "schema": _SCHEMA},
+            },
+        )
+
+    def _choices(self) -> Case:
+        return self._completion("choices", n=3, max_tokens=self._rng.randint(20, 250))
+
+    def _logprobs(self) -> Case:
+        return self._completion("logprobs", logprobs=2)
+
+    def _chat(self) -> Case:
+        return self._chat_case("chat", logprobs=True, top_logprobs=1)
+
+    def _native(self) -> Case:
+        case = self._completion("native")
+        body: dict[str, Any] = {
+            "model": MODEL_NAME,
+            "text": case.body["prompt"],
+            "stream": case.is_streamed,
+            "sampling_params": {
+                "max_new_tokens": case.body["max_tokens"],
+                "ignore_eos": True,
+                "temperature": 0.8,
+                "seed": case.body["seed"],
+            },
+        }
+        return Case("native", "/generate", body, case.is_streamed, case.is_slow)
+
+    def _divergent(self) -> Case:
+        """Long: a worker that is woken shall find them still running elsewhere."""
+        return self._completion(
+            "divergent",
+            seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
+            temperature=1.0,
+            max_tokens=self._rng.randint(self._max_tokens // 2, self._max_tokens),
+        )
+
+    def _chat_case(self, kind: str, **fields: Any) -> Case:
+        case = self._completion(kind, **fields)
+        body = dict(case.body)
+        body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
+        return Case(kind, "/v1/chat/completions", body, case.is_streamed, case.is_slow)
+
+
+def letter_text() -> str:
+    """Characters of several bytes each."""
+    return _LETTERS

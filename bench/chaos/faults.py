@@ -1,0 +1,277 @@
+"""The faults: each hits something, waits, and lets go."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from bench.chaos.broken_messages import send_broken_messages
+from bench.chaos.cases import POISON_SEED, Case
+from bench.chaos.client import ClientRun
+from bench.chaos.field import Field
+from bench.chaos.full_disk import Ballast
+from bench.chaos.stored_bytes import flip_byte
+
+_WOKEN_S = 0.7  # stopped so much longer than ack_wait
+_STALL_S = 4.0
+_PAUSE_S = 3.0
+_FULL_S = 4.0
+_STORM_CLIENTS = 30
+
+Fault = Callable[[Field], Awaitable[None]]
+
+
+class FaultFailed(Exception):
+    """A fault did not have the effect that it must have."""
+
+
+class FaultClass(NamedTuple):
+    """A fault, and how soon the streams of its victim must move again.
+
+    The limit is `limit_s`, plus `ack_wait` where that is what ends the wait. None: no limit is
+    promised; what it takes is reported.
+    """
+
+    fault: Fault
+    limit_s: float | None = None
+    has_ack_wait: bool = False
+    is_mixable: bool = True
+
+
+def killed(role: str, name: str, signum: signal.Signals = signal.SIGKILL) -> Fault:
+    """The process gets a signal that ends it; its supervisor starts another one."""
+
+    async def fault(field: Field) -> None:
+        victim = field.pick(role)
+        hits = await field.aim(victim)
+        if role == "worker":
+            await field.flock.work.read(victim)
+        field.strike(name, hits)
+        pid = victim.kept.pid
+        victim.signal(signum)
+        while victim.kept.pid in (pid, None):  # noqa: ASYNC110 - its supervisor is waited for
+            await asyncio.sleep(0.05)
+
+    return fault
+
+
+async def engine_kill(field: Field) -> None:
+    worker = field.pick("worker")
+    hits = await field.aim(worker)
+    field.strike("engine_kill", hits)
+    if (engine := worker.engine) is not None:
+        engine.kill()
+        while worker.engine in (engine, None):  # noqa: ASYNC110 - its worker is waited for
+            await asyncio.sleep(0.05)
+
+
+def stopped(role: str, name: str) -> Fault:
+    """SIGSTOP for longer than the server waits for a sign of life; then it wakes up."""
+
+    async def fault(field: Field) -> None:
+        victim = field.pick(role)
+        hits = await field.aim(victim)
+        field.strike(name, hits)
+        victim.signal(signal.SIGSTOP, with_engine=True)
+        try:
+            await asyncio.sleep(field.flock.plan.ack_wait_s + _WOKEN_S)
+        finally:
+            victim.signal(signal.SIGCONT, with_engine=True)
+
+    return fault
+
+
+async def engine_stop(field: Field) -> None:
+    """The engine hangs, its I/O process lives."""
+    worker = field.pick("worker")
+    hits = await field.aim(worker)
+    engine = worker.engine
+    if engine is None:
+        return
+    field.strike("engine_stop", hits)
+    engine.suspend()
+    try:
+        await asyncio.sleep(field.flock.plan.ack_wait_s * 1.5 + _WOKEN_S)
+    finally:
+        if engine.is_running():
+            engine.resume()
+
+
+def cut(role: str) -> Fault:
+    """Its connection breaks, and both ends hear of it."""
+
+    async def fault(field: Field) -> None:
+        victim = field.pick(role)
+        hits = await field.aim(victim)
+        field.strike(f"cut_{role}", hits)
+        victim.proxy.cut()
+
+    return fault
+
+
+def half_open(role: str) -> Fault:
+    """Nothing arrives any more, and nobody hears that the connection is gone."""
+
+    async def fault(field: Field) -> None:
+        victim = field.pick(role)
+        hits = await field.aim(victim)
+        field.strike(f"half_open_{role}", hits)
+        victim.proxy.half_open()
+        await asyncio.sleep(field.flock.plan.ack_wait_s + _WOKEN_S)
+
+    return fault
+
+
+def slow_consumer(role: str) -> Fault:
+    """It does not read from NATS until the server gives it up."""
+
+    async def fault(field: Field) -> None:
+        victim = field.pick(role)
+        hits = await field.aim(victim)
+        field.strike(f"slow_{role}", hits)
+        victim.proxy.stall()
+        try:
+            await asyncio.sleep(_STALL_S)
+        finally:
+            victim.proxy.unstall()
+
+    return fault
+
+
+async def broker_kill(field: Field) -> None:
+    broker = field.flock.broker
+    strike = field.strike("broker_kill", await field.aim())
+    await broker.kill()
+    await asyncio.sleep(field.rng.uniform(0.0, 2.0))
+    await broker.start()
+    strike.outage_s = time.monotonic() - strike.at
+
+
+async def broker_restart(field: Field) -> None:
+    broker = field.flock.broker
+    strike = field.strike("broker_restart", await field.aim())
+    await broker.terminate()
+    await broker.start()
+    strike.outage_s = time.monotonic() - strike.at
+
+
+async def broker_pause(field: Field) -> None:
+    broker = field.flock.broker
+    strike = field.strike("broker_pause", await field.aim())
+    broker.pause()
+    try:
+        await asyncio.sleep(_PAUSE_S)
+    finally:
+        broker.resume()
+    strike.outage_s = time.monotonic() - strike.at
+
+
+async def storm(field: Field) -> None:
+    """Many clients come, read a little, and vanish."""
+    field.strike("disconnect_storm")
+    streamed = [case for case in field.cases if case.is_streamed]
+
+    async def vanish() -> None:
+        case = field.rng.choice(streamed)
+        run = ClientRun(case, field.flock.http_ports, field.rng.randrange(2), grace_s=0)
+        await run.run(field.rng.uniform(0.1, 2.0))
+
+    await asyncio.gather(*(vanish() for _ in range(_STORM_CLIENTS)))
+
+
+async def malformed(field: Field) -> None:
+    """Garbage on every subject."""
+    field.strike("malformed")
+    await send_broken_messages(field.flock.cluster, field.flock.card.pool, field.rng)
+
+
+async def poison(field: Field) -> None:
+    """A request that kills every engine that begins it: it must end as such, and nothing else."""
+    field.strike("poison")
+    greedy = next(case for case in field.cases if case.kind == "greedy")
+    body = {**greedy.body, "seed": POISON_SEED, "temperature": 1.0, "max_tokens": 5}
+    body.pop("stream_options", None)
+    run = ClientRun(Case("poison", greedy.path, {**body, "stream": False}, is_streamed=False),
+                    field.flock.http_ports, 0)  # fmt: skip
+    await run.run(120)
+    error = run.transcript.error or {}
+    if error.get("code") != "poison":
+        raise FaultFailed(f"a poisonous request ended with {error or 'a result'}")
+
+
+def scaled_to(num_workers: int) -> Fault:
+    """Workers leave as an autoscaler lets them, and come back."""
+
+    async def fault(field: Field) -> None:
+        name = f"scale_to_{num_workers}"
+        workers = field.flock.of("worker")
+        leaving = field.rng.sample(workers, len(workers) - num_workers)
+        hits = await field.aim(*leaving)
+        strike = field.strike(name, hits)
+        await asyncio.gather(*map(field.flock.stop, leaving))
+        await asyncio.sleep(_PAUSE_S)
+        for worker in leaving:
+            field.flock.restart(worker)
+        if num_workers == 0:
+            await field.flock.wait_ready()
+            strike.outage_s = time.monotonic() - strike.at
+
+    return fault
+
+
+async def disk_full(field: Field) -> None:
+    """The store's volume has no byte left. Then it has, and an operator starts the server again."""
+    broker = field.flock.broker
+    strike = field.strike("disk_full", await field.aim())
+    with Ballast.fill(broker.store):
+        await asyncio.sleep(_FULL_S)
+    await broker.terminate()
+    await broker.start()
+    strike.outage_s = time.monotonic() - strike.at
+
+
+async def flipped_byte(field: Field) -> None:
+    """A byte of the stored token log is another one when the server comes back."""
+    broker = field.flock.broker
+    strike = field.strike("flipped_byte", await field.aim())
+    await broker.kill()
+    flip_byte(broker.store, field.flock.cluster.subjects.tokens_stream, field.rng)
+    await broker.start()
+    strike.outage_s = time.monotonic() - strike.at
+
+
+FAULTS: dict[str, FaultClass] = {
+    "worker_kill": FaultClass(killed("worker", "worker_kill"), 3.0),
+    "engine_kill": FaultClass(engine_kill, 3.0),
+    "worker_drain": FaultClass(killed("worker", "worker_drain", signal.SIGTERM), 3.0),
+    "worker_stop": FaultClass(stopped("worker", "worker_stop"), 3.0, has_ack_wait=True),
+    "engine_stop": FaultClass(engine_stop, 3.0, has_ack_wait=True),
+    "frontend_kill": FaultClass(killed("frontend", "frontend_kill"), 1.5),
+    "frontend_drain": FaultClass(killed("frontend", "frontend_drain", signal.SIGTERM), 1.5),
+    "frontend_stop": FaultClass(stopped("frontend", "frontend_stop"), 3.0, has_ack_wait=True),
+    "detok_kill": FaultClass(killed("detok", "detok_kill"), 2.0),
+    "detok_drain": FaultClass(killed("detok", "detok_drain", signal.SIGTERM), 2.0),
+    "detok_stop": FaultClass(stopped("detok", "detok_stop"), 3.0, has_ack_wait=True),
+    "broker_kill": FaultClass(broker_kill, 3.0),
+    "broker_restart": FaultClass(broker_restart, 3.0),
+    "broker_pause": FaultClass(broker_pause, 3.0),
+    "cut_worker": FaultClass(cut("worker"), 3.0, has_ack_wait=True),
+    "cut_detok": FaultClass(cut("detok"), 3.0, has_ack_wait=True),
+    "cut_frontend": FaultClass(cut("frontend"), 3.0, has_ack_wait=True),
+    "half_open_worker": FaultClass(half_open("worker"), 3.0, has_ack_wait=True),
+    "half_open_detok": FaultClass(half_open("detok"), 3.0, has_ack_wait=True),
+    "half_open_frontend": FaultClass(half_open("frontend"), 3.0, has_ack_wait=True),
+    "slow_worker": FaultClass(slow_consumer("worker"), 3.0, has_ack_wait=True),
+    "slow_detok": FaultClass(slow_consumer("detok"), 3.0, has_ack_wait=True),
+    "slow_frontend": FaultClass(slow_consumer("frontend"), 3.0, has_ack_wait=True),
+    "disconnect_storm": FaultClass(storm),
+    "malformed": FaultClass(malformed),
+    "poison": FaultClass(poison, is_mixable=False),
+    "scale_to_1": FaultClass(scaled_to(1), 3.0),
+    "scale_to_0": FaultClass(scaled_to(0), is_mixable=False),
+    "disk_full": FaultClass(disk_full, is_mixable=False),
+    "flipped_byte": FaultClass(flipped_byte, is_mixable=False),
+}

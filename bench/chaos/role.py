@@ -1,0 +1,109 @@
+"""`python -m bench.chaos.role ROLE ...`: a role with a safeguard off, or with a worker's vagaries.
+
+The hooks are named by the variable CHAOS_HOOKS, which no production code reads. Each replaces one
+method before the role starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bench.chaos.cases import DIVERGENT_SEED, POISON_SEED
+from shared.config import run_program
+
+HOOKS_VARIABLE = "CHAOS_HOOKS"
+
+
+def divergent_runs() -> None:
+    """Each worker goes on in its own way, as rounding may make it on real hardware."""
+    from worker.engine_host import EngineHost
+
+    add = EngineHost.add
+    ours = zlib.crc32(f"{os.getpid()}.{os.times().elapsed}".encode())
+
+    def add_divergent(
+        self: EngineHost, run_id: int, prompt: bytes, output: bytes, sampling: Any, *rest: Any
+    ) -> None:
+        if DIVERGENT_SEED <= sampling.seed < POISON_SEED:
+            sampling = msgspec.structs.replace(sampling, seed=sampling.seed ^ ours)
+        add(self, run_id, prompt, output, sampling, *rest)
+
+    EngineHost.add = add_divergent  # type: ignore[method-assign, assignment]
+
+
+def poison_runs() -> None:
+    """A request with a certain seed kills the engine that begins it."""
+    from worker.engine_host import EngineHost
+
+    add = EngineHost.add
+
+    def add_poison(
+        self: EngineHost, run_id: int, prompt: bytes, output: bytes, sampling: Any, *rest: Any
+    ) -> None:
+        if sampling.seed == POISON_SEED and self._engine is not None:
+            self._engine.kill()
+        add(self, run_id, prompt, output, sampling, *rest)
+
+    EngineHost.add = add_poison  # type: ignore[method-assign, assignment]
+
+
+def no_fencing() -> None:
+    """Whoever writes an entry is believed: claims and epochs say nothing."""
+    from shared.fold import RequestFold
+    from shared.protocol import TokenEntry
+
+    apply_entry = RequestFold.apply_entry
+
+    def apply_any(self: RequestFold, worker: str, entry: TokenEntry) -> int:
+        forged = msgspec.structs.replace(entry, epoch=self.epoch)
+        return apply_entry(self, self.writer, forged)
+
+    RequestFold.apply_entry = apply_any  # type: ignore[method-assign]
+
+
+def no_resend() -> None:
+    """A frame is sent once."""
+    from worker.token_log import PartitionWriter
+
+    PartitionWriter.frames_to_resend = lambda self, now, *, all_of_them: []  # type: ignore[method-assign]
+
+
+def no_replay() -> None:
+    """What did not reach a frontend is not asked for."""
+    from frontend import replayer
+
+    replayer._is_due = lambda stream, now: False
+
+
+HOOKS: dict[str, tuple[tuple[str, ...], Callable[[], None]]] = {  # whose they are
+    "divergent": (("worker",), divergent_runs),
+    "poison": (("worker",), poison_runs),
+    "fencing": (("worker", "detok"), no_fencing),
+    "resend": (("worker",), no_resend),
+    "replay": (("frontend",), no_replay),
+}
+
+
+def main() -> None:
+    """Put the hooks in, become the role."""
+    role = sys.argv.pop(1)
+    for name in os.environ.get(HOOKS_VARIABLE, "").split():
+        roles, put_in = HOOKS[name]
+        if role in roles:
+            put_in()
+    run = importlib.import_module(f"{role}.__main__").main
+    if role == "detok":
+        run()
+    else:
+        run_program(role, "A role of a chaos run.", run)
+
+
+if __name__ == "__main__":
+    main()

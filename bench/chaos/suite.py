@@ -1,0 +1,95 @@
+"""A run of the suite from its parameters: for the command, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from bench.chaos.cases import CaseMaker, letter_text
+from bench.chaos.chaos_run import ChaosRun
+from bench.chaos.flock import Flock, FlockPlan
+from bench.chaos.full_disk import small_volume
+from bench.chaos.ledger import Ledger
+from deploy.local.serve_config import demo_model
+
+_VOLUME_MIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """What to run; `fault_names` are keys of FAULTS."""
+
+    fault_names: Sequence[str]
+    seed: int
+    num_disturbed: int
+    num_clients: int = 32
+    num_cases: int = 110
+    max_tokens: int = 800
+    kinds: Sequence[str] = ()  # of requests; all of them when empty
+    flock: FlockPlan = field(default_factory=FlockPlan)
+    stream_timeout_s: float = 120.0  # then it is lost
+    command: str = ""
+
+
+class Control(NamedTuple):
+    """What shows that a safeguard is off."""
+
+    fault_names: Sequence[str]
+    kinds: Sequence[str] = ()
+    max_tokens: int | None = None
+
+
+# What a woken worker writes differs from what its successor wrote only where the two go on
+# differently, and does harm only while the successor runs.
+CONTROLS: dict[str, Control] = {
+    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=1500),
+    "resend": Control(("broker_kill", "cut_worker")),
+    "replay": Control(("half_open_frontend",)),
+}
+
+
+def control_plan(plan: SuitePlan, safeguard: str) -> SuitePlan:
+    """The same with a safeguard switched off by a hook of `role.py`: it must find violations."""
+    control = CONTROLS[safeguard]
+    flock = replace(plan.flock, hooks=(*plan.flock.hooks, safeguard))
+    return replace(
+        plan,
+        fault_names=control.fault_names,
+        kinds=control.kinds,
+        max_tokens=control.max_tokens or plan.max_tokens,
+        flock=flock,
+        stream_timeout_s=45.0,
+    )
+
+
+async def run_suite(folder: Path, plan: SuitePlan, say: Callable[[str], None] = print) -> Ledger:
+    """Logs and the broker's store are left in the folder."""
+    with ExitStack() as exits:
+        store = folder / "volume"
+        if "disk_full" in plan.fault_names:
+            exits.enter_context(small_volume(store, _VOLUME_MIB))
+        maker = CaseMaker(plan.seed, letter_ids(), plan.max_tokens)
+        cases = maker.make(plan.num_cases, plan.kinds)
+        async with Flock(folder, store / "nats", plan.flock) as flock:
+            run = ChaosRun(
+                flock,
+                cases,
+                plan.seed,
+                plan.fault_names,
+                num_clients=plan.num_clients,
+                stream_timeout_s=plan.stream_timeout_s,
+                command=plan.command,
+                say=say,
+            )
+            return await run.run(plan.num_disturbed)
+
+
+def letter_ids() -> list[int]:
+    """Tokens of pieces of characters that take several bytes."""
+    tokenizer = Tokenizer.from_file(str(Path(demo_model()) / "tokenizer.json"))
+    return sorted(set(tokenizer.encode(letter_text(), add_special_tokens=False).ids))
