@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from typing import Annotated
 
 import uvloop
@@ -13,8 +11,10 @@ from detok.detokenizer import Detokenizer
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
 from shared.garbage import settle_garbage
+from shared.health import HealthBoard
 from shared.log import setup_logging
-from shared.metrics import metrics_server, new_registry
+from shared.metrics import new_registry
+from shared.status_server import serving_status
 
 
 def main() -> None:
@@ -30,16 +30,17 @@ def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
 
 
 async def _run(config: DetokConfig) -> None:
-    async with open_cluster(config, config.detok_id) as cluster:
+    registry, board = new_registry(), HealthBoard()
+    async with (
+        serving_status(registry, board, config.metrics_port),
+        open_cluster(config, config.detok_id) as cluster,
+    ):
         detokenizer = Detokenizer(cluster, config)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, detokenizer.stop)
-        registry = new_registry()
+        detokenizer.shutdown.listen()
         registry.register(detokenizer.collector)
         settle_garbage()
-        with metrics_server(registry, config.metrics_port):
-            await detokenizer.run()
+        board.watch(detokenizer.checkup)
+        await detokenizer.run()
 
 
 if __name__ == "__main__":

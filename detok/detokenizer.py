@@ -21,26 +21,29 @@ from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import WorkerWatch
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable
+from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard
+from shared.shutdown import Shutdown
 from shared.subjects import new_incarnation
 
 _WATCH_S = 1.0
+_GIVE_UP_S = 2.0
 
 log = get_logger(__name__)
 
 
 class Detokenizer:
-    """Runs until `stop` is called; then gives its partitions away at once."""
+    """Runs until `shutdown` is asked for; then gives its partitions away at once."""
 
     def __init__(self, cluster: Cluster, config: DetokConfig) -> None:
         self.id = new_incarnation(config.detok_id)
         self.stats = DetokStats()
         self.collector = DetokCollector(self.stats, self._gauges)
         self._cluster = cluster
-        self._stopping = asyncio.Event()
+        self.shutdown = Shutdown()
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tokenizers = TokenizerCache(
@@ -72,8 +75,25 @@ class Detokenizer:
         """Numbers of the partitions whose log is read to its end."""
         return sorted(p.number for p in self._partitions.values() if p.may_publish)
 
-    def stop(self) -> None:
-        self._stopping.set()
+    def checkup(self) -> Checkup:
+        """Ready: all partitions have an owner, and those of this one are read to their end.
+
+        One that owns none is ready too, to take over from the others.
+        """
+        not_ready = []
+        if self.shutdown.asked.is_set():
+            not_ready.append("it is stopping")
+        if not self._cluster.nc.is_connected:
+            not_ready.append("NATS cannot be reached")
+        if not self._leases.is_fresh:
+            not_ready.append("the leases of the partitions cannot be read")
+        elif orphans := self._leases.orphans:
+            not_ready.append(f"nobody owns partitions {', '.join(map(str, orphans))}")
+        if behind := [p for p in self._partitions.values() if not p.may_publish]:
+            numbers = ", ".join(str(partition.number) for partition in behind)
+            num_pending = sum(partition.num_pending for partition in behind)
+            not_ready.append(f"partitions {numbers} catch up: {num_pending} messages are left")
+        return Checkup(not_ready=tuple(not_ready))
 
     async def run(self) -> None:
         roles = self._cluster.bucket(self._cluster.subjects.roles_bucket)
@@ -91,10 +111,13 @@ class Detokenizer:
                 )
             ]
             keeper = tasks.create_task(self._leases.run())
-            await self._stopping.wait()
+            await self.shutdown.asked.wait()
             log.info("detok_stopping", num_partitions=len(self._partitions))
             self._leases.stop()
-            await keeper
+            given_up = asyncio.Event()
+            keeper.add_done_callback(lambda _: given_up.set())
+            if not await self.shutdown.grace(given_up, _GIVE_UP_S):
+                keeper.cancel()  # the leases expire
             for task in services:
                 task.cancel()
 

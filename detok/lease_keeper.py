@@ -22,6 +22,7 @@ _POLL_S = 0.25
 _RENEW_S = 0.5
 _ORPHAN_S = 1.0  # a lease that nobody took for so long is taken beyond the fair share
 _TIMEOUT_S = 1.0
+_FRESH_S = 3.0
 _FREE = b""
 
 log = get_logger(__name__)
@@ -68,8 +69,19 @@ class LeaseKeeper:
         self._held: dict[int, Lease] = {}
         self._free_since: dict[int, float] = {}
         self._others: set[str] = set()
+        self._looked_at = float("-inf")  # of the monotonic clock
         self._wake = asyncio.Event()
         self._is_stopping = False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is known who owns what."""
+        return time.monotonic() - self._looked_at < _FRESH_S
+
+    @property
+    def orphans(self) -> list[int]:
+        """Partitions that nobody owned at the last look."""
+        return sorted(self._free_since)
 
     @property
     def held(self) -> list[Lease]:
@@ -106,6 +118,7 @@ class LeaseKeeper:
             fair_share = -(-self._cluster.subjects.num_partitions // (1 + len(others)))
             entries = {entry.key: entry for entry in await self._bucket.entries()}
             await self._take(entries, fair_share)
+            self._looked_at = time.monotonic()
             if others - self._others:
                 # Once for each newcomer: one that takes nothing must not be offered it for ever.
                 await self._give_up_excess(fair_share)

@@ -31,7 +31,14 @@ from shared.errors import (
     MethodNotAllowed,
     NotFound,
     RequestError,
-    ServiceUnavailable,
+)
+from shared.health import (
+    LIVE_PATH,
+    READY_PATH,
+    Checkup,
+    HealthAnswer,
+    live_answer,
+    ready_answer,
 )
 from shared.log import get_logger
 from shared.protocol import ModelCard, Surface
@@ -90,7 +97,7 @@ class App:
         models: ModelDirectory,
         callers: CallerReader,
         metrics: FrontendMetrics,
-        is_ready: Callable[[], bool],
+        checkup: Callable[[], Checkup],
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -100,7 +107,7 @@ class App:
         self._models = models
         self._callers = callers
         self._metrics = metrics
-        self._is_ready = is_ready
+        self._checkup = checkup
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -143,8 +150,10 @@ class App:
             route("/abort_request", "POST", self._abort),
             route("/v1/models", "GET", self._list_models),
             route("/v1/models/{name:path}", "GET", self._get_model),
-            route("/health", "GET", self._health, is_open=True),
-            route("/live", "GET", self._health, is_open=True),
+            route("/health", "GET", self._live, is_open=True),
+            route(LIVE_PATH, "GET", self._live, is_open=True),
+            route(READY_PATH, "GET", self._ready, is_open=True),
+            route("/live", "GET", self._live, is_open=True),
             route("/ready", "GET", self._ready, is_open=True),
             route("/version", "GET", self._get_version, is_open=True),
             route("/openapi.json", "GET", self._get_openapi, is_open=True),
@@ -193,15 +202,11 @@ class App:
         card = await self._models.card(request.path_params["name"])
         return json_response(encode_json(model_object(card)))
 
-    async def _health(self, request: Request, caller: Caller) -> Response:
-        return json_response(b'{"status":"ok"}')
+    async def _live(self, request: Request, caller: Caller) -> Response:
+        return _health_response(live_answer(self._checkup()))
 
     async def _ready(self, request: Request, caller: Caller) -> Response:
-        if self._inference.is_draining:
-            raise ServiceUnavailable("This frontend is shutting down.")
-        if not self._is_ready():
-            raise ServiceUnavailable("NATS cannot be reached.")
-        return json_response(b'{"status":"ready"}')
+        return _health_response(ready_answer(self._checkup()))
 
     async def _get_version(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json({"version": self._version}))
@@ -229,6 +234,10 @@ class App:
             await send(message)
 
         return send_with_cors
+
+
+def _health_response(answer: HealthAnswer) -> Response:
+    return json_response(answer.body, answer.status_code)
 
 
 def rid_of_body(body: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from shared.log import get_logger
 
 MAX_RETRY_AFTER_S = 120
 _INTERVAL_S = 1.0
+_FRESH_S = 5.0
 _WINDOW_S = 30.0
 _SHARE = 0.1  # of the queue: what is to be free again for those who were refused meanwhile
 
@@ -62,6 +63,12 @@ class QueueWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.drain = DrainRate()
+        self._seen_at = float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the queue was there lately."""
+        return asyncio.get_running_loop().time() - self._seen_at < _FRESH_S
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -79,4 +86,5 @@ class QueueWatch:
         # A message leaves this stream when its request is over, and in no other way.
         num_messages = int(state["messages"])
         num_finished = int(state["last_seq"]) - num_messages
-        self.drain.add(Sample(asyncio.get_running_loop().time(), num_messages, num_finished))
+        self._seen_at = asyncio.get_running_loop().time()
+        self.drain.add(Sample(self._seen_at, num_messages, num_finished))

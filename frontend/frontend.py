@@ -37,6 +37,7 @@ from frontend.submitter import Submitter
 from frontend.tenant_ledger import TenantLedger
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
+from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
@@ -108,7 +109,7 @@ class Frontend:
             self._models,
             callers,
             metrics,
-            self._is_ready,
+            self.checkup,
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
@@ -181,5 +182,15 @@ class Frontend:
         self._server.should_exit = True
         await self._terminator.close()
 
-    def _is_ready(self) -> bool:
-        return self._cluster.nc.is_connected and self._models.is_fresh
+    def checkup(self) -> Checkup:
+        """Ready: a request would be taken. That no worker is there is no reason not to be."""
+        not_ready = []
+        if self.inference.is_draining:
+            not_ready.append("it is shutting down")
+        if not self._cluster.nc.is_connected:
+            not_ready.append("NATS cannot be reached")
+        if not self._models.is_fresh:
+            not_ready.append("the model cards cannot be read")
+        if not self.queue_watch.is_fresh:
+            not_ready.append("the queue cannot be seen")
+        return Checkup(not_ready=tuple(not_ready))

@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.openapi_answers import answer_schemas
 from frontend.openapi_bodies import body_schemas
+from shared.health import LIVE_PATH, READY_PATH
 from shared.subjects import JOB_CLASSES
 
 _SECONDS = {"type": "number", "minimum": 0}
@@ -68,6 +69,9 @@ def openapi_document(version: str) -> dict[str, Any]:
     for path, answer in _OPEN.items():
         operation_id = path.strip("/").replace("/", "_").replace(".", "_")
         paths[path] = {"get": _operation(operation_id, answer) | {"security": []}}
+    for path in _HEALTH_PATHS:
+        not_well = {"application/json": {"schema": _schema_ref("NotWell")}}
+        paths[path]["get"]["responses"]["503"] = _content(not_well)
     paths["/metrics"] = {
         "get": _operation("metrics", "")
         | {"responses": {"200": _content({"text/plain": {"schema": {"type": "string"}}})}}
@@ -84,10 +88,9 @@ def openapi_document(version: str) -> dict[str, Any]:
     }
 
 
+_HEALTH_PATHS = ("/health", "/live", "/ready", LIVE_PATH, READY_PATH)
 _OPEN = {
-    "/health": "Status",
-    "/live": "Status",
-    "/ready": "Status",
+    **dict.fromkeys(_HEALTH_PATHS, "Status"),
     "/version": "Version",
     "/openapi.json": "Document",
 }

@@ -113,6 +113,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         "ModelList": _object({"object": {"const": "list"}, "data": _list_of(_ref("Model"))}),
         "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
         "Status": _object({"status": _TEXT}),
+        "NotWell": _object({"status": _TEXT, "why": _list_of(_TEXT)}),
         "Version": _object({"version": _TEXT}),
         "Document": {"type": "object", "required": ["openapi", "paths"]},
         "Error": _object({"error": error}),

@@ -63,7 +63,8 @@ async def open_cluster(
             ) from exc
         yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
     finally:
-        with contextlib.suppress(OSError):  # the server may be gone already
+        # The server may be gone already; uvloop says that of a closed connection in its own words.
+        with contextlib.suppress(OSError, RuntimeError):
             await nc.close()
 
 

@@ -74,7 +74,8 @@ class ClusterConfig:
     log_format: LogFormat = "auto"
     """json, pretty, or auto: pretty on a terminal."""
     metrics_port: int = 0
-    """Port of /metrics for roles without an HTTP server of their own; 0 is off."""
+    """Port of /metrics, /health/live and /health/ready for roles without an HTTP server of their
+    own; 0 is off."""
 
     @property
     def token_retention_s(self) -> float:

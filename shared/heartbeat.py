@@ -14,7 +14,7 @@ from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
-from shared.streams import HEARTBEAT_INTERVAL_S
+from shared.streams import HEARTBEAT_INTERVAL_S, HEARTBEAT_TTL_S
 
 _DELETE_S = 0.5
 # After the bucket was away everybody's heartbeat may have expired: how long those who live need to
@@ -51,7 +51,13 @@ class Heartbeat:
         self._card = card
         self._wake = asyncio.Event()
         self._is_written = True
+        self._written_at = float("-inf")
         self.writability = Writability()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether others can see it: written, and not expired."""
+        return time.monotonic() - self._written_at < HEARTBEAT_TTL_S
 
     def beat_soon(self) -> None:
         """A change of state should not wait for the next second."""
@@ -65,6 +71,7 @@ class Heartbeat:
             self._is_written = False
         else:
             self._is_written = True
+            self._written_at = time.monotonic()
         self.writability.note(is_written=self._is_written)
 
     async def run(self) -> None:

@@ -11,10 +11,12 @@ import uvloop
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
 from shared.garbage import settle_garbage
+from shared.health import HealthBoard
 from shared.log import setup_logging
-from shared.metrics import metrics_server, new_registry
+from shared.metrics import new_registry
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles, resolve_model, served_name
+from shared.status_server import serving_status
 from shared.subjects import new_incarnation
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
@@ -46,8 +48,11 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
         if worker is not None:
             await worker.on_reconnect()
 
-    registry = new_registry()
-    async with open_cluster(config, worker_id, on_reconnect) as cluster:
+    registry, board = new_registry(), HealthBoard()
+    async with (
+        serving_status(registry, board, config.metrics_port),
+        open_cluster(config, worker_id, on_reconnect) as cluster,
+    ):
         card = await ModelCatalog(cluster).register(files, model_name)
         tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
         worker = Worker(
@@ -61,8 +66,8 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
         )
         worker.shutdown.listen()
         settle_garbage()
-        with metrics_server(registry, config.metrics_port):
-            await worker.run()
+        board.watch(worker.checkup)
+        await worker.run()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.metrics import METRICS_PREFIX
+from shared.protocol import WorkerState
 
 
 class WorkerMetrics:
@@ -25,6 +26,13 @@ class WorkerMetrics:
         self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
         self.num_waiting = gauge("num_requests_waiting", "Requests waiting inside the engine.")
         self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV slots in use, 0 to 1.")
+        states = Gauge(
+            f"{METRICS_PREFIX}_worker_state",
+            "1 for the state that the worker is in.",
+            ["model_name", "state"],
+            registry=registry,
+        )
+        self._states = {state: states.labels(model_name, state.value) for state in WorkerState}
         self.last_step_age_s = gauge(
             "last_step_age_seconds", "Seconds since the last engine step while requests run."
         )
@@ -66,3 +74,7 @@ class WorkerMetrics:
         value = self._registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
         assert value is not None, f"there is no counter {name}"
         return int(value)
+
+    def set_state(self, state: WorkerState) -> None:
+        for each, gauge in self._states.items():
+            gauge.set(each is state)

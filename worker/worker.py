@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from shared.cluster import Cluster
 from shared.control import WorkerStats
 from shared.errors import ConfigError, EngineHung
+from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.prefix_chain import join_hashes
@@ -73,6 +74,7 @@ class Worker:
             lambda: self.shutdown.asked.is_set(),
         )
         subjects = cluster.subjects
+        self._nc = cluster.nc
         self._control_desk = ControlDesk(
             cluster.nc,
             (subjects.admin(card.pool), subjects.admin_worker(card.pool, worker_id)),
@@ -165,6 +167,23 @@ class Worker:
             return WorkerState.LOADING
         return self._control.state or WorkerState.READY
 
+    def checkup(self) -> Checkup:
+        """Alive: the engine is not hung. Ready: it takes requests."""
+        watch = self._runner.hang_watch
+        silence = f"the engine has made no step for {watch.step_age_s:.1f} s, and owes one"
+        not_ready = []
+        if self._state is WorkerState.LOADING:
+            not_ready.append(f"the engine is loading: {self._engine.loading.phase}")
+        elif self._state is not WorkerState.READY:
+            not_ready.append(f"the worker is {self._state}")
+        if not self._nc.is_connected:
+            not_ready.append("NATS cannot be reached")
+        if not self._heartbeat.is_shown:
+            not_ready.append("its worker card is not stored")
+        if not watch.is_prompt and not watch.is_hung:
+            not_ready.append(silence)
+        return Checkup((silence,) if watch.is_hung else (), tuple(not_ready))
+
     def _worker_card(self) -> WorkerCard:
         ready, load = self._engine.ready, self._engine.load
         return WorkerCard(
@@ -210,6 +229,7 @@ class Worker:
     async def _report_metrics(self) -> None:
         while True:
             card = self._worker_card()
+            self._metrics.set_state(card.state)
             self._metrics.num_running.set(card.num_running)
             self._metrics.num_waiting.set(card.num_waiting)
             self._metrics.kv_cache_usage.set(card.kv_cache_usage)

@@ -223,7 +223,7 @@ async def running_detok(config: ClusterConfig) -> AsyncIterator[Detokenizer]:
         try:
             yield detok
         finally:
-            detok.stop()
+            detok.shutdown.ask()
             await asyncio.wait_for(task, 10)
 
 

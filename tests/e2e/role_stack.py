@@ -137,8 +137,8 @@ class RoleStack:
         self.ports[role.name] = port
         return role
 
-    def start_detok(self) -> RoleProcess:
-        return self._start("detok")
+    def start_detok(self, *flags: str) -> RoleProcess:
+        return self._start("detok", *flags)
 
     def start_worker(self, *flags: str) -> RoleProcess:
         return self._start("worker", str(DEMO_MODEL), "--model-name", MODEL_NAME, *flags)

@@ -74,7 +74,7 @@ async def test_keys(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("from-file\n\nanother\n")
     running = await stack.start_frontend(api_key=("flag",), api_key_file=tmp_path / "keys")
     async with running.client() as client:
-        for path in ("/health", "/live", "/ready", "/version"):
+        for path in ("/health", "/health/live", "/health/ready", "/live", "/ready", "/version"):
             assert (await client.get(path)).status_code == 200, path
         for path in ("/v1/models", "/metrics", "/v1/streams/x"):
             refused = await client.get(path)
