@@ -60,8 +60,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_head_whole = False
+        was_in_body = self._is_in_body  # its last piece ends it, and is no head
         super().data_received(data)
-        if self._is_head_whole or self._is_in_body:
+        if self._is_head_whole or self._is_in_body or was_in_body:
             self._head_bytes = 0
             return
         self._head_bytes += len(data)
