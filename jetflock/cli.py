@@ -33,7 +33,7 @@ COMMANDS = {
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
-    "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "frontend"),
+    "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),
     "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
 }

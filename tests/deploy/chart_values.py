@@ -107,6 +107,7 @@ EVERYTHING: Values = {
     "worker": {
         **_POD,
         "maxContextLen": 8192,
+        "registerModel": True,
         "hubToken": {"existingSecret": "hub"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
         "extraVolumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
@@ -117,7 +118,6 @@ EVERYTHING: Values = {
             "model": "org/scaled",
             "autoscaling": {"type": "keda", "minReplicas": 0, "fallbackReplicas": 2},
             "cache": {"type": "pvc", "existingClaim": "claim"},
-            "registerModel": True,
         },
         {
             "name": "metered",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import jsonschema
 import kubernetes_validate
@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detok.config import DetokConfig
-from frontend.app import App
 from frontend.config import FrontendConfig
 from jetflock import setup
 from jetflock.setup import SetupConfig
 from shared.config import FLAT, ClusterConfig, run_program
+from shared.health import LIVE_PATH, READY_PATH
 from shared.subjects import Subjects, pool_slug
 from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA
 from tests.deploy.crd_schemas import CRD_SCHEMAS
@@ -129,6 +129,10 @@ def a_model(**changes: Any) -> Values:
             {"nats": {"config": {"monitor": {"enabled": False}}}}
             | a_model(autoscaling={"type": "keda"}),
             "monitor.enabled must be true",
+        ),
+        (
+            {"nats": {"auth": {"worker": "w", "setup": "s"}}} | a_model(),
+            "workers may not write model cards",
         ),
         (a_model(cache={"type": "hostPath"}), "cache.hostPath is empty"),
         (a_model(cache={"type": "pvc"}, registerModel=True), "existingClaim"),
@@ -320,13 +324,17 @@ def test_pods_run_unprivileged(chart: HelmChart, case: str) -> None:
         assert mounts == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_probes_ask_routes_that_exist(chart: HelmChart) -> None:
-    none = cast(Any, None)
-    app = App(none, none, none, none, lambda: True, max_body_bytes=1, ping_interval_s=1.0)
-    routes = {route.path for route in app._routes()}
-    container = chart.render().container("jf-jetflock-frontend")
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"]["path"] in routes
+def test_probes_ask_what_the_roles_answer(chart: HelmChart) -> None:
+    rendered = chart.render()
+    for deployment in rendered.of_kind("Deployment"):
+        container = rendered.container(deployment["metadata"]["name"])
+        [port] = container["ports"]
+        paths = {name: container[name]["httpGet"] for name in container if name.endswith("Probe")}
+        assert paths == {
+            "startupProbe": {"path": LIVE_PATH, "port": port["name"]},
+            "livenessProbe": {"path": LIVE_PATH, "port": port["name"]},
+            "readinessProbe": {"path": READY_PATH, "port": port["name"]},
+        }
 
 
 def test_only_frontends_wait_before_they_stop(chart: HelmChart) -> None:

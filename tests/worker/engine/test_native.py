@@ -155,6 +155,21 @@ def test_heads_that_do_not_fit(tmp_path: Path) -> None:
     Rig(path, dtype="bfloat16")  # auto: torch
 
 
+@needs_bfloat16
+@pytest.mark.slow
+def test_an_image_brings_a_library_and_no_compiler(
+    tiny_rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / native_library.prebuilt_library().name
+    native_library.build(library, native_library.PORTABLE_FLAGS)
+    monkeypatch.setattr(native_library, "prebuilt_library", lambda: library)
+    monkeypatch.setattr(native_library, "build", None)
+    add = make_add(1, random_prompt(30, seed=1), max_tokens=20, ignore_eos=True)
+    prebuilt = native_rig(tiny_rounded).run(add)
+    monkeypatch.undo()
+    assert prebuilt == native_rig(tiny_rounded).run(add)
+
+
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

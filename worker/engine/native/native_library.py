@@ -1,4 +1,4 @@
-"""Builds the C++ decoder for this processor, once, and loads it."""
+"""Builds the C++ decoder, for this processor or ahead for all that can run it, and loads it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from shared.log import get_logger
@@ -15,6 +16,8 @@ from shared.log import get_logger
 SOURCE = "decoder.cpp"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
+# What every processor with AVX512-BF16 has: for images, which run elsewhere than they were built.
+PORTABLE_FLAGS = (FLAGS[0], "-march=x86-64-v4", "-mavx512bf16", *FLAGS[2:])
 BUILD_TIMEOUT_S = 300.0
 
 log = get_logger(__name__)
@@ -130,17 +133,24 @@ class NativeLibrary:
 
     @classmethod
     def load(cls) -> NativeLibrary:
-        """Built before, or now. Raises NativeUnavailable."""
-        path = _cache_folder() / f"decoder-{_fingerprint()}.so"
+        """Built ahead, before, or now. Raises NativeUnavailable."""
+        path = prebuilt_library()
         if not path.exists():
-            _build(path)
+            path = _cache_folder() / f"decoder-{_fingerprint(FLAGS, _processor())}.so"
+        if not path.exists():
+            build(path, FLAGS)
         try:
             return cls(path)
         except OSError as exc:
             raise NativeUnavailable(f"cannot load {path}: {exc}") from exc
 
 
-def _build(path: Path) -> None:
+def prebuilt_library() -> Path:
+    """Where `python -m worker.engine.native` puts it: beside its source, named after it."""
+    return Path(__file__).with_name(f"decoder-{_fingerprint(PORTABLE_FLAGS)}.so")
+
+
+def build(path: Path, flags: Sequence[str]) -> None:
     """Whoever builds at the same time makes the same file: the last rename wins."""
     compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
@@ -151,7 +161,7 @@ def _build(path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             output = Path(folder) / path.name
             subprocess.run(  # noqa: S603 - our own source, the user's compiler
-                [compiler, *FLAGS, str(source), "-o", str(output)],
+                [compiler, *flags, str(source), "-o", str(output)],
                 check=True,
                 capture_output=True,
                 text=True,
@@ -175,15 +185,17 @@ def _cache_folder() -> Path:
         raise NativeUnavailable("there is no home directory: set XDG_CACHE_HOME") from exc
 
 
-def _fingerprint() -> str:
-    """Of the source, the flags and the processor: a folder may be shared by several machines."""
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
+def _fingerprint(flags: Sequence[str], processor: str = "") -> str:
+    digest = hashlib.sha256(" ".join(flags).encode())
     for source in sorted(Path(__file__).parent.glob("*.[ch]*")):
         if source.suffix in (".h", ".cpp"):
             digest.update(source.read_bytes())
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith(("model name", "flags")):
-            digest.update(line.encode())
-            if line.startswith("flags"):
-                break
+    digest.update(processor.encode())
     return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """A cache folder may be shared by several machines."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    keys = ("model name", "flags")
+    return "".join(next((line for line in lines if line.startswith(key)), "") for key in keys)
