@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
+from shared.cluster import Cluster
 from shared.config import FLAT, ClusterConfig, build_app, config_file
 from shared.control import (
     Continue,
@@ -26,6 +27,7 @@ from shared.control import (
 from shared.control_plane import ControlPlane, Target
 from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.protocol import WorkerCard
+from shared.rolling_update import RollingUpdate, WeightsOrder
 
 _NAME = "jetflock admin"
 _SUMMARY = """\
@@ -124,6 +126,43 @@ def flush(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEF
     _tell(config, Target(model, worker), FlushCache())
 
 
+def update_weights(
+    model_path: str,
+    /,
+    *,
+    finish_timeout_s: float = 600.0,
+    load_timeout_s: float = 1800.0,
+    max_unavailable: int = 1,
+    model: _Model = None,
+    worker: _Workers = (),
+    config: _Config = _DEFAULTS,
+) -> None:
+    """Serve the checkpoint at MODEL_PATH, a folder that all workers see, in place of the one now.
+
+    Worker after worker (MAX_UNAVAILABLE at a time) takes no more requests, lets those that run
+    finish for FINISH_TIMEOUT_S, hands over the rest, and loads it. Run it again to continue what
+    was cut. With --worker only these, until they are restarted.
+    """
+    order = WeightsOrder(
+        model_path, model, worker, finish_timeout_s, load_timeout_s, max_unavailable
+    )
+
+    async def update(cluster: Cluster) -> None:
+        plane = ControlPlane(cluster, _NAME)
+        result = await RollingUpdate(cluster, plane, order, _say).run()
+        for name in result.had_it:
+            _say(f"{name}: has had revision {result.revision} before")
+        if not result.ok:
+            raise NotAll(f"{len(result.failed)} workers keep their old weights")
+
+    asyncio.run(_with_cluster(config, update))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def abort(
     rid: str | None = None,
     /,
@@ -150,6 +189,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "drain": drain,
     "flush": flush,
     "abort": abort,
+    "update-weights": update_weights,
 }
 
 
@@ -186,15 +226,13 @@ def _print_replies(replies: Sequence[ControlReply]) -> None:
 
 
 def _run(config: ClusterConfig, work: Callable[[ControlPlane], Awaitable[None]]) -> None:
-    asyncio.run(_with_plane(config, work))
+    asyncio.run(_with_cluster(config, lambda cluster: work(ControlPlane(cluster, _NAME))))
 
 
-async def _with_plane(
-    config: ClusterConfig, work: Callable[[ControlPlane], Awaitable[None]]
-) -> None:
+async def _with_cluster(config: ClusterConfig, work: Callable[[Cluster], Awaitable[None]]) -> None:
     async with existing_cluster(config, _NAME) as cluster:
         try:
-            await work(ControlPlane(cluster, _NAME))
+            await work(cluster)
         except BrokerError as exc:
             raise ConfigError(f"NATS at {config.nats_url} refused: {exc}") from exc
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from shared.errors import MalformedMessage
+from shared.protocol import ModelCard
 
 
 class PauseMode(enum.StrEnum):
@@ -52,7 +53,29 @@ class GetStats(
     """Tell how things are; changes nothing."""
 
 
-ControlRequest: TypeAlias = Pause | Continue | Drain | FlushCache | GetStats
+class CheckWeights(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="check_weights", forbid_unknown_fields=True
+):
+    """Tell whether the checkpoint there could replace the one that is served; changes nothing."""
+
+    model_path: str  # a folder on the worker's machine, absolute
+
+
+class UpdateWeights(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="update_weights", forbid_unknown_fields=True
+):
+    """Serve the checkpoint there from now on. The answer says that it has begun; the worker card
+    shows how it goes.
+    """
+
+    model_path: str
+    revision: str = ""  # that it must have; "": any
+    finish_timeout_s: float = 600.0  # for running requests to finish; then they are handed over
+
+
+ControlRequest: TypeAlias = (
+    Pause | Continue | Drain | FlushCache | GetStats | CheckWeights | UpdateWeights
+)
 
 
 class WorkerStats(msgspec.Struct, frozen=True):
@@ -83,6 +106,8 @@ class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     ok: bool
     message: str = ""
     stats: WorkerStats | None = None
+    card: ModelCard | None = None  # of the checkpoint that was checked
+    num_updates: int = 0  # with the one that has begun now
 
 
 _decode_request = msgspec.json.Decoder(ControlRequest).decode

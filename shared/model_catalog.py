@@ -9,12 +9,20 @@ from nats.js.object_store import ObjectStore
 
 from shared.cluster import Cluster
 from shared.codec import decode, encode
-from shared.errors import BrokerUnavailable, ConfigError, MalformedMessage, ProtocolError
+from shared.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    MalformedMessage,
+    NotFound,
+    ProtocolError,
+)
 from shared.log import get_logger
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard
 from shared.streams import ensure_consumers
 from shared.tokenizer_bundle import TokenizerBundle
+
+_MAX_REPLACED = 64
 
 log = get_logger(__name__)
 
@@ -26,9 +34,13 @@ class ModelCatalog:
         self._cluster = cluster
         self._cards = cluster.bucket(cluster.subjects.models_bucket)
 
-    async def register(self, files: ModelFiles, name: str) -> ModelCard:
+    async def register(
+        self, files: ModelFiles, name: str, *, starts_over: bool = False
+    ) -> ModelCard:
         """Make a checkpoint servable under `name`: idempotent, and before any worker.
 
+        When an update has replaced this checkpoint by another one, the other one's card is given
+        back: who registers shall serve that. With `starts_over` only while there are workers.
         Raises ConfigError when the name is taken by other weights.
         """
         bundle = files.tokenizer_bundle()
@@ -37,8 +49,12 @@ class ModelCatalog:
         stored = None if existing is None else decode(ModelCard, existing.value)
         if stored is not None:
             if (stored.revision, stored.tokenizer_hash) == (card.revision, card.tokenizer_hash):
-                card = msgspec.structs.replace(card, created=stored.created)
+                card = stored if stored.weights_path else _same_age(card, stored)
+            elif card.revision in stored.replaced and not starts_over:
+                return stored
             elif await self._has_workers(card.pool):
+                if card.revision in stored.replaced:
+                    return stored
                 raise ConfigError(
                     f"model {name!r} is being served with other weights (revision "
                     f"{stored.revision}, this checkpoint is {card.revision}); "
@@ -52,6 +68,30 @@ class ModelCatalog:
         if stored != card:
             await self._cards.put(card.pool, encode(card))
         return card
+
+    async def replace_weights(self, successor: ModelCard, weights_path: str) -> ModelCard:
+        """From now on workers of the model load the checkpoint there; returns the card before.
+
+        Raises NotFound or BrokerError; CasConflict when somebody else has written it meanwhile.
+        """
+        entry = await self._cards.get(successor.pool)
+        if entry is None:
+            raise NotFound(f"No model {successor.name!r} is served.", param="model")
+        before = decode(ModelCard, entry.value)
+        replaced = dict.fromkeys((*before.replaced, before.revision))
+        replaced.pop(successor.revision, None)
+        card = msgspec.structs.replace(
+            successor,
+            created=before.created,
+            weights_path=weights_path,
+            replaced=tuple(replaced)[-_MAX_REPLACED:],
+        )
+        await self._cards.put_if(card.pool, encode(card), entry.revision)
+        return before
+
+    async def put_back(self, card: ModelCard) -> None:
+        """The card that was there before a replacement of which nothing came."""
+        await self._cards.put(card.pool, encode(card))
 
     async def cards(self) -> list[ModelCard]:
         """All models, oldest first. What is no card is told and left out: it concerns no model."""
@@ -103,3 +143,7 @@ class ModelCatalog:
         return await self._cluster.nc.jetstream().object_store(
             self._cluster.subjects.objects_bucket
         )
+
+
+def _same_age(card: ModelCard, stored: ModelCard) -> ModelCard:
+    return msgspec.structs.replace(card, created=stored.created)

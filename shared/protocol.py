@@ -364,13 +364,14 @@ class WorkerState(enum.StrEnum):
     READY = "ready"
     PAUSED = "paused"  # takes nothing; what it has goes on
     FROZEN = "frozen"  # takes nothing; what it has stands still
+    UPDATING = "updating"  # takes nothing until it has other weights
     DRAINING = "draining"
     HUNG = "hung"  # its engine makes no steps: it gives its requests back, and exits
 
     @property
     def may_take(self) -> bool:
         """Whether it takes requests, or will, with the revision that its card names."""
-        return self is not WorkerState.DRAINING
+        return self not in (WorkerState.UPDATING, WorkerState.DRAINING, WorkerState.HUNG)
 
 
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -392,6 +393,8 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     started_at: float = 0.0  # unix seconds
     prefix_hashes: bytes = b""  # of the prefixes used last, joined; the latest first
+    num_updates: int = 0  # of its weights, begun since its start
+    update_error: str = ""  # why the last one failed
 
 
 class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -432,6 +435,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     default_repetition_penalty: float | None = None
     can_generate: bool = True
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
+    weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
+    replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,18 +10,23 @@ import uvloop
 
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
+from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from shared.health import HealthBoard
-from shared.log import setup_logging
+from shared.log import get_logger, setup_logging
 from shared.metrics import new_registry
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles, resolve_model, served_name
+from shared.protocol import ModelCard
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
+from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
 from worker.metrics import WorkerMetrics
 from worker.worker import Worker
+
+log = get_logger(__name__)
 
 
 def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) -> None:  # noqa: B008
@@ -36,7 +41,6 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
 async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: str) -> None:
     """Run one worker until SIGTERM or SIGINT."""
     config.check()
-    engine_config = config.engine_config(path)
     files = ModelFiles.read(
         path,
         has_dummy_weights=config.load_format == "dummy",
@@ -54,6 +58,8 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
         open_cluster(config, worker_id, on_reconnect) as cluster,
     ):
         card = await ModelCatalog(cluster).register(files, model_name)
+        if card.revision != files.revision:
+            files = updated_files(card, files)
         tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
         worker = Worker(
             config,
@@ -61,13 +67,29 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
             card,
             worker_id,
             tokenizer,
-            lambda on_event, on_exit: EngineProcess(engine_config, on_event, on_exit),
+            await asyncio.to_thread(Checkpoint.read, files, model_name),
+            lambda path, on_event, on_exit: EngineProcess(
+                config.engine_config(path), on_event, on_exit
+            ),
             WorkerMetrics(registry, model_name),
         )
         worker.shutdown.listen()
         settle_garbage()
         board.watch(worker.checkup)
         await worker.run()
+
+
+def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:
+    """Of the checkpoint that an update has put in place of ours. Raises ConfigError."""
+    path = Path(card.weights_path)
+    updated = ModelFiles.read(path, max_context_len=files.stretched_context_len)
+    if updated.revision != card.revision:
+        raise ConfigError(
+            f"model {card.name!r} was updated to revision {card.revision} from {path}, but that "
+            f"is revision {updated.revision} now; update the weights again"
+        )
+    log.warning("serving_updated_weights", path=str(path), in_place_of=str(files.path))
+    return updated
 
 
 if __name__ == "__main__":

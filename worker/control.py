@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from shared.control import (
+    CheckWeights,
     Continue,
     ControlReply,
     ControlRequest,
@@ -15,13 +16,16 @@ from shared.control import (
     GetStats,
     Pause,
     PauseMode,
+    UpdateWeights,
     WorkerStats,
 )
 from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.protocol import WorkerState
+from worker.checkpoint import Checkpoint
 from worker.engine_host import EngineHost
 from worker.request_runner import RequestRunner
+from worker.weight_update import WeightUpdate
 
 log = get_logger(__name__)
 
@@ -34,6 +38,7 @@ class Control:
         worker_id: str,
         engine: EngineHost,
         runner: RequestRunner,
+        weight_update: WeightUpdate,
         stats: Callable[[], WorkerStats],
         on_change: Callable[[], None],
         drain: Callable[[float | None], None],
@@ -42,6 +47,7 @@ class Control:
         self._worker_id = worker_id
         self._engine = engine
         self._runner = runner
+        self._weight_update = weight_update
         self._stats = stats
         self._on_change = on_change
         self._drain = drain
@@ -49,6 +55,9 @@ class Control:
         self._lock = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._frozen_until = 0.0  # of the loop's clock
+        self.is_updating = False
+        self.num_updates = 0  # begun
+        self.update_error = ""  # of the last one
         self.state: WorkerState | None = None  # PAUSED or FROZEN, if an operator wants it so
 
     async def run(self) -> None:
@@ -70,10 +79,15 @@ class Control:
                     self._runner.flush_cache()
                 case GetStats():
                     return ControlReply(self._worker_id, True, stats=self._stats())
+                case CheckWeights():
+                    checkpoint = await self._weight_update.checked(request.model_path)
+                    return ControlReply(self._worker_id, True, card=checkpoint.card)
+                case UpdateWeights():
+                    await self._begin_update(request)
                 case _:
                     assert_never(request)
         self._on_change()
-        return ControlReply(self._worker_id, True)
+        return ControlReply(self._worker_id, True, num_updates=self.num_updates)
 
     async def _pause(self, pause: Pause) -> None:
         self._check_stays()
@@ -101,6 +115,8 @@ class Control:
     def _check_stays(self) -> None:
         if self._is_leaving():
             raise ConfigError("the worker is being drained")
+        if self.is_updating:
+            raise ConfigError("the weights are being updated")
 
     def _freeze(self, freeze_s: float) -> None:
         """Who freezes a worker and forgets it shall not hold its requests for ever."""
@@ -114,6 +130,36 @@ class Control:
 
     def _thaw(self) -> None:
         self._engine.set_frozen(False)
+
+    async def _begin_update(self, update: UpdateWeights) -> None:
+        self._check_stays()
+        if not update.finish_timeout_s >= 0:
+            raise ConfigError(f"finish_timeout_s is {update.finish_timeout_s}, must be at least 0")
+        checkpoint = await self._weight_update.checked(update.model_path)
+        if update.revision not in ("", checkpoint.revision):
+            raise ConfigError(
+                f"{update.model_path} is revision {checkpoint.revision} here, not {update.revision}"
+            )
+        self.is_updating = True
+        self.num_updates += 1
+        self.update_error = ""
+        assert self._tasks is not None, "run() comes first"
+        self._tasks.create_task(self._update(checkpoint, update.finish_timeout_s))
+
+    async def _update(self, checkpoint: Checkpoint, finish_timeout_s: float) -> None:
+        """What stands still cannot finish. A worker that was paused before is so afterwards."""
+        try:
+            await self._runner.pause()
+            is_frozen = self.state is WorkerState.FROZEN
+            await self._weight_update.run(checkpoint, 0.0 if is_frozen else finish_timeout_s)
+        except ConfigError as exc:
+            log.error("weights_not_updated", path=str(checkpoint.path), error=str(exc))
+            self.update_error = str(exc)
+        finally:
+            self.is_updating = False
+        if self.state is None:
+            self._runner.unpause()
+        self._on_change()
 
     async def _end_freeze(self) -> None:
         """It took too long: others may have room for what stands still here."""

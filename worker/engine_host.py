@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from shared.errors import ConfigError
@@ -39,7 +41,7 @@ class Engine(Protocol):
     def kill(self) -> None: ...
 
 
-EngineFactory = Callable[[Callable[[EngineEvent], None], Callable[[int], None]], Engine]
+EngineFactory = Callable[[Path, Callable[[EngineEvent], None], Callable[[int], None]], Engine]
 
 
 class EngineListener(Protocol):
@@ -54,14 +56,25 @@ class EngineListener(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Replacement:
+    """An engine that is to take the place of another."""
+
+    path_before: Path
+    done: asyncio.Future[None]
+    is_started: bool = False
+
+
 class EngineHost:
     """One engine at a time; another one is started when it dies.
 
     `ready` and `load` are None while no engine can take requests.
     """
 
-    def __init__(self, factory: EngineFactory) -> None:
+    def __init__(self, factory: EngineFactory, model_path: Path) -> None:
         self._factory = factory
+        self._model_path = model_path
+        self._replacement: _Replacement | None = None
         self._listener: EngineListener | None = None
         self._engine: Engine | None = None
         self._exited = asyncio.Event()
@@ -83,9 +96,14 @@ class EngineHost:
         try:
             while True:
                 self._exited.clear()
-                self._engine = self._factory(self._on_event, self._on_exit)
+                if self._replacement is not None:
+                    self._replacement.is_started = True
+                self._engine = self._factory(self._model_path, self._on_event, self._on_exit)
                 await self._engine.start()
                 await self._exited.wait()
+                if self._replacement is not None:
+                    self._give_up_started(self._replacement)
+                    continue
                 if self._failure is not None:
                     raise self._failure
                 await listener.on_engine_died()
@@ -94,6 +112,28 @@ class EngineHost:
             self._is_stopping = True
             if self._engine is not None:
                 self._engine.kill()
+
+    async def replace(self, model_path: Path) -> None:
+        """Another engine, with the checkpoint there, in place of the one that runs.
+
+        No run may be there. Raises ConfigError when the new one cannot start: then one like the
+        old one is on its way.
+        """
+        assert self._replacement is None, "one at a time"
+        assert self._engine is not None, "run() comes first"
+        replacement = _Replacement(self._model_path, asyncio.get_running_loop().create_future())
+        self._replacement, self._model_path = replacement, model_path
+        self._engine.kill()
+        await replacement.done
+
+    def _give_up_started(self, replacement: _Replacement) -> None:
+        """An engine has exited: the old one, as it should, or the new one, which cannot start."""
+        if not replacement.is_started:
+            return
+        error = self._failure or ConfigError("the engine died while it loaded the weights")
+        self._failure = self._replacement = None
+        self._model_path = replacement.path_before
+        replacement.done.set_exception(error)
 
     def add(
         self,
@@ -189,6 +229,9 @@ class EngineHost:
                     num_kv_tokens=event.num_kv_tokens,
                 )
                 self._tell_paused()
+                if self._replacement is not None and self._replacement.is_started:
+                    self._replacement.done.set_result(None)
+                    self._replacement = None
                 self._listener.on_ready()
             case EngineFailed() if self.ready is None:
                 self._failure = ConfigError(event.message)
@@ -196,7 +239,8 @@ class EngineHost:
                 log.error("engine_failed", error=event.message)
 
     def _on_exit(self, returncode: int) -> None:
-        if self._failure is None and not self._is_stopping:
+        is_wanted = self._is_stopping or self._replacement is not None
+        if self._failure is None and not is_wanted:
             log.error("engine_exited", returncode=returncode)
         self.ready = None
         self.load = None

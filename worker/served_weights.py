@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.checkpoint import Checkpoint
+
 
 @dataclass(slots=True)
 class ServedWeights:
@@ -11,4 +13,8 @@ class ServedWeights:
     revision at a claim is that of the tokens which follow it.
     """
 
-    revision: str
+    checkpoint: Checkpoint
+
+    @property
+    def revision(self) -> str:
+        return self.checkpoint.revision

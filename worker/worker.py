@@ -18,6 +18,7 @@ from shared.log import get_logger
 from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
+from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.control import Control
 from worker.control_desk import ControlDesk
@@ -27,6 +28,7 @@ from worker.engine_messages import StepOutput
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
 from worker.served_weights import ServedWeights
+from worker.weight_update import WeightUpdate
 
 _METRICS_INTERVAL_S = 1.0
 
@@ -43,14 +45,15 @@ class Worker:
         card: ModelCard,
         worker_id: str,
         tokenizer: Tokenizer,
+        checkpoint: Checkpoint,
         engine_factory: EngineFactory,
         metrics: WorkerMetrics,
     ) -> None:
         self._card = card
         self._worker_id = worker_id
         self._metrics = metrics
-        self._engine = EngineHost(engine_factory)
-        self._weights = ServedWeights(card.revision)
+        self._engine = EngineHost(engine_factory, checkpoint.path)
+        self._weights = ServedWeights(checkpoint)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._runner = RequestRunner(
@@ -68,6 +71,7 @@ class Worker:
             worker_id,
             self._engine,
             self._runner,
+            WeightUpdate(self._engine, self._runner, self._weights),
             self._stats,
             self._heartbeat.beat_soon,
             self.drain,
@@ -154,8 +158,10 @@ class Worker:
         self._runner.on_step(step)
 
     async def on_engine_died(self) -> None:
+        """Raises ConfigError when the next engine would load other weights than our claims say."""
         self._metrics.engine_restarts.inc()
         await self._runner.on_engine_died()
+        await asyncio.to_thread(self._weights.checkpoint.check_unchanged)
 
     @property
     def _state(self) -> WorkerState:
@@ -163,6 +169,8 @@ class Worker:
             return WorkerState.HUNG
         if self.shutdown.asked.is_set():
             return WorkerState.DRAINING
+        if self._control.is_updating:
+            return WorkerState.UPDATING
         if self._engine.ready is None:
             return WorkerState.LOADING
         return self._control.state or WorkerState.READY
@@ -203,6 +211,8 @@ class Worker:
             pid=os.getpid(),
             started_at=self._started_at,
             prefix_hashes=join_hashes(self._runner.recent_prefixes),
+            num_updates=self._control.num_updates,
+            update_error=self._control.update_error,
         )
 
     def _stats(self) -> WorkerStats:

@@ -166,7 +166,9 @@ class Supervisor:
     async def _register_model(self, cluster: Cluster) -> None:
         self._progress.update("model", "writing the model card")
         assert self._config.model_name is not None
-        self._card = await ModelCatalog(cluster).register(self._files, self._config.model_name)
+        self._card = await ModelCatalog(cluster).register(
+            self._files, self._config.model_name, starts_over=True
+        )
         self._progress.finish("model", f"{self._card.name}, {self._card.max_context_len} tokens")
 
     async def _forget_workers_of_last_time(self, cluster: Cluster) -> list[str]:

@@ -74,6 +74,7 @@ async def test_a_running_and_a_queued_request_are_aborted(stage: Stage) -> None:
         running, queued, other = make_request(), make_request(), make_request()
         await stage.submit(running)
         engine_run = await worker.engine.next_run()
+        stepping = asyncio.create_task(worker.engine.keep_stepping())
         await run(stage, "pause")
         await stage.submit(queued)
         await stage.submit(other)
@@ -89,6 +90,7 @@ async def test_a_running_and_a_queued_request_are_aborted(stage: Stage) -> None:
         await run(stage, "continue")
         await stage.until_queue_is_empty()
         await worker.until_idle()
+        stepping.cancel()
         assert [stored.record for stored in await stage.records(queued.rid)] == [end.record]
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +15,19 @@ from prometheus_client import Counter
 from shared.cluster import Cluster, open_cluster
 from shared.errors import EngineHung
 from shared.metrics import new_registry
+from shared.model_files import ModelFiles
 from shared.protocol import Finish
 from shared.subjects import new_incarnation
 from shared.token_ids import unpack_token_ids
 from tests.worker.io_stage import Stage, eventually, make_card, make_tokenizer
+from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.engine_messages import (
     AbortRequest,
     AddRequest,
     EngineCommand,
     EngineEvent,
+    EngineFailed,
     EngineLoad,
     EngineReady,
     FlushCache,
@@ -42,10 +46,12 @@ class FakeEngine:
 
     def __init__(
         self,
+        path: Path,
         on_event: Callable[[EngineEvent], None],
         on_exit: Callable[[int], None],
         max_running: int,
     ) -> None:
+        self.path = path
         self._on_event = on_event
         self._on_exit = on_exit
         self._max_running = max_running
@@ -76,7 +82,14 @@ class FakeEngine:
                 self.num_flushes += 1
 
     def kill(self) -> None:
-        self.is_dead = True
+        if not self.is_dead:
+            self.is_dead = True
+            asyncio.get_running_loop().call_soon(self._on_exit, -9)
+
+    def fail(self, message: str) -> None:
+        """It cannot start."""
+        self._on_event(EngineFailed(message))
+        self._on_exit(1)
 
     def become_ready(self) -> None:
         self._on_event(EngineReady(1000, 29, self._max_running, 100_000, 512))
@@ -183,7 +196,12 @@ class RunningWorker:
 
 @asynccontextmanager
 async def running_worker(
-    stage: Stage, *, max_running: int = 4, is_ready: bool = True, **config: Any
+    stage: Stage,
+    *,
+    max_running: int = 4,
+    is_ready: bool = True,
+    checkpoint: Checkpoint | None = None,
+    **config: Any,
 ) -> AsyncIterator[RunningWorker]:
     worker_config = WorkerConfig(
         nats_url=stage.config.nats_url,
@@ -195,9 +213,9 @@ async def running_worker(
     engines: list[FakeEngine] = []
 
     def make_engine(
-        on_event: Callable[[EngineEvent], None], on_exit: Callable[[int], None]
+        path: Path, on_event: Callable[[EngineEvent], None], on_exit: Callable[[int], None]
     ) -> FakeEngine:
-        engines.append(FakeEngine(on_event, on_exit, max_running))
+        engines.append(FakeEngine(path, on_event, on_exit, max_running))
         return engines[-1]
 
     async def on_reconnect() -> None:
@@ -210,6 +228,7 @@ async def running_worker(
             make_card(),
             worker_id,
             make_tokenizer(),
+            checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), ""),
             make_engine,
             WorkerMetrics(new_registry(), "m"),
         )

@@ -20,11 +20,11 @@ from shared.protocol import (
     OwnershipRecord,
     Release,
 )
+from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, Stage, ids, make_claim, make_request
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
-from worker.served_weights import ServedWeights
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ def make_claimer(
         cluster,
         history,
         worker,
-        ServedWeights(revision),
+        make_weights(revision),
         heartbeats or Writability(),
         ACK_WAIT_S,
         revision_grace_s,

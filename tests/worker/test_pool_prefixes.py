@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
+from tests.worker.checkpoints import make_weights
 from worker.pool_prefixes import Holder, PoolPrefixes
 from worker.prefix_set import PrefixSet
-from worker.served_weights import ServedWeights
 
 
 def make_hashes(*names: int) -> list[bytes]:
@@ -50,13 +50,13 @@ def test_a_chain_longer_than_the_cache_keeps_its_beginning() -> None:
 
 
 def test_without_a_cache_nothing_is_known() -> None:
-    prefixes = PoolPrefixes(ServedWeights("rev"))
+    prefixes = PoolPrefixes(make_weights("rev"))
     prefixes.note(make_chain(3))
     assert len(prefixes.own) == 0
 
 
 async def test_only_what_is_new_is_told() -> None:
-    prefixes = PoolPrefixes(ServedWeights("rev"))
+    prefixes = PoolPrefixes(make_weights("rev"))
     prefixes.open(100 * BLOCK_TOKENS)
     prefixes.note(make_chain(2))
     prefixes.note(make_chain(3))
@@ -67,7 +67,7 @@ async def test_only_what_is_new_is_told() -> None:
 
 
 def test_the_other_worker_with_most_of_it_is_found() -> None:
-    prefixes = PoolPrefixes(ServedWeights("rev"))
+    prefixes = PoolPrefixes(make_weights("rev"))
     chain = make_chain(5)
     assert prefixes.best_other(chain) is None
     prefixes.learn("a", chain.hashes[:2])
@@ -81,7 +81,7 @@ def test_the_other_worker_with_most_of_it_is_found() -> None:
 
 
 def test_a_new_engine_has_nothing() -> None:
-    prefixes = PoolPrefixes(ServedWeights("rev"))
+    prefixes = PoolPrefixes(make_weights("rev"))
     prefixes.open(100 * BLOCK_TOKENS)
     prefixes.note(make_chain(3))
     prefixes.open(100 * BLOCK_TOKENS)

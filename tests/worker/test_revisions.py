@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from shared.codec import encode
+from shared.heartbeat import Writability
 from shared.ownership import StoredRecord
 from shared.protocol import (
     Claim,
@@ -20,6 +21,7 @@ from shared.protocol import (
     WorkerCard,
     WorkerState,
 )
+from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker
 from tests.worker.test_claimer import make_claimer
@@ -82,6 +84,15 @@ async def test_who_leaves_is_not_waited_for(stage: Stage) -> None:
     result = await make_claimer(stage, "w", revision=NEW).take(request, delivery)
     assert isinstance(result, OtherWeights)
     assert result.revision == OLD
+
+
+@integration
+async def test_absence_proves_nothing_while_heartbeats_cannot_be_written(stage: Stage) -> None:
+    request, delivery = await make_begun(stage, "ab")
+    heartbeats = Writability()
+    heartbeats.note(is_written=False)
+    claimer = make_claimer(stage, "w", heartbeats, revision=NEW)
+    assert await claimer.take(request, delivery) == Postponed(0.5)
 
 
 @integration
@@ -192,7 +203,7 @@ async def test_the_tokens_of_a_released_request_start_no_run(stage: Stage) -> No
     _, delivery = await make_begun(stage, "ab", Release(0, "dead", progressed=True))
     await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
     async with running_worker(stage) as worker:
-        worker.worker._weights.revision = OLD
+        worker.worker._weights.checkpoint = make_weights(OLD).checkpoint
         run = await worker.engine.next_run()
         assert output_of(run) == ids("ab")
 

@@ -78,6 +78,8 @@ class EngineConfig:
     """Scripted: a prompt that holds this id kills the engine process when it is prefilled."""
     scripted_worker_poison_token: int | None = None
     """Scripted: the same, and it kills the whole worker."""
+    scripted_by_weights: bool = False
+    """Scripted: other weight files make other tokens."""
     scripted_hang_token: int | None = None
     """Scripted: a prompt that holds this id holds all steps up when it is prefilled."""
     scripted_hang_s: float = 3600.0

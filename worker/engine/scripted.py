@@ -13,8 +13,10 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from shared.errors import ConfigError
+from shared.model_files import ModelFiles
 from shared.protocol import Finish, FinishReason, SamplingParams
 from shared.token_ids import unpack_token_ids
 from worker.engine.config import EngineConfig
@@ -95,6 +97,9 @@ class ScriptedEngine:
             self._poison[config.scripted_poison_token] = os.getpid()
         if config.scripted_worker_poison_token is not None:
             self._poison[config.scripted_worker_poison_token] = os.getppid()
+        self._salt = 0
+        if config.scripted_by_weights:
+            self._salt = int(ModelFiles.read(Path(config.model_path)).revision, 16)
         self._hang_token = config.scripted_hang_token
         self._hang_s = config.scripted_hang_s
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
@@ -175,7 +180,7 @@ class ScriptedEngine:
             output_ids=unpack_token_ids(command.output_ids),
             sampling=sampling,
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
-            hash_key=(sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
+            hash_key=self._salt ^ (sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
         finish = _refused_feature(command) or self._refusal(run)
         if self._poison:
