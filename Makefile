@@ -22,7 +22,8 @@ help:
 	@echo "make test              all tests that need no GPU (ARGS='-k name' for some)"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
-	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each"
+	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
+	@echo "                       and of the protocol under simulated faults: 100,000 schedules"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
@@ -57,6 +58,7 @@ test-integration: $(STAMP)
 test-deep: $(STAMP)
 	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
 		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py
+	$(BIN)/python -m tests.simulation --num 100000
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

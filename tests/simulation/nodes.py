@@ -1,0 +1,279 @@
+"""Simulated processes: the real roles on simulated loops and connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from detok.detokenizer import Detokenizer
+from detok.lease_keeper import Lease
+from frontend.attachments import Attachments
+from frontend.detok_client import DetokClient
+from frontend.drain_rate import QueueWatch
+from frontend.event_id import parse_event_id
+from frontend.frontend_role import ROLE
+from frontend.generation import Interrupt, Interrupted
+from frontend.grammar_checker import GrammarChecker
+from frontend.idempotency_store import IdempotencyStore
+from frontend.inference import Answer, Inference
+from frontend.job import Caller, Job, Prompt
+from frontend.model_directory import ModelDirectory, ModelText, ServedModel
+from frontend.orphan_sweeper import OrphanSweeper
+from frontend.replayer import Replayer
+from frontend.reply_router import ReplyRouter
+from frontend.sampling_fields import Sampling
+from frontend.stream_finder import StreamFinder
+from frontend.stream_watch import StreamWatch
+from frontend.submitter import Submitter
+from frontend.terminator import Terminator
+from shared.cluster import Cluster
+from shared.errors import RequestError
+from shared.heartbeat import Heartbeat
+from shared.jetstream import JetStream
+from shared.model_catalog import ModelCatalog
+from shared.ownership import OwnershipLog
+from shared.protocol import RoleCard, SamplingParams, Surface, TextParams
+from shared.subjects import new_incarnation
+from tests.simulation.connection import Connection
+from tests.simulation.house import House
+from tests.simulation.process_loop import ProcessLoop
+from tests.simulation.reader import Reader
+from tests.simulation.scripted_engine import ScriptedEngine
+from worker.worker import Worker
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class Node:
+    """One process: a loop, a connection, and a main coroutine whose end is the process's."""
+
+    def __init__(self, sim: Simulation, role: str) -> None:
+        self.sim = sim
+        self.id = new_incarnation(role)
+        self.house: House = sim.house
+        self.loop = ProcessLoop(sim.world, self.id)
+        self.connection = Connection(
+            sim.world, sim.broker, self.loop, self.id, sim.schedule.weather
+        )
+        subjects = self.house.subjects
+        js = JetStream(self.connection)  # type: ignore[arg-type]
+        self.cluster = Cluster(
+            self.house.worker_config,
+            self.connection,  # type: ignore[arg-type]
+            js,
+            subjects,
+            OwnershipLog(js, subjects),
+        )
+        self.is_leaving = False
+        self.loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._task = self.loop.create_task(self.main())
+        self._task.add_done_callback(self._on_done)
+
+    async def main(self) -> None:
+        raise NotImplementedError
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        error = task.exception()
+        if error is not None:
+            self.sim.violations.append(f"{self.id} died of {error!r}")
+            self.sim.errors.append(error)
+        self.loop.kill_process()
+        self.connection.kill()
+        self.sim.on_exit(self)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.loop.is_dead
+
+    @property
+    def is_running(self) -> bool:
+        return not self.loop.is_dead and not self.loop.is_stopped
+
+    @property
+    def is_in_trouble(self) -> bool:
+        return self.loop.is_stopped or self.connection.is_cut
+
+    def leave(self) -> None:
+        """SIGTERM."""
+        self.is_leaving = True
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.loop.kill_process()
+        self.connection.kill()
+
+
+class WorkerNode(Node):
+    """A whole worker with a scripted engine."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, "worker")
+        self.engine: ScriptedEngine | None = None
+        self._worker: Worker | None = None
+
+    async def main(self) -> None:
+        def make_engine(on_event: Any, on_exit: Any) -> ScriptedEngine:
+            self.engine = ScriptedEngine(
+                self.loop,
+                self.sim.world.rng,
+                self.sim.record,
+                self.sim.schedule.step_s,
+                lambda: self.sim.on_poison(self),
+                on_event,
+                on_exit,
+            )
+            return self.engine
+
+        self._worker = worker = Worker(
+            self.house.worker_config,
+            self.cluster,
+            self.house.card,
+            self.id,
+            self.house.tokenizer,
+            make_engine,
+            self.house.worker_metrics,
+        )
+        self.connection.on_reconnect = worker.on_reconnect
+        await worker.run()
+
+    def leave(self) -> None:
+        super().leave()
+        if self._worker is not None:
+            self.loop.call_soon(self._worker.stop)
+
+
+class DetokNode(Node):
+    """A whole detokenizer."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, "detok")
+        self._detok: Detokenizer | None = None
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [] if self._detok is None else self._detok._leases.held
+
+    async def main(self) -> None:
+        self._detok = Detokenizer(self.cluster, self.house.detok_config)
+        await self._detok.run()
+
+    def leave(self) -> None:
+        super().leave()
+        if self._detok is not None:
+            self.loop.call_soon(self._detok.stop)
+
+
+class ScriptedJobs:
+    """In place of the parsers of request bodies: a body says prompt, length and stop strings."""
+
+    def __init__(self, node_house: House) -> None:
+        text = ModelText(node_house.tokenizer, None, None)  # type: ignore[arg-type]
+        self._model = ServedModel(node_house.card, text)
+
+    async def job(self, body: dict[str, Any]) -> Job:
+        sampling = Sampling(
+            params=SamplingParams(max_tokens=1, seed=1),
+            text=TextParams(stop=tuple(body["stop"])),
+            max_tokens=body["max_tokens"],
+            max_tokens_is_default=False,
+            max_tokens_param="max_tokens",
+            prompt_param="prompt",
+            n=1,
+            priority=0,
+            cache_salt="",
+        )
+        return Job(Surface.GENERATE, self._model, (Prompt(body["prompt"]),), sampling, stream=True)
+
+
+class FrontendNode(Node):
+    """A frontend without HTTP: what lies below the transports is the real thing."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, "frontend")
+
+    async def main(self) -> None:
+        cluster, subjects = self.cluster, self.house.subjects
+        metrics, config = self.house.frontend_metrics, self.house.frontend_config
+        catalog = ModelCatalog(cluster)
+        router = ReplyRouter(cluster.nc, subjects.reply(self.id))
+        detok = DetokClient(cluster.nc, subjects, router.subject)
+        attachments = Attachments(cluster.bucket(subjects.attached_bucket), self.id)
+        terminator = Terminator(cluster, catalog, router, attachments, metrics, self.id)
+        queue_watch = QueueWatch(cluster)
+        self._inference = Inference(
+            {Surface.GENERATE: ScriptedJobs(self.house)},  # type: ignore[dict-item]
+            Submitter(cluster, catalog, terminator, queue_watch.drain, metrics),
+            router,
+            terminator,
+            StreamFinder(cluster, detok),
+            ModelDirectory(catalog),
+            attachments,
+            IdempotencyStore(cluster.bucket(subjects.idempotency_bucket)),
+            metrics,
+            self.id,
+            GrammarChecker(),
+        )
+        card = RoleCard(id=self.id, role=ROLE)
+        heartbeat = Heartbeat(cluster.bucket(subjects.roles_bucket), self.id, lambda: card)
+        sweeper = OrphanSweeper(cluster, terminator, attachments, self.id, config.orphan_wait_s)
+        watch, replayer = StreamWatch(router, terminator), Replayer(router, detok, metrics)
+        await router.start()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for part in (replayer, watch, queue_watch, heartbeat, sweeper):
+                tasks.create_task(part.run())
+
+    def serve(self, reader: Reader) -> None:
+        """A client has connected: it asks, or resumes."""
+        reader.num_connections += 1
+        self.loop.call_soon(self._spawn, self._serve(reader, reader.num_connections))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.create_task(work)
+
+    async def _serve(self, reader: Reader, connection: int) -> None:
+        def is_connected() -> bool:
+            return reader.num_connections == connection and not reader.is_over
+
+        try:
+            answer = await self._open(reader)
+        except RequestError as exc:
+            if is_connected():
+                self.sim.on_refused(reader, exc)
+            return
+        if not is_connected():  # it did not wait
+            answer.generation.cut(Interrupt.CLIENT_GONE)
+        else:
+            reader.on_open(answer.generation, self.id)
+            self.sim.on_open(reader)
+        try:
+            while not answer.feed.is_ended:
+                for event in await answer.feed.next():
+                    if is_connected():
+                        reader.on_event(event)
+        except Interrupted as exc:
+            if exc.interrupt is Interrupt.NO_RESULT and is_connected():
+                self.sim.on_no_result(reader)
+        if answer.feed.error is not None and is_connected():
+            reader.on_error(answer.feed.error)
+        self._inference.close(answer, 200, "http")
+
+    async def _open(self, reader: Reader) -> Answer:
+        ask = reader.ask
+        caller = Caller(
+            owner="o", deadline_s=ask.deadline_s, grace_s=ask.grace_s, idempotency_key=ask.key
+        )
+        if not reader.group_id:
+            return await self._inference.start(Surface.GENERATE, dict(reader.body), caller)
+        event_id = parse_event_id(reader.event_id) if reader.event_id else None
+        return await self._inference.resume(reader.group_id, event_id, caller, stream=True)
+
+    def cut_off(self, reader: Reader) -> None:
+        """Its client closed the connection."""
+        generation = reader.generation
+        if generation is not None:
+            self.loop.call_soon(generation.cut, Interrupt.CLIENT_GONE)

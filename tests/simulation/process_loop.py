@@ -1,0 +1,157 @@
+"""The event loop of one simulated process: asyncio's rules inside it, the world's clock outside."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_task_numbers = itertools.count(1)
+
+
+class Callback:
+    """What `call_soon` and `call_at` give back."""
+
+    __slots__ = ("args", "function", "is_cancelled", "when_s")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], when_s: float) -> None:
+        self.function = function
+        self.args = args
+        self.when_s = when_s
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """Sets of tasks are walked in an order that does not depend on addresses in memory."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = next(_task_numbers)
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """Callbacks run in the order in which they became ready, as asyncio promises.
+
+    A stopped process runs nothing, but its timers expire and its messages arrive; a dead one is
+    cut off between two awaits, and no `finally` of it runs.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self.name = name
+        self._ready: deque[Callback] = deque()
+        self._is_listed = False  # among the world's runnable ones
+        self.is_stopped = False
+        self.is_dead = False
+
+    # What asyncio needs
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Callback:  # type: ignore[override]
+        entry = Callback(callback, args, 0.0)
+        self.make_ready(entry)
+        return entry
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Callback:
+        return self.call_at(self._world.now + delay, callback, *args)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Callback:
+        timer = Callback(callback, args, when)
+        self._world.at(when, self._expire, timer)
+        return timer
+
+    def time(self) -> float:
+        return self._world.now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Any = None
+    ) -> asyncio.Task[Any]:
+        return NumberedTask(coro, loop=self)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._world.is_over:
+            self._world.note(self.name, f"asyncio: {context.get('message')}")
+
+    # What the world does with it
+
+    def make_ready(self, entry: Callback) -> None:
+        if self.is_dead:
+            return
+        self._ready.append(entry)
+        if not self._is_listed and not self.is_stopped:
+            self._is_listed = True
+            self._world.runnable.append(self)
+
+    def _expire(self, timer: Callback) -> None:
+        if not timer.is_cancelled:
+            self.make_ready(timer)
+
+    def run_turn(self) -> None:
+        """Run what is ready by now; what becomes ready meanwhile waits for the next turn."""
+        self._is_listed = False
+        if self.is_dead or self.is_stopped:
+            return
+        ready = self._ready
+        events._set_running_loop(self)  # the world resets it
+        for _ in range(len(ready)):
+            entry = ready.popleft()
+            if not entry.is_cancelled:
+                entry.function(*entry.args)
+                if self.is_dead or self.is_stopped:
+                    break
+        if ready and not self.is_stopped:
+            self._is_listed = True
+            self._world.runnable.append(self)
+
+    def stop_process(self) -> None:
+        """As SIGSTOP does."""
+        self.is_stopped = True
+
+    def wake_process(self) -> None:
+        """As SIGCONT does."""
+        self.is_stopped = False
+        if self._ready and not self._is_listed and not self.is_dead:
+            self._is_listed = True
+            self._world.runnable.append(self)
+
+    def kill_process(self) -> None:
+        self.is_dead = True
+        self._ready.clear()
