@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import socket
 from typing import Annotated
 
@@ -39,9 +37,7 @@ async def serve(config: FrontendConfig, listener: socket.socket) -> None:
     metrics = FrontendMetrics(new_registry())
     async with open_cluster(config, frontend_id) as cluster:
         frontend = Frontend(config, cluster, frontend_id, listener, metrics)
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, frontend.stop)
+        frontend.shutdown.listen()
         settle_garbage()
         await frontend.run()
 

@@ -70,6 +70,8 @@ class AnswerResponse:
     ) -> None:
         error = error_of_interrupt(interrupt, self._answer.generation.group_id)
         self.status_code = error.status_code
+        if interrupt is Interrupt.SHUTDOWN:
+            headers = headers | {"connection": "close"}
         if interrupt is not Interrupt.CLIENT_GONE:
             await send_error(error, scope, receive, send, headers)
 

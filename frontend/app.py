@@ -124,6 +124,8 @@ class App:
         if scope["type"] != "http":
             return
         scope["app"] = self  # starlette then raises for unknown paths and methods
+        if self._inference.is_draining:
+            send = _closing(send)
         if self._cors_origins:
             send = self._with_cors(scope, send)
             if scope["method"] == "OPTIONS":
@@ -234,6 +236,17 @@ class App:
             await send(message)
 
         return send_with_cors
+
+
+def _closing(send: Send) -> Send:
+    """Whoever asks again is to ask another frontend: each answer ends its connection."""
+
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["connection"] = "close"
+        await send(message)
+
+    return send_and_close
 
 
 def _health_response(answer: HealthAnswer) -> Response:

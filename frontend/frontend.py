@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -18,7 +17,6 @@ from frontend.drain_rate import QueueWatch
 from frontend.embedding_request import EmbeddingRequests
 from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
-from frontend.generation import Interrupt
 from frontend.grammar_checker import GrammarChecker
 from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
@@ -42,12 +40,13 @@ from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard, Surface
+from shared.shutdown import Shutdown
 
 log = get_logger(__name__)
 
 
 class Frontend:
-    """Wires the parts; `run` serves until `stop` is called."""
+    """Wires the parts; `run` serves until `shutdown` is asked for."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Frontend:
         self._config = config
         self._cluster = cluster
         self._listener = listener
-        self._stopping = asyncio.Event()
+        self.shutdown = Shutdown()
         self.started = asyncio.Event()
         self._encoder = PromptEncoder()
         self._grammar_checker = GrammarChecker()
@@ -114,7 +113,7 @@ class Frontend:
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
         )
-        self._server = http_server(self.app, config.shutdown_timeout_s)
+        self._server = http_server(self.app)
         self._service = NatsService(
             cluster.nc, config.service_name, self.inference, self._models, callers, metrics
         )
@@ -135,12 +134,8 @@ class Frontend:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    def stop(self) -> None:
-        """Finish what runs for a while, then leave."""
-        self._stopping.set()
-
     async def run(self) -> None:
-        """Serve until stopped."""
+        """Serve until asked to stop, then drain."""
         await self._router.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -161,7 +156,7 @@ class Frontend:
                     await self._service.started.wait()
                 self.started.set()
                 log.info("frontend_listening", host=self._config.host, port=self.port)
-                await self._stopping.wait()
+                await self.shutdown.asked.wait()
                 await self._drain()
                 for task in background:
                     task.cancel()
@@ -174,11 +169,9 @@ class Frontend:
         self.inference.is_draining = True
         self._service.stop()
         log.info("frontend_drains", running=self.inference.num_open)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.shutdown_timeout_s):
-                await self.inference.wait_closed()
+        await self.shutdown.grace(self.inference.all_closed, self._config.shutdown_timeout_s)
         log.info("frontend_stops", cut=self.inference.num_open)
-        self.inference.cut_all(Interrupt.SHUTDOWN)
+        self.inference.cut_all()
         self._server.should_exit = True
         await self._terminator.close()
 

@@ -90,12 +90,9 @@ class Inference:
         self._grammar_checker = grammar_checker
         self.is_draining = False
         self.num_open = 0  # answers that a transport is sending
-        self._all_closed = asyncio.Event()
-        self._all_closed.set()
-
-    async def wait_closed(self) -> None:
-        """Until no transport sends an answer."""
-        await self._all_closed.wait()
+        self._is_cut = False
+        self.all_closed = asyncio.Event()  # set while no transport sends an answer
+        self.all_closed.set()
 
     async def start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         """Validate, tokenize, and put into the queue. Returns once it is stored there.
@@ -258,7 +255,7 @@ class Inference:
         generation = answer.generation
         self.num_open -= 1
         if not self.num_open:
-            self._all_closed.set()
+            self.all_closed.set()
         self._metrics.in_flight.dec()
         generation.keepalive_s = 0.0
         generation.is_watched = False
@@ -275,10 +272,11 @@ class Inference:
                 generation.grace_s = 0.0
             self._terminator.client_gone(generation)
 
-    def cut_all(self, interrupt: Interrupt) -> None:
-        """Close what is still open."""
+    def cut_all(self) -> None:
+        """Close what is open, and what is about to be: its requests run on."""
+        self._is_cut = True
         for generation in self._router.generations:
-            generation.cut(interrupt)
+            generation.cut(Interrupt.SHUTDOWN)
 
     async def _resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
@@ -403,7 +401,9 @@ class Inference:
 
     def _answer(self, generation: Generation, *, stream: bool, resumed: bool = False) -> Answer:
         self.num_open += 1
-        self._all_closed.clear()
+        self.all_closed.clear()
+        if self._is_cut:  # it was on its way when the others were
+            generation.cut(Interrupt.SHUTDOWN)
         self._metrics.in_flight.inc()
         feed = EventFeed(generation, self._metrics.inter_token_latency)
         return Answer(generation, feed, stream, resumed)

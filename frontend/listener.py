@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 
 _KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
 _BACKLOG = 2048
+_LAST_WORDS_S = 1  # for clients to take the end of streams that have been cut already
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -54,7 +55,7 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def http_server(app: App, shutdown_timeout_s: float) -> HttpServer:
+def http_server(app: App) -> HttpServer:
     """A server that only speaks HTTP: no WebSocket, no lifespan, no logs of its own."""
     return HttpServer(
         uvicorn.Config(
@@ -70,7 +71,7 @@ def http_server(app: App, shutdown_timeout_s: float) -> HttpServer:
             date_header=False,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(shutdown_timeout_s)),
+            timeout_graceful_shutdown=_LAST_WORDS_S,
             backlog=_BACKLOG,
         )
     )

@@ -84,14 +84,22 @@ class KeptProcess:
         finally:
             self._ended.set()
 
-    async def stop(self, timeout_s: float) -> None:
-        """SIGTERM, and SIGKILL for what is left after `timeout_s`."""
+    def ask_to_stop(self) -> None:
+        """SIGTERM: how a role takes the first and the second is its own business."""
         self._stopping.set()
-        if not self._was_run:
-            return
         if self._child is not None:
             self._child.terminate()
-        await wait_event(self._ended, timeout_s)
+
+    async def wait_ended(self) -> None:
+        """Until it has ended for good."""
+        if self._was_run:
+            await self._ended.wait()
+
+    async def stop(self, timeout_s: float) -> None:
+        """SIGTERM, and SIGKILL for what is left after `timeout_s`."""
+        self.ask_to_stop()
+        if self._was_run:
+            await wait_event(self._ended, timeout_s)
         self.kill()
 
     def kill(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import nats.errors
 
@@ -20,9 +20,11 @@ from deploy.local.terminal import Terminal
 from shared.cluster import Cluster, open_cluster
 from shared.codec import decode
 from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.event_wait import wait_event
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.shutdown import Shutdown
 from shared.streams import DEFAULT_PARTITIONS
 
 _POLL_S = 0.1
@@ -51,7 +53,7 @@ class Supervisor:
         self._nats_child = nats_child
         self._terminal = terminal
         self._progress = StartupProgress(terminal)
-        self._stopping = asyncio.Event()
+        self._shutdown = Shutdown()
         self._failure: JetflockError | None = None
         self._cluster: Cluster | None = None  # while connected
         self._card: ModelCard | None = None  # once registered
@@ -65,13 +67,14 @@ class Supervisor:
 
     async def run(self) -> None:
         """Returns after SIGINT or SIGTERM. Raises JetflockError when it cannot start."""
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(signum, self._on_signal)
+        self._shutdown.listen()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._shutdown.ask)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(self._serve_or_fail(tasks))
-            await self._stopping.wait()
+            await self._shutdown.asked.wait()
             self._progress.end()
-            await self._stop_roles()
+            self._terminal.say("stopping")
+            await self._stop_roles(tasks)
             serving.cancel()
             await asyncio.wait({serving})
             if self._nats is not None:
@@ -87,22 +90,10 @@ class Supervisor:
             sink = _only_worth_showing(sink)
         return KeptProcess(name, make_launch, sink, self._terminal.say, on_death)
 
-    def _everybody(self) -> list[KeptProcess]:
-        roles = [self._detok, self._frontend, *self._workers]
-        return roles if self._nats is None else [self._nats, *roles]
-
-    def _on_signal(self) -> None:
-        if self._stopping.is_set():
-            for kept in self._everybody():
-                kept.kill()
-        else:
-            self._terminal.say("stopping")
-            self._stopping.set()
-
     def _fail(self, failure: JetflockError) -> None:
-        if not self._stopping.is_set():
+        if not self._shutdown.asked.is_set():
             self._failure = failure
-            self._stopping.set()
+            self._shutdown.force()
 
     # Up
 
@@ -122,7 +113,7 @@ class Supervisor:
         except JetflockError as exc:
             self._fail(exc)
         except OSError:  # closing a connection whose server was killed before
-            if not self._stopping.is_set():
+            if not self._shutdown.asked.is_set():
                 raise
 
     async def _start_nats(self, tasks: asyncio.TaskGroup) -> None:
@@ -247,12 +238,32 @@ class Supervisor:
 
     # Down
 
-    async def _stop_roles(self) -> None:
-        """Those who hold requests first; the broker outlives them all."""
-        await self._frontend.stop(self._config.shutdown_timeout_s + _STOP_MARGIN_S)
-        timeout_s = self._config.drain_timeout_s + _STOP_MARGIN_S
-        await asyncio.gather(*(worker.stop(timeout_s) for worker in self._workers))
+    async def _stop_roles(self, tasks: asyncio.TaskGroup) -> None:
+        """First those who hold requests: what runs may finish, and its text is read to the end. The
+        broker outlives them all.
+        """
+        roles = [self._frontend, *self._workers]
+        all_ended = asyncio.Event()
+        waiting = tasks.create_task(_tell_ended(roles, all_ended))
+        leave_s = self._config.drain_timeout_s + _STOP_MARGIN_S
+        for role in roles:
+            role.ask_to_stop()
+        await self._shutdown.grace(all_ended, self._config.shutdown_timeout_s + leave_s)
+        if self._shutdown.hurried.is_set() and not all_ended.is_set():
+            self._terminal.say("stopping now")
+            for role in roles:
+                role.ask_to_stop()
+            await wait_event(all_ended, leave_s)
+        for role in roles:
+            role.kill()
+        waiting.cancel()
         await self._detok.stop(_STOP_MARGIN_S)
+
+
+async def _tell_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) -> None:
+    for role in roles:
+        await role.wait_ended()
+    all_ended.set()
 
 
 def _only_worth_showing(sink: Callable[[str], None]) -> Callable[[str], None]:

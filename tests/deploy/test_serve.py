@@ -50,13 +50,28 @@ def test_sigterm_ends_it_as_well(make_stack: MakeStack) -> None:
     assert stack.wait_exit() == 0
 
 
-def test_second_ctrl_c_waits_for_nobody(make_stack: MakeStack) -> None:
+def test_second_ctrl_c_gives_everybody_a_moment(make_stack: MakeStack) -> None:
     stack = make_stack("--shutdown-timeout-s", "60").start().wait_ready()
+    tree = stack.processes()
     stack.role("frontend").suspend()
     stack.interrupt()
     wait_until(lambda: "stopping" in stack.err)
     stack.interrupt()
-    assert stack.wait_exit(timeout_s=3) == 0
+    assert stack.wait_exit(timeout_s=10) == 0
+    wait_until(lambda: not any_alive(tree), timeout_s=3)
+
+
+def test_third_ctrl_c_waits_for_nobody(make_stack: MakeStack) -> None:
+    flags = ("--shutdown-timeout-s", "60", "--drain-timeout-s", "60")
+    stack = make_stack(*flags).start().wait_ready()
+    tree = stack.processes()
+    stack.role("frontend").suspend()
+    for words in ("stopping", "stopping now"):
+        stack.interrupt()
+        wait_until(lambda words=words: words in stack.err)  # type: ignore[misc]
+    stack.interrupt()
+    assert stack.wait_exit(timeout_s=10) == -signal.SIGINT
+    wait_until(lambda: not any_alive(tree), timeout_s=3)
 
 
 def test_kill_9_leaves_no_orphan(make_stack: MakeStack) -> None:

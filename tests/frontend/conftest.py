@@ -75,7 +75,7 @@ async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[
             await asyncio.wait_for(frontend.started.wait(), 10)
             yield RunningFrontend(frontend, frontend_id, metrics, task)
         finally:
-            frontend.stop()
+            frontend.shutdown.ask()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait_for(task, 15)
 

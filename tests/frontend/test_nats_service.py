@@ -145,7 +145,7 @@ async def test_abort_and_shutdown_are_told(stack: Stack) -> None:
     done, _ = await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED, timeout=5)
     ended = done.pop().result()
     assert json.loads(ended[-2].data)["error"]["code"] == "cancelled"
-    running.frontend.stop()
+    running.frontend.shutdown.ask()
     (interrupted,) = [
         await stream for stream in streams if stream not in done and not stream.done()
     ]

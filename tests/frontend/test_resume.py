@@ -209,10 +209,13 @@ async def test_shutdown_leaves_the_request_running(stack: Stack) -> None:
             rid = response.headers["x-request-id"]
             events = sse_events(response)
             seen = [await anext(events), await anext(events)]
-            first.frontend.stop()
+            first.frontend.shutdown.ask()
             await asyncio.sleep(0.1)
             assert (await client.get("/ready")).status_code == 503
-            assert (await client.post(CHAT, json=BODY)).status_code == 503
+            refused = await client.post(CHAT, json=BODY)
+            assert refused.status_code == 503
+            assert refused.headers["connection"] == "close"
+            assert refused.headers["retry-after"] == "1"
             seen += [event async for event in events]  # ends without [DONE]
         assert seen[-1].data != "[DONE]"
         await asyncio.wait_for(first.task, 5)
@@ -223,3 +226,41 @@ async def test_shutdown_leaves_the_request_running(stack: Stack) -> None:
             gate.set()
             rest = [event async for event in sse_events(response)]
     assert text_of(seen + rest) == TEXT
+
+
+async def test_what_finishes_in_time_is_not_cut(stack: Stack) -> None:
+    gate = asyncio.Event()
+    stack.say(*PIECES, gate=gate)
+    running = await stack.start_frontend(shutdown_timeout_s=60.0)
+    async with running.client() as client, client.stream("POST", CHAT, json=BODY) as response:
+        events = sse_events(response)
+        seen = [await anext(events)]
+        running.frontend.shutdown.ask()
+        gate.set()
+        seen += [event async for event in events]
+        assert text_of(seen) == TEXT
+        assert seen[-1].data == "[DONE]"
+        async with asyncio.timeout(10.0):  # although its connection is kept alive
+            await running.task
+
+
+async def test_a_second_signal_cuts_streams_and_answers(stack: Stack) -> None:
+    stack.say(*PIECES, gate=asyncio.Event())
+    running = await stack.start_frontend(shutdown_timeout_s=60.0)
+    whole = {**BODY, "stream": False}
+    async with running.client() as client, client.stream("POST", CHAT, json=BODY) as response:
+        events = sse_events(response)
+        seen = [await anext(events)]
+        waiting = asyncio.create_task(client.post(CHAT, json=whole))
+        while running.frontend.inference.num_open < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        running.frontend.shutdown.ask()
+        running.frontend.shutdown.ask()
+        async with asyncio.timeout(10.0):
+            seen += [event async for event in events]
+            answer = await waiting
+            await running.task
+    assert seen[-1].data != "[DONE]"
+    assert answer.status_code == 503
+    assert answer.headers["connection"] == "close"
+    assert "runs on" in answer.json()["error"]["message"]
