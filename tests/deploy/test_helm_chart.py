@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import tomllib
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from shared.subjects import Subjects, pool_slug
 from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA
 from tests.deploy.crd_schemas import CRD_SCHEMAS
 from tests.deploy.helm_chart import HelmChart, Manifest, Rendered, Values, env_of
+from tests.deploy.local_stack import REPOSITORY
 from tests.nats_server import NatsServer
 from worker.config import WorkerConfig
 
@@ -225,6 +227,13 @@ async def test_setup_makes_the_consumers_that_keda_reads(
         for trigger in scaled["spec"]["triggers"]
     }
     assert set(answer["consumers"]) == wanted
+
+
+def test_the_chart_names_the_images_of_this_version(chart: HelmChart) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for name, pod in chart.render().pods():
+        image = pod["containers"][0]["image"]
+        assert image.partition(":")[2] == project["version"], name
 
 
 # What the roles read
