@@ -49,7 +49,7 @@ class AnswerResponse:
             self._inference.close(self._answer, self.status_code, "http")
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {"x-request-id": self._answer.generation.group_id}
+        headers = {"x-request-id": self._answer.generation.group_id, **self._answer.headers}
         try:
             body = await self._answer.feed.whole()
         except RequestError as exc:
@@ -77,7 +77,11 @@ class AnswerResponse:
 
     async def _send_stream(self, send: Send) -> None:
         answer, generation, feed = self._answer, self._answer.generation, self._answer.feed
-        headers = [*_SSE_HEADERS, (b"x-request-id", generation.group_id.encode())]
+        headers = [
+            *_SSE_HEADERS,
+            (b"x-request-id", generation.group_id.encode()),
+            *((name.encode(), value.encode()) for name, value in answer.headers.items()),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         opening = feed.opening(resumed=answer.resumed)
         body = sse(opening) if opening else b": ok\n\n"

@@ -47,6 +47,14 @@ log = get_logger(__name__)
 
 Handler = Callable[[Request, Caller], Awaitable[Response | AnswerResponse]]
 _NOBODY = Caller()
+_EXPOSED_HEADERS = ", ".join(
+    ["x-request-id", "retry-after"]
+    + [
+        f"x-ratelimit-{what}-{kind}"
+        for kind in ("requests", "tokens")
+        for what in ("limit", "remaining", "reset")
+    ]
+)
 
 
 class Endpoint:
@@ -231,7 +239,7 @@ class App:
                 headers["access-control-allow-origin"] = origin
                 headers["access-control-allow-headers"] = "*, Authorization"
                 headers["access-control-allow-methods"] = "GET, POST, OPTIONS"
-                headers["access-control-expose-headers"] = "x-request-id, retry-after"
+                headers["access-control-expose-headers"] = _EXPOSED_HEADERS
                 headers.add_vary_header("Origin")
             await send(message)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from frontend.auth import ApiKeys
+from frontend.auth import ApiKey
+from frontend.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
 
@@ -23,6 +24,12 @@ class FrontendConfig(ClusterConfig):
     """Keys that clients may use; none means open to all."""
     api_key_file: Path | None = None
     """File with one key a line."""
+    api_keys_file: Path | None = None
+    """YAML or JSON file with keys, their holders' names and limits; read again when it changes."""
+    queue_max_interactive: int = 8000
+    """Interactive requests of a model that may wait or run; beyond it clients get 429."""
+    queue_max_batch: int = 4000
+    """The same for batch requests, which use at most half of the queue."""
     service_name: str = "jetflock"
     """Name of the NATS micro service and first token of its subjects; empty switches it off."""
     generation_config: Literal["auto", "none"] = "auto"
@@ -44,8 +51,8 @@ class FrontendConfig(ClusterConfig):
     frontend_id: str | None = None
     """Id of this process; random when not given. Never use one twice."""
 
-    def api_keys(self) -> ApiKeys:
-        """The keys, from the flag and the file. Raises ConfigError."""
+    def api_keys(self) -> list[ApiKey]:
+        """The keys from the flag and the files; none: all are let in. Raises ConfigError."""
         keys = set(self.api_key)
         if self.api_key_file is not None:
             lines = read_secret(self.api_key_file).splitlines()
@@ -53,4 +60,12 @@ class FrontendConfig(ClusterConfig):
             if not from_file:
                 raise ConfigError(f"{self.api_key_file} holds no API key; put one on each line")
             keys |= from_file
-        return ApiKeys(frozenset(keys))
+        named = read_key_file(self.api_keys_file) if self.api_keys_file is not None else []
+        digests = {key.digest for key in named}
+        nameless = [ApiKey.without_limits(key) for key in sorted(keys)]
+        # A key that stands in both has its limits.
+        return [*named, *(key for key in nameless if key.digest not in digests)]
+
+    def queue_limits(self) -> dict[str, int]:
+        """Messages that a model may have, by class."""
+        return {"interactive": self.queue_max_interactive, "batch": self.queue_max_batch}

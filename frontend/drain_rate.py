@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.log import get_logger
+from shared.subjects import Lane
 
 MAX_RETRY_AFTER_S = 120
 _INTERVAL_S = 1.0
@@ -56,6 +58,14 @@ class DrainRate:
         num_free = max(num_requests, _SHARE * self._samples[-1].num_messages)
         return max(1, min(MAX_RETRY_AFTER_S, round(num_free / rate)))
 
+    def wait_s(self, num_requests: int, num_held: int) -> float:
+        """Until so many of somebody's requests are over, if theirs end like all others."""
+        rate = self.per_s
+        if rate <= 0:
+            return float(MAX_RETRY_AFTER_S)
+        their_rate = rate * num_held / max(num_held, self._samples[-1].num_messages)
+        return min(float(MAX_RETRY_AFTER_S), num_requests / their_rate)
+
 
 class QueueWatch:
     """Looks at the queue every second, whatever the load."""
@@ -64,6 +74,17 @@ class QueueWatch:
         self._cluster = cluster
         self.drain = DrainRate()
         self._seen_at = float("-inf")
+        self.usage = 0.0  # the part of the queue that is used, in messages or bytes
+        self._seen: Counter[tuple[str, str]] = Counter()  # messages by pool and class
+        self._accepted: Counter[tuple[str, str]] = Counter()  # by us, since we looked
+
+    def num_queued(self, pool: str, job_class: str) -> int:
+        """Requests that wait or run. What other frontends accept is seen within a second."""
+        return self._seen[pool, job_class] + self._accepted[pool, job_class]
+
+    def note_accepted(self, pool: str, job_class: str, num_requests: int) -> None:
+        """Count them, until they are seen; below 0: they did not come after all."""
+        self._accepted[pool, job_class] += num_requests
 
     @property
     def is_fresh(self) -> bool:
@@ -79,12 +100,27 @@ class QueueWatch:
     async def _look(self) -> None:
         try:
             name = self._cluster.subjects.requests_stream
-            state = (await self._cluster.js.api(f"STREAM.INFO.{name}"))["state"]
+            query = {"subjects_filter": self._cluster.subjects.request("*", "*")}
+            info = await self._cluster.js.api(f"STREAM.INFO.{name}", query)
         except BrokerError as exc:
             log.debug("queue_not_seen", error=str(exc))
             return
+        state, config = info["state"], info["config"]
+        self._count(state.get("subjects") or {})
+        self.usage = max(
+            int(state[used]) / int(config[limit])
+            for used, limit in (("messages", "max_msgs"), ("bytes", "max_bytes"))
+        )
         # A message leaves this stream when its request is over, and in no other way.
         num_messages = int(state["messages"])
         num_finished = int(state["last_seq"]) - num_messages
         self._seen_at = asyncio.get_running_loop().time()
         self.drain.add(Sample(self._seen_at, num_messages, num_finished))
+
+    def _count(self, messages: Mapping[str, int]) -> None:
+        """By subject, as the server counts them."""
+        self._seen.clear()
+        self._accepted.clear()
+        for subject, count in messages.items():
+            pool, token = subject.split(".")[-2:]
+            self._seen[pool, Lane.parse(token).job_class] += count

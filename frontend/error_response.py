@@ -11,6 +11,7 @@ from frontend.event_writer import error_body
 from shared.errors import (
     AuthenticationFailed,
     QueueFull,
+    RateLimited,
     RequestError,
     RequestTimeout,
     ServiceUnavailable,
@@ -45,6 +46,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
             return {"www-authenticate": "Bearer"}
         case RequestTimeout():
             return {"connection": "close"}
+        case RateLimited():
+            return {"retry-after": str(error.retry_after_s), **error.headers}
         case QueueFull() | ServiceUnavailable():
             return {"retry-after": str(error.retry_after_s)}
         case _:

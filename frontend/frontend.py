@@ -7,8 +7,10 @@ import os
 import socket
 import time
 
+from frontend.admission import Admission
 from frontend.app import App
 from frontend.attachments import Attachments
+from frontend.auth import ApiKeys
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
@@ -21,17 +23,20 @@ from frontend.grammar_checker import GrammarChecker
 from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
 from frontend.inference import Inference
+from frontend.key_watch import KeyWatch
 from frontend.listener import http_server
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.nats_service import NatsService
 from frontend.orphan_sweeper import OrphanSweeper
 from frontend.prompt_encoder import PromptEncoder
+from frontend.queue_limits import QueueLimits
 from frontend.replayer import Replayer
 from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import StreamFinder
 from frontend.stream_watch import StreamWatch
 from frontend.submitter import Submitter
+from frontend.tenant_exchange import TenantExchange
 from frontend.tenant_ledger import TenantLedger
 from frontend.terminator import Terminator
 from shared.cluster import Cluster
@@ -93,6 +98,12 @@ class Frontend:
             Submitter(cluster, catalog, self._terminator, self.queue_watch.drain, metrics),
             self._router,
             ledger,
+            Admission(
+                ledger,
+                self.queue_watch,
+                QueueLimits(self.queue_watch, config.queue_limits()),
+                metrics,
+            ),
             self._terminator,
             StreamFinder(cluster, detok),
             self._models,
@@ -102,7 +113,12 @@ class Frontend:
             frontend_id,
             self._grammar_checker,
         )
-        callers = CallerReader(config, config.api_keys())
+        keys = ApiKeys(config.api_keys())
+        callers = CallerReader(config, keys)
+        self._exchange = TenantExchange(cluster.nc, subjects.tenants, frontend_id, ledger)
+        self._key_watch = (
+            KeyWatch(config.api_keys_file, keys, config.api_keys) if config.api_keys_file else None
+        )
         self.app = App(
             self.inference,
             self._models,
@@ -148,7 +164,10 @@ class Frontend:
                         self.queue_watch,
                         self._heartbeat,
                         self._sweeper,
+                        self._exchange,
+                        self._key_watch,
                     )
+                    if part is not None
                 ]
                 tasks.create_task(self._server.serve([self._listener]))
                 if self._config.service_name:

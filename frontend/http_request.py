@@ -32,7 +32,7 @@ class CallerReader:
 
     def caller(self, headers: Mapping[str, str], transport: str) -> Caller:
         """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
-        owner = self._keys.owner(headers.get("authorization", ""))
+        owner, tenant = self._keys.identify(headers.get("authorization", ""))
         config = self._config
         deadline_s = _seconds(headers, "x-request-timeout")
         if deadline_s is None:
@@ -42,6 +42,7 @@ class CallerReader:
         grace_s = _seconds(headers, "x-resume-grace") or 0.0
         return Caller(
             owner=owner,
+            tenant=tenant,
             deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
             grace_s=min(grace_s, config.max_resume_grace_s),
             traceparent=headers.get("traceparent", "")[:55],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from frontend.access_log import log_finished
+from frontend.admission import Admission
 from frontend.attachments import Attachments
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
@@ -54,6 +55,7 @@ class Answer:
     feed: EventFeed
     stream: bool
     resumed: bool = False  # the client has seen the opening
+    headers: Mapping[str, str] = field(default_factory=dict)  # of an HTTP response
 
 
 class Inference:
@@ -67,6 +69,7 @@ class Inference:
         submitter: Submitter,
         router: ReplyRouter,
         ledger: TenantLedger,
+        admission: Admission,
         terminator: Terminator,
         finder: StreamFinder,
         models: ModelDirectory,
@@ -80,6 +83,7 @@ class Inference:
         self._submitter = submitter
         self._router = router
         self._ledger = ledger
+        self._admission = admission
         self._terminator = terminator
         self._finder = finder
         self._models = models
@@ -111,6 +115,7 @@ class Inference:
                 key_name(caller.owner, key),
                 fingerprint(surface, body),
             )
+        self._admission.look(caller)
         job = await self.validated(surface, body)
         group = RequestGroup(new_rid(), "", int(time.time()), self._frontend_id)
         answer = await self.queue(job, group, caller, arrived_at)
@@ -164,18 +169,22 @@ class Inference:
             token_texts=job.model.text.token_texts,
         )
         lanes = self._ledger.lanes(caller.tenant, caller.job_class, len(requests))
+        self._admission.admit(caller, job)
         self._router.add(generation)
         try:
             if not is_first and not await self._attach(generation):
                 self._router.remove(generation)
+                self._admission.give_back(caller, job)
                 return None
             await self._submitter.submit(requests, lanes)
         except BaseException:
             self._router.remove(generation)
+            self._admission.give_back(caller, job)
             raise
         generation.is_stored = True
         self._count_accepted(job)
-        return self._answer(generation, stream=job.stream)
+        headers = self._admission.headers(caller.tenant)
+        return replace(self._answer(generation, stream=job.stream), headers=headers)
 
     async def resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool

@@ -25,7 +25,15 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.request_body import parse_object
 from shared.connection import round_trip
-from shared.errors import InternalError, InvalidRequest, RequestError, RequestTooLarge
+from shared.errors import (
+    InternalError,
+    InvalidRequest,
+    QueueFull,
+    RateLimited,
+    RequestError,
+    RequestTooLarge,
+    ServiceUnavailable,
+)
 from shared.log import get_logger
 from shared.protocol import Surface
 
@@ -57,10 +65,13 @@ class Reply:
 
 def error_headers(error: RequestError) -> dict[str, str]:
     """The error convention of NATS micro services."""
-    return {
+    headers = {
         ERROR_HEADER: " ".join(error.message.split())[:500],
         ERROR_CODE_HEADER: str(error.status_code),
     }
+    if isinstance(error, RateLimited | QueueFull | ServiceUnavailable):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return headers
 
 
 class NatsService:

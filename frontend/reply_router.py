@@ -59,7 +59,9 @@ class ReplyRouter:
             streams.remove(stream)
             if not streams:
                 del self._streams[stream.rid]
-                self._ledger.remove(stream.rid)
+                # A resumed stream begins with tokens that were paid for.
+                num_tokens = 0 if generation.is_resumed else stream.position
+                self._ledger.remove(stream.rid, num_tokens)
 
     def find(self, group_id: str) -> list[Generation]:
         return [generation for generation in self._generations if generation.group_id == group_id]

@@ -16,6 +16,13 @@ class Tenant:
 
     name: str = ""  # fit for logs; "" where no key is needed
     weight: float = 1.0  # how many requests its lanes hold, in multiples of the usual number
+    max_concurrent: int | None = None  # requests that may wait or run
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None  # of prompts and output
+
+    @property
+    def has_rate(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
     def lane_level(self, num_outstanding: int) -> int:
         """Where its next request goes, when so many of the class wait or run."""

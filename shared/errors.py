@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 
 class JetflockError(Exception):
     """Root of every error that jetflock raises on purpose."""
@@ -223,6 +226,21 @@ class QueueFull(RequestError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(RequestError):
+    """A key has reached one of its limits: its client may come back after `retry_after_s`."""
+
+    status_code = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, wait_s: float, *, kind: str, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(message)
+        self.error_type = kind  # as OpenAI says what there was too much of: requests, tokens
+        self.retry_after_s = max(1, math.ceil(wait_s))
+        self.headers = headers  # the state of all limits
 
 
 class RequestCancelled(RequestError):

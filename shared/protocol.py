@@ -407,6 +407,25 @@ class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float = 0.0
 
 
+class TenantUse(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a tenant has and had at one frontend."""
+
+    tenant: str
+    num_outstanding: tuple[int, ...] = ()  # requests that wait or run, by class
+    serial: int = 0  # of the times that its limits were untouched: the counts start anew there
+    num_requests: int = 0  # let in since
+    num_tokens: int = 0  # prompt and output tokens of the same
+    request_level: float | None = None  # what is left of the minute's requests, as it knows
+    token_level: float | None = None
+
+
+class TenantNews(msgspec.Struct, frozen=True):
+    """`jf.ctl.tenants`: all that a frontend has to tell of its tenants."""
+
+    frontend: str
+    uses: list[TenantUse]
+
+
 class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a model embeds, unless a request says otherwise."""
 

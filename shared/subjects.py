@@ -170,6 +170,11 @@ class Subjects:
         return f"{self.prefix}.ctl.{pool}.offer.{worker}"
 
     @property
+    def tenants(self) -> str:
+        """What frontends tell each other of their tenants."""
+        return f"{self.prefix}.ctl.tenants"
+
+    @property
     def worker_died(self) -> str:
         """A supervisor says which worker incarnation it saw die; the payload is its id."""
         return f"{self.prefix}.ctl.worker_died"

@@ -38,6 +38,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 subjects.request("*", "*"),
                 _ownership(subjects),
                 subjects.control("*"),
+                subjects.tenants,
                 f"{prefix}.rpc.detok.*",
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
                 *_reads(*_buckets(subjects.models_bucket)),
@@ -48,7 +49,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 *_object_writes(subjects),
                 *to_clients,
             ],
-            subscribe=[subjects.reply("*"), f"{service}.>", "$SRV.>"],
+            subscribe=[subjects.reply("*"), subjects.tenants, f"{service}.>", "$SRV.>"],
             subjects=subjects,
         ),
         WORKER: _permissions(

@@ -52,7 +52,7 @@ def test_lanes_follow_from_what_is_outstanding_and_nothing_else(
             ledger.add(rid, tenant_name, "batch")
         for rid in data.draw(st.sets(st.sampled_from(sorted(held)))):
             del held[rid]
-            ledger.remove(rid)
+            ledger.remove(rid, 0)
 
 
 @pytest.mark.integration
