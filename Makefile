@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-autoscale-sim chaos wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-autoscale-sim chaos wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
+	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
@@ -75,7 +76,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host bench-affinity: $(STAMP)
+bench bench-plane bench-engine bench-host bench-affinity bench-fairness: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 bench-autoscale-sim: $(STAMP)

@@ -54,8 +54,11 @@ def _role(process: psutil.Process) -> str:
 
 
 @contextmanager
-def local_serve(*flags: str, timeout_s: float = 60.0) -> Iterator[LocalServe]:
-    """Start the stack on a free port with a store of its own; stop it at the end."""
+def local_serve(*flags: str, timeout_s: float = 60.0, key: str = "none") -> Iterator[LocalServe]:
+    """Start the stack on a free port with a store of its own; stop it at the end.
+
+    `key` is an API key, where the flags ask for one.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
@@ -75,7 +78,7 @@ def local_serve(*flags: str, timeout_s: float = 60.0) -> Iterator[LocalServe]:
             stdout=subprocess.DEVNULL,
         )
         try:
-            _wait_ready(port, process, timeout_s)
+            _wait_ready(port, process, timeout_s, key)
             yield LocalServe(port, psutil.Process(process.pid))
         finally:
             process.terminate()
@@ -86,7 +89,7 @@ def local_serve(*flags: str, timeout_s: float = 60.0) -> Iterator[LocalServe]:
                 process.wait()
 
 
-def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -> None:
+def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float, key: str) -> None:
     """Ready is when a request is answered: that takes every role."""
     deadline = time.monotonic() + timeout_s
     body = (
@@ -94,9 +97,8 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -
     )
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{port}/generate", body, {"Content-Type": "application/json"}
-            )
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/generate", body, headers)
             with urllib.request.urlopen(request, timeout=5):
                 return
         except OSError:
