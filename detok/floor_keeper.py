@@ -12,6 +12,7 @@ from shared.log import get_logger
 
 _INTERVAL_S = 1.0
 _RETRY_S = 0.3
+_MAX_DIGITS = 20
 
 log = get_logger(__name__)
 
@@ -35,7 +36,9 @@ class FloorKeeper:
                 log.warning("floor_not_read", partition=self._key, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            return int(entry.value) if entry is not None and entry.value.isdigit() else 1
+            if entry is None or len(entry.value) > _MAX_DIGITS or not entry.value.isdigit():
+                return 1
+            return int(entry.value)
 
     async def run(self, floor: Callable[[], int | None]) -> None:
         """Write `floor()` every second when it changed; None says that there is nothing to say."""

@@ -82,6 +82,7 @@ class Partition:
         self._reader: LogReader | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.is_caught_up = False
+        self._told_seq = 0  # the frame that was complained of last
         self._desk = ReplayDesk(
             services.cluster,
             services.tokenizers,
@@ -206,7 +207,9 @@ class Partition:
                 self._on_stale_entry(settled.pool, worker, entry)
         elif not is_rid(rid) or self._services.cluster.subjects.partition(rid) != self.number:
             self._stats.malformed += 1
-            log.warning("entry_in_wrong_partition", rid=rid, worker=worker, seq=seq)
+            if seq != self._told_seq:  # once a frame
+                self._told_seq = seq
+                log.warning("entry_in_wrong_partition", rid=rid[:32], worker=worker, seq=seq)
         else:
             self._meet(rid, seq, SeenEntry(seq, worker, entry))
 

@@ -25,6 +25,7 @@ _POLLS_ABSENT = 2
 _JITTER_S = 0.02
 _MAX_REMEMBERED = 4096
 _MAX_AT_ONCE = 32
+_MAX_ID_BYTES = 128
 _NO_WORKER = "nobody"  # a key that is never written: purging it is a write all the same
 NAK = b"-NAK"
 
@@ -81,6 +82,9 @@ class WorkerWatch:
             self._wake.clear()
 
     async def _on_worker_died(self, message: Msg) -> None:
+        if len(message.data) > _MAX_ID_BYTES:
+            log.warning("no_worker_id", num_bytes=len(message.data))
+            return
         worker = message.data.decode(errors="replace")
         self._reported[worker] = None
         if len(self._reported) > _MAX_REMEMBERED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.codec import decode, encode
-from shared.errors import BrokerError, CasConflict, ServiceUnavailable
+from shared.errors import BrokerError, CasConflict, ProtocolError, ServiceUnavailable
 from shared.kv_bucket import KvBucket, KvEntry
 from shared.protocol import RequestGroup
 
@@ -63,7 +63,10 @@ class IdempotencyStore:
 
 
 def _held(entry: KvEntry, ours: RequestGroup | None) -> HeldKey:
-    group = decode(RequestGroup, entry.value)
+    try:
+        group = decode(RequestGroup, entry.value)
+    except ProtocolError as exc:
+        raise _unavailable() from exc
     return HeldKey(group, entry.revision, is_ours=group == ours)
 
 

@@ -24,6 +24,12 @@ T = TypeVar("T")
 
 _BUILTINS = (bytes,)
 
+# A message takes the event loop 50 ms at most: a mebibyte may hold a million lists.
+_SMALL_BYTES = 128 * 1024  # takes 15 ms at most
+_MAX_CONTAINERS = 32_768  # lists and maps in a larger one
+_MAX_MAP_LEN = 4096
+_MAX_ERROR_CHARS = 200  # what is quoted in an error ends in logs
+
 
 def encode(message: msgspec.Struct) -> bytes:
     """A struct that is a map on the wire."""
@@ -76,10 +82,27 @@ def decode_text_frame(data: bytes) -> TextFrame:
 
 
 def _unpack(data: bytes) -> Any:
+    hooks: dict[str, Any] = {}
+    if len(data) > _SMALL_BYTES:
+        count = _ContainerCount()
+        hooks = {"list_hook": count.add, "object_hook": count.add}
     try:
-        return msgpack.unpackb(data)
+        return msgpack.unpackb(data, max_ext_len=0, max_map_len=_MAX_MAP_LEN, **hooks)
     except (ValueError, msgpack.UnpackException) as exc:
-        raise MalformedMessage(f"not MessagePack: {exc}") from exc
+        raise MalformedMessage(f"not MessagePack: {str(exc)[:_MAX_ERROR_CHARS]}") from exc
+
+
+class _ContainerCount:
+    """Refuses the rest of a message that is made of too many lists and maps."""
+
+    def __init__(self) -> None:
+        self._num_left = _MAX_CONTAINERS
+
+    def add(self, container: T) -> T:
+        self._num_left -= 1
+        if self._num_left < 0:
+            raise ValueError(f"more than {_MAX_CONTAINERS} lists and maps")
+        return container
 
 
 def _unpack_array(data: bytes) -> list[Any]:
@@ -96,4 +119,4 @@ def _convert(body: Any, message_type: type[T]) -> T:
     try:
         return msgspec.convert(body, message_type, builtin_types=_BUILTINS)
     except msgspec.ValidationError as exc:
-        raise MalformedMessage(str(exc)) from exc
+        raise MalformedMessage(str(exc)[:_MAX_ERROR_CHARS]) from exc

@@ -13,6 +13,7 @@ from shared.cluster import Cluster
 from shared.codec import decode, encode
 from shared.control import ControlReply, ControlRequest, decode_control_reply, encode_control
 from shared.errors import NotFound, ProtocolError
+from shared.kv_bucket import readable
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ModelCard, WorkerCard
@@ -60,7 +61,7 @@ class ControlPlane:
         Raises NotFound for a model or worker that is not there, or BrokerError.
         """
         await self._check_model(target.model)
-        cards = [decode(WorkerCard, entry.value) for entry in await self._workers.entries()]
+        cards = readable(WorkerCard, await self._workers.entries())
         if target.model is not None:
             cards = [card for card in cards if card.model == target.model]
         if target.workers:

@@ -24,7 +24,8 @@ class UnknownVersion(ProtocolError):
     """A message of a protocol version that this build does not speak."""
 
     def __init__(self, version: object, known: int) -> None:
-        super().__init__(f"message has protocol version {version!r}, this build speaks {known}")
+        told = repr(version) if isinstance(version, int) else type(version).__name__
+        super().__init__(f"message has protocol version {told}, this build speaks {known}")
 
 
 class MalformedMessage(ProtocolError):

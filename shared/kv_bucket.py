@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from shared.codec import decode
+from shared.errors import ProtocolError
 from shared.jetstream import JetStream
+from shared.log import get_logger
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +56,14 @@ class KvBucket:
             KvEntry(message.subject.removeprefix(self._prefix), message.data, message.seq)
             async for message in self._js.direct_scan(self._stream, self._prefix + ">")
         ]
+
+
+def readable(message_type: type[T], entries: Iterable[KvEntry]) -> list[T]:
+    """The values of entries; one that cannot be read is told, and hides no other."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(decode(message_type, entry.value))
+        except ProtocolError as exc:
+            log.debug("entry_unreadable", type=message_type.__name__, error=str(exc))
+    return found

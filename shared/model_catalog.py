@@ -33,6 +33,7 @@ class ModelCatalog:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._cards = cluster.bucket(cluster.subjects.models_bucket)
+        self._told_revisions: set[int] = set()  # of cards that cannot be read
 
     async def register(
         self, files: ModelFiles, name: str, *, starts_over: bool = False
@@ -100,7 +101,9 @@ class ModelCatalog:
             try:
                 cards.append(decode(ModelCard, entry.value))
             except ProtocolError as exc:
-                log.error("model_card_unreadable", key=entry.key, error=str(exc))
+                if entry.revision not in self._told_revisions:  # the cards are read every second
+                    self._told_revisions.add(entry.revision)
+                    log.error("model_card_unreadable", key=entry.key, error=str(exc))
         return sorted(cards, key=lambda card: (card.created, card.name))
 
     async def put_bundle(self, bundle: TokenizerBundle) -> None:

@@ -7,9 +7,9 @@ import secrets
 from dataclasses import dataclass, field
 
 from shared.cluster import Cluster
-from shared.codec import decode
 from shared.errors import BrokerUnavailable, CasConflict
 from shared.heartbeat import Writability
+from shared.kv_bucket import readable
 from shared.log import get_logger
 from shared.ownership import StoredRecord
 from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest, WorkerCard
@@ -217,7 +217,7 @@ class Claimer:
         """Whether a worker with one of these takes requests, or soon will, as far as we know."""
         if not self._heartbeats.is_steady:
             return True  # those that are absent may only not have been able to write
-        cards = [decode(WorkerCard, entry.value) for entry in await self._workers.entries()]
+        cards = readable(WorkerCard, await self._workers.entries())
         return any(card.revision in revisions and card.state.may_take for card in cards)
 
     async def _is_holder_dead(self, records: list[StoredRecord]) -> bool:

@@ -56,13 +56,12 @@ class Delivery:
         # or with <domain>.<account hash> before the stream, and a random token at the end.
         tokens = ack_subject.split(".")
         first = 4 if len(tokens) == 9 else 6
-        nanoseconds = int(tokens[first + 3])
         return cls(
             data=data,
             ack_subject=ack_subject,
             num_delivered=int(tokens[first]),
             request_seq=int(tokens[first + 1]),
-            queued_at=datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC),
+            queued_at=_time_of(int(tokens[first + 3])),
             msg_id=msg_id,
             lane=Lane.parse(tokens[first - 1].rpartition("_")[2]),  # consumer <pool>_<lane>
             num_pending=int(tokens[first + 4]),
@@ -73,10 +72,18 @@ class Delivery:
         """Raises ProtocolError, also for what would be a trap further on."""
         request = decode(GenerateRequest, self.data)
         if not is_rid(request.rid):
-            raise MalformedMessage(f"request id {request.rid!r} is not 32 hex digits")
+            raise MalformedMessage(f"request id {request.rid[:40]!r} is not 32 hex digits")
         if len(request.prompt_ids) % 4:
             raise MalformedMessage(f"a prompt of {len(request.prompt_ids)} bytes")
         return request
+
+
+def _time_of(nanoseconds: int) -> datetime.datetime:
+    """Raises ValueError for what is no time."""
+    try:
+        return datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC)
+    except (OverflowError, OSError) as exc:
+        raise ValueError("a delivery without a time") from exc
 
 
 class Acknowledger:

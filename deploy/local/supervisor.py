@@ -18,9 +18,9 @@ from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode
 from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.event_wait import wait_event
+from shared.kv_bucket import readable
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol import ModelCard, WorkerCard, WorkerState
@@ -211,7 +211,7 @@ class Supervisor:
 
     async def _worker_cards(self, cluster: Cluster) -> dict[str, WorkerCard]:
         entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
-        cards = [decode(WorkerCard, entry.value) for entry in entries]
+        cards = readable(WorkerCard, entries)
         return {card.worker: card for card in cards}
 
     def _say_ready(self) -> None:

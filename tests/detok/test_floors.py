@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from detok import partition
+from detok.floor_keeper import FloorKeeper
 from shared.protocol import End, Finish, FinishReason
 from shared.token_ids import unpack_token_ids
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
@@ -24,6 +25,13 @@ async def wait_for_floor(stage: Stage, floor: int) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"the floor is {entry and entry.value!r}, not {floor}")
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"-1", b"9" * 5000, "٣".encode()])
+async def test_a_floor_that_is_no_number_is_the_beginning(stage: Stage, value: bytes) -> None:
+    floors = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
+    await floors.put("0", value)
+    assert await FloorKeeper(stage.cluster, 0).load() == 1
 
 
 async def test_the_floor_is_the_claim_of_the_oldest_live_request(stage: Stage) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from shared import codec
 from shared.errors import MalformedMessage, ProtocolError, UnknownVersion
+from shared.garbage import settle_garbage
 from shared.protocol import (
     Cancel,
     Claim,
@@ -37,6 +40,7 @@ from shared.protocol import (
     TokenEntry,
     TokenFrame,
 )
+from tests.garbage import BOMBS
 
 REPLY = ReplyParams("jf.out.f", Surface.CHAT, "m", 1, 3, "0" * 32)
 CLAIM = Claim(0, "w", "n", 1, "$JS.ACK.x", "h", TextParams(stop=("a", "é")), REPLY, "p")
@@ -176,7 +180,39 @@ def spots(body: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def assert_only_protocol_errors(data: bytes) -> None:
+@pytest.fixture
+def _collected_as_in_a_role() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    settle_garbage()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("_collected_as_in_a_role")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_takes_no_more_than_50_ms(name: str) -> None:
+    """Of CPU time, the best of three: a mebibyte may hold a million lists."""
     for decoder in DECODERS:
+        times = []
+        for _ in range(3):
+            started = time.process_time()
+            assert_only_protocol_errors(BOMBS[name], [decoder])
+            times.append(time.process_time() - started)
+        assert min(times) < 0.05, decoder
+
+
+def test_errors_do_not_quote_what_was_sent() -> None:
+    for data in (BOMBS["a long version"], msgpack.packb({"v": 1, "t": "x" * 5000})):
+        for decoder in DECODERS:
+            with pytest.raises(ProtocolError) as refused:
+                decoder(data)
+            assert len(str(refused.value)) < 300
+
+
+def assert_only_protocol_errors(
+    data: bytes, decoders: Sequence[Callable[[bytes], Any]] = DECODERS
+) -> None:
+    for decoder in decoders:
         with contextlib.suppress(ProtocolError):
             decoder(data)

@@ -36,6 +36,23 @@ def test_an_ack_subject_is_read_in_both_forms(ack_subject: str) -> None:
     assert (delivery.data, delivery.ack_subject, delivery.msg_id) == (b"x", ack_subject, "")
 
 
+@pytest.mark.parametrize(
+    "ack_subject",
+    [
+        "",
+        "$JS.ACK",
+        "$JS.ACK.jf_REQUESTS.pool_batch.1.1.1.soon.0",
+        f"$JS.ACK.jf_REQUESTS.pool_batch.1.1.1.{'9' * 400}.0",
+        f"$JS.ACK.jf_REQUESTS.pool_batch.1.1.1.{'9' * 5000}.0",
+        f"$JS.ACK.jf_REQUESTS.pool_batch.1.1.1.{10**30}.0",
+        f"$JS.ACK.jf_REQUESTS.pool_nonsense-x.1.1.1.{NANOSECONDS}.0",
+    ],
+)
+def test_what_is_no_ack_subject_is_refused(ack_subject: str) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        Delivery.parse(b"", ack_subject, "")
+
+
 @pytest.mark.integration
 async def test_an_ack_is_confirmed_also_the_second_time(stage: Stage) -> None:
     delivery = await stage.submit_and_pull(make_request())
