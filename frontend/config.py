@@ -36,6 +36,8 @@ class FrontendConfig(ClusterConfig):
     """auto: the model's generation_config.json supplies sampling defaults; none: it does not."""
     default_deadline_s: float = 600.0
     """Time a request may wait and run when its client names none."""
+    queue_timeout_s: float = 0.0
+    """Longest time a request may wait until a worker claims it; 0: as long as its deadline."""
     max_resume_grace_s: float = 300.0
     """Longest X-Resume-Grace: how long a request runs on without its client."""
     max_body_bytes: int = 32 << 20

@@ -56,6 +56,7 @@ class Generation:
     pool: str
     timings: Timings
     deadline_at: float
+    queue_timeout_at: float = float("inf")  # inf also when it has been dealt with
     grace_s: float = 0.0
     tenant: str = ""  # name of the one it counts for
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
@@ -159,6 +160,12 @@ def error_of(stream: TextStream) -> RequestError | None:
         case FinishReason.DEADLINE:
             return DeadlineExceeded(
                 stream.finish.message or "The request's deadline passed before it was finished."
+            )
+        case FinishReason.QUEUE_TIMEOUT:
+            return DeadlineExceeded(
+                "No worker could take the request within "
+                f"{stream.reply.queue_timeout_s:g} s (queue_timeout_s).",
+                code="queue_timeout",
             )
         case FinishReason.POISON:
             return InternalError(

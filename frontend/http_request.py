@@ -44,6 +44,7 @@ class CallerReader:
             owner=owner,
             tenant=tenant,
             deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
+            queue_timeout_s=config.queue_timeout_s,
             grace_s=min(grace_s, config.max_resume_grace_s),
             traceparent=headers.get("traceparent", "")[:55],
             transport=transport,

@@ -25,6 +25,7 @@ from frontend.job import Caller, Job
 from frontend.keyed_start import Absent, KeyedStarts
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
+from frontend.queue_timeout import take_queue_timeout
 from frontend.reply_router import ReplyRouter
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter
@@ -108,6 +109,8 @@ class Inference:
         arrived_at = asyncio.get_running_loop().time()
         key = key_of(body, caller.idempotency_key)
         body.pop(FIELD, None)
+        queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
+        caller = replace(caller, queue_timeout_s=queue_timeout_s)
         if key:
             return await self._keyed_starts.start(
                 _KeyedRequest(self, surface, body, caller),
@@ -164,6 +167,7 @@ class Inference:
             pool=job.model.card.pool,
             arrived_at=arrived_at,
             remaining_s=caller.deadline_s,
+            queue_timeout_s=caller.queue_timeout_s,
             grace_s=caller.grace_s,
             tenant=caller.tenant.name,
             token_texts=job.model.text.token_texts,
@@ -319,6 +323,7 @@ class Inference:
             pool=pool_slug(first.model),
             arrived_at=arrived_at,
             remaining_s=first.created + budget_s - time.time(),
+            queue_timeout_s=_left_s(first),
             grace_s=caller.grace_s,
             tenant=caller.tenant.name,
             token_texts=token_texts,
@@ -386,17 +391,20 @@ class Inference:
         pool: str,
         arrived_at: float,
         remaining_s: float,
+        queue_timeout_s: float,
         grace_s: float,
         tenant: str,
         token_texts: TokenTexts | None,
     ) -> Generation:
         now = asyncio.get_running_loop().time()
         first = choices[0][1]
+        queue_timeout_at = now + queue_timeout_s if queue_timeout_s else float("inf")
         generation = Generation(
             group_id=first.group_id,
             pool=pool,
             timings=Timings(arrived_at),
             deadline_at=now + remaining_s,
+            queue_timeout_at=queue_timeout_at,
             grace_s=grace_s,
             tenant=tenant,
             token_texts=token_texts if tells_logprobs(first) else None,
@@ -473,10 +481,18 @@ class _KeyedRequest:
         return await self.inference.join(group, self.caller, stream=stream)
 
 
+def _left_s(reply: ReplyParams) -> float:
+    """Of a resumed request's time in the queue; 0: it has no bound of its own."""
+    if not reply.queue_timeout_s:
+        return 0.0
+    return max(0.001, reply.created + reply.queue_timeout_s - time.time())
+
+
 def _has_no_result(choice: FoundChoice) -> bool:
     finish = None if choice.chunk is None else choice.chunk.finish
     return finish is not None and finish.reason in (
         FinishReason.CANCEL,
         FinishReason.DEADLINE,
+        FinishReason.QUEUE_TIMEOUT,
         FinishReason.WEIGHTS_REPLACED,
     )

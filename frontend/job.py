@@ -35,6 +35,7 @@ class Caller:
     owner: str = ""  # hash of the API key
     tenant: Tenant = EVERYBODY
     deadline_s: float = 600.0
+    queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
     grace_s: float = 0.0  # how long the request runs on without its client
     traceparent: str = ""
     transport: str = "http"
@@ -100,6 +101,7 @@ class Job:
                 encoding_format=self.encoding_format,
                 is_shared=is_shared,
                 job_class=caller.job_class,
+                queue_timeout_s=caller.queue_timeout_s,
             )
             requests.append(
                 GenerateRequest(

@@ -29,6 +29,9 @@ class StreamWatch:
                 self._look_after(generation, now)
 
     def _look_after(self, generation: Generation, now: float) -> None:
+        if now >= generation.queue_timeout_at:
+            generation.queue_timeout_at = float("inf")
+            self._terminator.end_unclaimed(generation)
         if not generation.is_expired and now >= generation.deadline_at:
             if not generation.is_finished:
                 self._terminator.expire(generation)

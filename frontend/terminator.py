@@ -63,6 +63,12 @@ class Terminator:
         generation.is_expired = True
         self._spawn(self._give_up(generation, FinishReason.DEADLINE))
 
+    def end_unclaimed(self, generation: Generation) -> None:
+        """Its time in the queue is over: those requests end that no worker has claimed so far."""
+        for stream in generation.streams:
+            if stream.finish is None and not stream.position:
+                self._spawn(self._end_unclaimed(stream.rid, generation.pool, stream.reply))
+
     def end_later(self, requests: Iterable[GenerateRequest], reason: FinishReason) -> None:
         """End requests that were perhaps accepted, and are not wanted."""
         for request in requests:
@@ -77,16 +83,42 @@ class Terminator:
         """
         end = End(prev=0, reason=reason, by=self._frontend_id, reply=reply)
         is_new = await self._cluster.ownership.end(rid, end)
+        await self._tell(rid, pool)
+        if is_new:
+            self._note_ended(rid, reply, reason)
+        return is_new
+
+    async def _end_unclaimed(self, rid: str, pool: str, reply: ReplyParams) -> None:
+        """The ownership log itself decides who was first, a worker or we."""
+        reason = FinishReason.QUEUE_TIMEOUT
+        end = End(prev=0, reason=reason, by=self._frontend_id, reply=reply)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _MAX_TRY_S
+        while loop.time() < give_up_at:
+            try:
+                await self._cluster.ownership.append(rid, end)
+            except CasConflict:
+                return  # claimed, or ended: perhaps by an earlier try of ours
+            except BrokerError as exc:
+                log.warning("request_not_ended", rid=rid, reason=reason.value, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                await self._tell(rid, pool)
+                self._note_ended(rid, reply, reason)
+                return
+
+    async def _tell(self, rid: str, pool: str) -> None:
+        """Workers that run it, or are about to."""
         with contextlib.suppress(nats.errors.Error):
             await self._cluster.nc.publish(
                 self._cluster.subjects.control(pool), encode(Cancel(rid))
             )
-        if is_new:
-            if reply is not None:
-                self.delete_prompt_later(rid, reply)
-            self._metrics.ended.labels(reason.value).inc()
-            log.info("request_ended", rid=rid, reason=reason.value)
-        return is_new
+
+    def _note_ended(self, rid: str, reply: ReplyParams | None, reason: FinishReason) -> None:
+        if reply is not None:
+            self.delete_prompt_later(rid, reply)
+        self._metrics.ended.labels(reason.value).inc()
+        log.info("request_ended", rid=rid, reason=reason.value)
 
     def delete_prompt_later(self, rid: str, reply: ReplyParams) -> None:
         """Of a request that has ended; does nothing for one that travelled inline."""

@@ -20,6 +20,7 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"  # max_tokens or the context length
     CANCEL = "cancel"  # ended by its client, or because the client is gone
     DEADLINE = "deadline"  # its time budget ran out
+    QUEUE_TIMEOUT = "queue_timeout"  # no worker claimed it in time
     POISON = "poison"  # it crashed too many workers
     WEIGHTS_REPLACED = "weights_replaced"  # no worker has the weights that it began with
     ERROR = "error"  # the engine failed it, or the log is damaged
@@ -140,6 +141,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
+    queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
