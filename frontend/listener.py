@@ -9,8 +9,8 @@ import socket
 from collections.abc import Generator
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from frontend.app import App
 from frontend.http_protocol import GuardedProtocol
 from shared.errors import ConfigError
 
@@ -55,7 +55,7 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def http_server(app: App) -> HttpServer:
+def http_server(app: ASGIApp) -> HttpServer:
     """A server that only speaks HTTP: no WebSocket, no lifespan, no logs of its own."""
     return HttpServer(
         uvicorn.Config(

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from jetflock.admin_config import AdminConfig
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
 from shared.cluster import Cluster
@@ -24,9 +25,8 @@ from shared.control import (
     Pause,
     PauseMode,
 )
-from shared.control_plane import ControlPlane, Target
+from shared.control_plane import ControlPlane, Target, worker_facts
 from shared.errors import BrokerError, ConfigError, JetflockError
-from shared.protocol import WorkerCard
 from shared.rolling_update import RollingUpdate, WeightsOrder
 
 _NAME = "jetflock admin"
@@ -181,6 +181,13 @@ def abort(
     _run(config, end)
 
 
+def serve(*, config: Annotated[AdminConfig, FLAT] = AdminConfig()) -> None:  # noqa: B008
+    """Serve the same over HTTP, on a port that is not the public one."""
+    from jetflock.admin_server import run_admin_server
+
+    run_admin_server(config)
+
+
 _COMMANDS: dict[str, Callable[..., None]] = {
     "workers": workers,
     "stats": stats,
@@ -190,21 +197,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "flush": flush,
     "abort": abort,
     "update-weights": update_weights,
+    "serve": serve,
 }
-
-
-def worker_facts(card: WorkerCard) -> dict[str, object]:
-    """What is worth knowing of a worker card."""
-    return {
-        "worker": card.worker,
-        "model": card.model,
-        "revision": card.revision,
-        "state": card.state.value,
-        "running": card.num_running,
-        "waiting": card.num_waiting,
-        "host": card.host,
-        "pid": card.pid,
-    }
 
 
 def _tell(config: ClusterConfig, target: Target, request: ControlRequest) -> None:

@@ -175,3 +175,17 @@ class ControlPlane:
             with contextlib.suppress(nats.errors.Error, TimeoutError):  # else rubbish is left
                 await self._catalog.delete_object(request.prompt_object)
         return is_new
+
+
+def worker_facts(card: WorkerCard) -> dict[str, object]:
+    """What is worth knowing of a worker card."""
+    return {
+        "worker": card.worker,
+        "model": card.model,
+        "revision": card.revision,
+        "state": card.state.value,
+        "running": card.num_running,
+        "waiting": card.num_waiting,
+        "host": card.host,
+        "pid": card.pid,
+    }

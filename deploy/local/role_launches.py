@@ -29,6 +29,7 @@ class RolePrograms:
     frontend: Sequence[str] = (sys.executable, "-m", "frontend")
     worker: Sequence[str] = (sys.executable, "-m", "worker")
     detok: Sequence[str] = (sys.executable, "-m", "detok")
+    admin: Sequence[str] = (sys.executable, "-m", "jetflock.admin")
 
 
 class RoleLaunches:
@@ -65,6 +66,13 @@ class RoleLaunches:
 
     def detok(self) -> Launch:
         return Launch(self._programs.detok, self._env(DetokConfig))
+
+    def admin(self) -> Launch:
+        config = self._config
+        argv = ["serve", "--admin-port", str(config.admin_port), "--admin-host", config.admin_host]
+        if config.admin_key_file is not None:
+            argv += ["--admin-key-file", str(config.admin_key_file)]
+        return Launch([*self._programs.admin, *argv], self._env(ClusterConfig))
 
     def worker(self, worker_idx: int) -> Callable[[], Launch]:
         """Of the worker with this index."""

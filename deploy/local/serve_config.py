@@ -41,6 +41,12 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
     """Worker processes."""
     shutdown_timeout_s: float = 1.0
     """Time that running requests and their streams get to finish at Ctrl-C."""
+    admin_port: int = 0
+    """Port of the admin plane's HTTP, `jetflock admin serve`; 0 is off."""
+    admin_host: str = "127.0.0.1"
+    """Its address; without a key only a loopback one."""
+    admin_key_file: Path | None = None
+    """File with the key that it asks for."""
     start_timeout_s: float = 1800.0
     """Time until everything is ready, loading and downloading included."""
 

@@ -60,6 +60,7 @@ class Supervisor:
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
         self._detok = self._kept("detok", launches.detok)
         self._frontend = self._kept("frontend", launches.frontend)
+        self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._workers = [
             self._kept(f"worker-{idx + 1}", launches.worker(idx), self._announce_death)
             for idx in range(config.workers)
@@ -136,7 +137,7 @@ class Supervisor:
                 self._progress.finish("streams")
                 dead_workers = await self._forget_workers_of_last_time(self._cluster)
                 await self._register_model(self._cluster)
-                for kept in (self._detok, self._frontend, *self._workers):
+                for kept in (self._detok, self._frontend, *self._admin, *self._workers):
                     self._progress.update(kept.name, "starting")
                     tasks.create_task(self._run(kept))
                 await self._wait_until_ready(self._cluster)
@@ -173,7 +174,7 @@ class Supervisor:
         return [entry.key.rsplit(".", 1)[1] for entry in entries]
 
     async def _wait_until_ready(self, cluster: Cluster) -> None:
-        waiting = {self._detok, self._frontend, *self._workers}
+        waiting = {self._detok, self._frontend, *self._admin, *self._workers}
         while waiting:
             with contextlib.suppress(BrokerError):
                 for kept in await self._newly_ready(cluster, waiting):
@@ -189,6 +190,8 @@ class Supervisor:
         ready = []
         if self._frontend in waiting and await self._frontend_answers():
             ready.append(self._frontend)
+        if waiting & set(self._admin) and await self._admin_answers():
+            ready += self._admin
         if self._detok in waiting:
             leases = await cluster.bucket(cluster.subjects.leases_bucket).entries()
             num_partitions = cluster.subjects.num_partitions
@@ -208,6 +211,10 @@ class Supervisor:
 
     async def _frontend_answers(self) -> bool:
         return await answers_ok(reachable_host(self._config.host), self._config.port, "/ready")
+
+    async def _admin_answers(self) -> bool:
+        config = self._config
+        return await answers_ok(reachable_host(config.admin_host), config.admin_port, "/health")
 
     async def _worker_cards(self, cluster: Cluster) -> dict[str, WorkerCard]:
         entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
@@ -257,7 +264,8 @@ class Supervisor:
         for role in roles:
             role.kill()
         waiting.cancel()
-        await self._detok.stop(_STOP_MARGIN_S)
+        last = (self._detok, *self._admin)
+        await asyncio.gather(*(kept.stop(_STOP_MARGIN_S) for kept in last))
 
 
 async def _tell_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) -> None:

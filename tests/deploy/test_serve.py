@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from nats.aio.client import Client
 
@@ -229,3 +230,21 @@ def test_a_yaml_file_configures_it(make_stack: MakeStack, tmp_path: Path) -> Non
     assert "from-yaml" in stack.out
     assert "2 processes" in stack.out
     assert os.listdir(stack.folder / "data") != []
+
+
+async def test_the_admin_plane_has_a_port_of_its_own(make_stack: MakeStack) -> None:
+    port = free_port()
+    stack = make_stack("--admin-port", str(port)).start().wait_ready()
+    async with httpx.AsyncClient(timeout=10) as client:
+        answer = await client.get(f"http://127.0.0.1:{port}/workers")
+        assert answer.status_code == 200
+        assert [worker["state"] for worker in answer.json()["workers"]] == ["ready"]
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+
+
+def test_an_open_admin_plane_is_refused(make_stack: MakeStack) -> None:
+    flags = ("--admin-port", str(free_port()), "--admin-host", "0.0.0.0")
+    stack = make_stack(*flags).start()
+    assert stack.wait_exit() == 2
+    assert "give --admin-key-file" in stack.err

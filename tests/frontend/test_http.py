@@ -208,3 +208,12 @@ def _flood() -> Any:
     from tests.frontend.fake_backend import Script
 
     return Script(["x" * 60_000] * 200, delay_s=0.001)
+
+
+async def test_nothing_of_the_admin_plane_is_on_the_public_port(stack: Stack) -> None:
+    frontend = await stack.start_frontend()
+    orders = "pause_generation continue_generation flush_cache drain_worker workers stats"
+    async with frontend.client() as client:
+        for path in (*orders.split(), "update_weights_from_disk", "get_server_info"):
+            assert (await client.post(f"/{path}", json={})).status_code == 404
+            assert (await client.get(f"/{path}")).status_code == 404
