@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+from collections import Counter
 from typing import Any, Protocol
 
 import msgspec
@@ -171,7 +172,8 @@ class Broker:
                 self.create_stream(_decode(data))
                 return _encode({})
             case ["STREAM", "INFO", name]:
-                return self._stream_info(name)
+                query = _decode(data) if data else {}
+                return self._stream_info(name, query.get("subjects_filter", ""))
         raise NotImplementedError(f"the simulated broker knows no {subject}")
 
     def _msg_get(self, name: str, query: dict[str, Any]) -> bytes:
@@ -233,12 +235,19 @@ class Broker:
         consumer.delete()
         return _encode({"success": True})
 
-    def _stream_info(self, name: str) -> bytes:
+    def _stream_info(self, name: str, subjects_filter: str) -> bytes:
         stream = self.streams.get(name)
         if stream is None:
             return _encode({"error": _ERR_NO_STREAM})
         stream.expire(self._world.now)
-        state = {"messages": len(stream.messages), "last_seq": stream.last_seq}
+        state: dict[str, Any] = {
+            "messages": len(stream.messages),
+            "bytes": sum(len(msg.data) for msg in stream.messages.values()),
+            "last_seq": stream.last_seq,
+        }
+        if subjects_filter:
+            found = stream.all_from([subjects_filter], 1)
+            state["subjects"] = dict(Counter(msg.subject for msg in found))
         return _encode({"config": stream.config, "created": stream.created, "state": state})
 
     # Dying

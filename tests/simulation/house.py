@@ -14,7 +14,7 @@ from frontend.config import FrontendConfig
 from frontend.metrics import FrontendMetrics
 from shared.protocol import ModelCard
 from shared.streams import stream_configs
-from shared.subjects import JOB_CLASSES, Subjects
+from shared.subjects import LANES, Subjects
 from tests.worker.io_stage import POOL, make_card, make_tokenizer
 from worker.config import WorkerConfig
 from worker.metrics import WorkerMetrics
@@ -46,11 +46,11 @@ def house(num_partitions: int) -> House:
     worker_config = WorkerConfig(**common, drain_timeout_s=0.5)
     consumers = tuple(
         {
-            "durable_name": subjects.consumer(POOL, job_class),
-            "filter_subject": subjects.request(POOL, job_class),
+            "durable_name": subjects.consumer(POOL, lane.token),
+            "filter_subject": subjects.request(POOL, lane.token),
             "ack_wait": int(ACK_WAIT_S * 1e9),
         }
-        for job_class in JOB_CLASSES
+        for lane in LANES
     )
     return House(
         subjects=subjects,

@@ -46,18 +46,6 @@ def _appends_without_cas(kind: type) -> Any:
     return patch.object(OwnershipLog, "append", append)
 
 
-def _ack_confirms_alone() -> Any:
-    def on_ack(self: PartitionWriter, number: int, seq: int) -> None:
-        frame = self._by_number.pop(number, None)
-        if frame is None:
-            return
-        self._sent.remove(frame)
-        for entry in frame.finishing:
-            self._on_finish_confirmed(entry, seq)
-
-    return patch.object(PartitionWriter, "on_ack", on_ack)
-
-
 def _nothing_is_resent() -> Any:
     return patch.object(PartitionWriter, "frames_to_resend", lambda *_, **__: [])
 
@@ -123,7 +111,6 @@ def _client_splices() -> Any:
 MUTATIONS: dict[str, Patch] = {
     "the fold ignores epochs": _fold_ignores_epochs,
     "claims without compare-and-set": lambda: _appends_without_cas(Claim),
-    "a frame is confirmed by its own ack alone": _ack_confirms_alone,
     "nothing is resent": _nothing_is_resent,
     "a fenced finish is acknowledged": _fenced_finish_is_acked,
     "a nak without a stored release": _nak_without_release,

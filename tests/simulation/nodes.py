@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
 from detok.lease_keeper import Lease
-from frontend.attachments import Attachments
-from frontend.detok_client import DetokClient
-from frontend.drain_rate import QueueWatch
 from frontend.event_id import parse_event_id
-from frontend.frontend_role import ROLE
+from frontend.frontend import Frontend
 from frontend.generation import Interrupt, Interrupted
-from frontend.grammar_checker import GrammarChecker
-from frontend.idempotency_store import IdempotencyStore
-from frontend.inference import Answer, Inference
+from frontend.inference import Answer
 from frontend.job import Caller, Job, Prompt
-from frontend.model_directory import ModelDirectory, ModelText, ServedModel
-from frontend.orphan_sweeper import OrphanSweeper
-from frontend.replayer import Replayer
-from frontend.reply_router import ReplyRouter
+from frontend.model_directory import ModelText, ServedModel
 from frontend.sampling_fields import Sampling
-from frontend.stream_finder import StreamFinder
-from frontend.stream_watch import StreamWatch
-from frontend.submitter import Submitter
-from frontend.terminator import Terminator
 from shared.cluster import Cluster
-from shared.errors import RequestError
-from shared.heartbeat import Heartbeat
+from shared.errors import EngineHung, RequestError
 from shared.jetstream import JetStream
-from shared.model_catalog import ModelCatalog
+from shared.model_files import ModelFiles
 from shared.ownership import OwnershipLog
-from shared.protocol import RoleCard, SamplingParams, Surface, TextParams
+from shared.protocol import SamplingParams, Surface, TextParams
 from shared.subjects import new_incarnation
 from tests.simulation.connection import Connection
 from tests.simulation.house import House
 from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.reader import Reader
 from tests.simulation.scripted_engine import ScriptedEngine
+from worker.checkpoint import Checkpoint
 from worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -78,7 +68,7 @@ class Node:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         error = task.exception()
-        if error is not None:
+        if error is not None and not isinstance(error, EngineHung):
             self.sim.violations.append(f"{self.id} died of {error!r}")
             self.sim.errors.append(error)
         self.loop.kill_process()
@@ -116,7 +106,7 @@ class WorkerNode(Node):
         self._worker: Worker | None = None
 
     async def main(self) -> None:
-        def make_engine(on_event: Any, on_exit: Any) -> ScriptedEngine:
+        def make_engine(_: Path, on_event: Any, on_exit: Any) -> ScriptedEngine:
             self.engine = ScriptedEngine(
                 self.loop,
                 self.sim.world.rng,
@@ -134,6 +124,7 @@ class WorkerNode(Node):
             self.house.card,
             self.id,
             self.house.tokenizer,
+            Checkpoint(ModelFiles(Path(), {}, {}), self.house.card, ""),
             make_engine,
             self.house.worker_metrics,
         )
@@ -143,7 +134,7 @@ class WorkerNode(Node):
     def leave(self) -> None:
         super().leave()
         if self._worker is not None:
-            self.loop.call_soon(self._worker.stop)
+            self.loop.call_soon(self._worker.shutdown.ask)
 
 
 class DetokNode(Node):
@@ -164,7 +155,7 @@ class DetokNode(Node):
     def leave(self) -> None:
         super().leave()
         if self._detok is not None:
-            self.loop.call_soon(self._detok.stop)
+            self.loop.call_soon(self._detok.shutdown.ask)
 
 
 class ScriptedJobs:
@@ -196,35 +187,21 @@ class FrontendNode(Node):
         super().__init__(sim, "frontend")
 
     async def main(self) -> None:
-        cluster, subjects = self.cluster, self.house.subjects
         metrics, config = self.house.frontend_metrics, self.house.frontend_config
-        catalog = ModelCatalog(cluster)
-        router = ReplyRouter(cluster.nc, subjects.reply(self.id))
-        detok = DetokClient(cluster.nc, subjects, router.subject)
-        attachments = Attachments(cluster.bucket(subjects.attached_bucket), self.id)
-        terminator = Terminator(cluster, catalog, router, attachments, metrics, self.id)
-        queue_watch = QueueWatch(cluster)
-        self._inference = Inference(
-            {Surface.GENERATE: ScriptedJobs(self.house)},  # type: ignore[dict-item]
-            Submitter(cluster, catalog, terminator, queue_watch.drain, metrics),
-            router,
-            terminator,
-            StreamFinder(cluster, detok),
-            ModelDirectory(catalog),
-            attachments,
-            IdempotencyStore(cluster.bucket(subjects.idempotency_bucket)),
-            metrics,
-            self.id,
-            GrammarChecker(),
-        )
-        card = RoleCard(id=self.id, role=ROLE)
-        heartbeat = Heartbeat(cluster.bucket(subjects.roles_bucket), self.id, lambda: card)
-        sweeper = OrphanSweeper(cluster, terminator, attachments, self.id, config.orphan_wait_s)
-        watch, replayer = StreamWatch(router, terminator), Replayer(router, detok, metrics)
-        await router.start()
+        with socket.socket() as unused:
+            frontend = Frontend(config, self.cluster, self.id, unused, metrics)
+        self._inference = frontend.inference
+        self._inference._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
+        await frontend._router.start()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            for part in (replayer, watch, queue_watch, heartbeat, sweeper):
+            for part in (
+                frontend._replayer,
+                frontend._watch,
+                frontend.queue_watch,
+                frontend._heartbeat,
+                frontend._sweeper,
+            ):
                 tasks.create_task(part.run())
 
     def serve(self, reader: Reader) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from detok import floor_keeper
 from detok.tokenizer_cache import TokenizerCache
+from frontend import frontend
 from shared.codec import decode
 from shared.errors import NotFound, RequestError, ResumeConflict
 from shared.protocol import GenerateRequest
@@ -290,6 +291,8 @@ class Simulation:
         """A process has ended by itself."""
         self.world.note(node.id, "exits")
         self._bury(node)
+        if not node.is_leaving:
+            self._replace(node, 0.2)
 
     def _kill(self, node: Node) -> None:
         self.world.note("world", f"kills {node.id}")
@@ -587,7 +590,11 @@ def _quiet(world: World) -> Iterator[None]:
         processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(level)
     )
     try:
-        with patch.object(TokenizerCache, "_fetch", _fetch):
+        with (
+            patch.object(TokenizerCache, "_fetch", _fetch),
+            patch.object(frontend, "App", _nothing),
+            patch.object(frontend, "http_server", _nothing),
+        ):
             yield
     finally:
         structlog.configure(**config)
@@ -605,6 +612,10 @@ def _scaled_down(is_small: bool) -> Iterator[None]:
             patches.enter_context(patch.object(token_log, "MAX_ENTRY_TOKENS", 3))
             patches.enter_context(patch.object(token_log, "_MAX_FRAME_TOKENS", 4))
         yield
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In place of the HTTP layer."""
 
 
 async def _fetch(_: TokenizerCache, __: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.jetstream import (
-    ERR_MAX_MESSAGES,
+    ERR_STORE_FAILED,
     ERR_WRONG_LAST_SEQUENCE,
     HEADER_EXPECTED_LAST,
     HEADER_MSG_ID,
@@ -82,7 +82,7 @@ class StoredStream:
                 last = self.last_of(subject)
                 return self._refusal(ERR_WRONG_LAST_SEQUENCE, f"wrong last sequence: {last}")
         if 0 < self._max_msgs <= len(self.messages):
-            return self._refusal(ERR_MAX_MESSAGES, "maximum messages exceeded")
+            return self._refusal(ERR_STORE_FAILED, "maximum messages exceeded")
         self.last_seq += 1
         msg = StoredMsg(subject, self.last_seq, data, headers, now)
         seqs = self._by_subject.setdefault(subject, [])
