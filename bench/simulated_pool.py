@@ -140,6 +140,7 @@ class SimulatedPool:
             num_finished_tokens=int(self._finished_tokens),
             num_ready=num_ready,
             num_starting=len(self._workers) - num_ready,
+            num_others=0,
             max_running=self._model.num_slots,
             start_s=self._start_s,
         )

@@ -29,12 +29,14 @@ ALSO = cyclopts.Group("Also", sort_key=3)
 
 COMMANDS = {
     "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
+    "autoscale": Command("deploy.autoscale", "Workers by load.", ROLES, "serve"),
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
     "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),
+    "events": Command("jetflock.events", "What happens to the pools.", UPKEEP, "serve"),
     "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
 }
 

@@ -376,6 +376,15 @@ class WorkerState(enum.StrEnum):
         return self not in (WorkerState.UPDATING, WorkerState.DRAINING, WorkerState.HUNG)
 
 
+class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker has done since its start; tokens are prompt tokens computed, and output."""
+
+    num_tokens: int = 0
+    num_finished: int = 0  # requests
+    num_finished_tokens: int = 0  # of these
+    num_redelivered: int = 0  # deliveries that were not the first of their request
+
+
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker's heartbeat in the KV bucket `workers`; its absence means death."""
 
@@ -397,6 +406,43 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hashes: bytes = b""  # of the prefixes used last, joined; the latest first
     num_updates: int = 0  # of its weights, begun since its start
     update_error: str = ""  # why the last one failed
+    work: WorkDone = WorkDone()
+
+
+class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):
+    """`jf.event.<pool>`: a worker is in another state, or `starting`, or `gone`."""
+
+    at: float  # unix seconds, as all times here
+    pool: str
+    model: str
+    worker: str
+    state: str
+    host: str = ""
+    detail: str = ""  # how it ended
+
+
+class ScaleEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="scale"):
+    """`jf.event.<pool>`: the number of a pool's workers is changed, and why."""
+
+    at: float
+    pool: str
+    model: str
+    scaler: str  # who decided, and starts or stops workers of its own
+    num_workers: int  # of the pool before, those that start included
+    num_wanted: int  # of the pool
+    reason: str
+    need: float  # workers, not rounded
+    num_ready: int
+    num_waiting: int  # requests
+    num_running: int
+    num_waiting_tokens: int  # expected of those that wait, prompt and output
+    num_running_tokens: int  # expected of those that run, in all
+    oldest_wait_s: float
+    requests_per_s: float  # that arrive
+    worker_tokens_per_s: float  # of a full worker; 0: not known yet
+
+
+PoolEvent: TypeAlias = WorkerEvent | ScaleEvent
 
 
 class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,6 +18,10 @@ DEFAULT_PARTITIONS = 4
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_TTL_S = 4.0  # absence of a heartbeat key means death
 LEASE_TTL_S = 2.0
+TURN_TTL_S = 5.0
+EVENTS_MAX_AGE_S = 86_400.0
+
+_MAX_EVENTS = 10_000
 
 _NS = 1_000_000_000
 _ERR_CONSUMER_NOT_FOUND = 10014
@@ -136,6 +140,18 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
             "allow_direct": True,
         },
     ]
+    streams.append(
+        base
+        | {
+            "name": subjects.events_stream,
+            "subjects": [f"{prefix}.event.*"],
+            "retention": "limits",
+            "discard": "old",
+            "max_msgs": _MAX_EVENTS,
+            "max_age": int(EVENTS_MAX_AGE_S * _NS),
+            "allow_direct": True,
+        }
+    )
     buckets = {
         subjects.workers_bucket: HEARTBEAT_TTL_S,
         subjects.roles_bucket: HEARTBEAT_TTL_S,
@@ -144,6 +160,7 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
         subjects.floors_bucket: 0.0,
         subjects.attached_bucket: config.token_retention_s,
         subjects.idempotency_bucket: config.token_retention_s,
+        subjects.turns_bucket: TURN_TTL_S,
         subjects.meta_bucket: 0.0,
     }
     for bucket, ttl_s in buckets.items():

@@ -104,6 +104,10 @@ class Subjects:
     def dead_stream(self) -> str:
         return f"{self.prefix}_DEAD"
 
+    @property
+    def events_stream(self) -> str:
+        return f"{self.prefix}_EVENTS"
+
     # Subjects in streams
 
     def request(self, pool: str, lane: str) -> str:
@@ -127,6 +131,10 @@ class Subjects:
 
     def dead(self, pool: str) -> str:
         return f"{self.prefix}.dead.{pool}"
+
+    def event(self, pool: str) -> str:
+        """What happens to a pool: workers come and go, and why."""
+        return f"{self.prefix}.event.{pool}"
 
     # Consumers of REQUESTS
 
@@ -212,6 +220,11 @@ class Subjects:
     @property
     def idempotency_bucket(self) -> str:
         return f"{self.prefix}_idempotency"
+
+    @property
+    def turns_bucket(self) -> str:
+        """Whose turn it is to change the number of a pool's workers."""
+        return f"{self.prefix}_turns"
 
     @property
     def meta_bucket(self) -> str:

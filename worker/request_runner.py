@@ -23,7 +23,7 @@ from shared.errors import BrokerError, JetflockError, ProtocolError
 from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
-from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry
+from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry, WorkDone
 from worker.claimer import Claimer
 from worker.config import WorkerConfig
 from worker.delivery import Acknowledger, Delivery
@@ -257,6 +257,11 @@ class RequestRunner:
     def recent_prefixes(self) -> list[bytes]:
         """Hashes of the prefixes used last, for the worker card."""
         return self._prefixes.own.recent(_MAX_CARD_HASHES)
+
+    @property
+    def work_done(self) -> WorkDone:
+        """For the worker card."""
+        return self._runs.meter.done(self._metrics.total("redeliveries"))
 
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self.hang_watch.step_age_s)

@@ -19,6 +19,7 @@ from worker.logged_output import LoggedOutput
 from worker.metrics import WorkerMetrics
 from worker.pool_prefixes import PoolPrefixes
 from worker.token_log import TokenLog
+from worker.work_meter import WorkMeter
 
 
 class Runs:
@@ -42,6 +43,7 @@ class Runs:
         self._prefixes = prefixes
         self._metrics = metrics
         self._run_ids = itertools.count(1)
+        self.meter = WorkMeter()
 
     def visible_text(self, request: GenerateRequest) -> VisibleText | None:
         """What decides on its stop strings; None when it has none."""
@@ -118,8 +120,10 @@ class Runs:
         return has_ended
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
+        num_prefill = held.num_prefill_tokens
         if held.accept(output, self._storable(output.finish)):
             self._engine.abort(held.run_id)
+        self.meter.note_output(held, num_prefill, len(output.token_ids))
         if held.finish is not None:
             self._held_requests.end_run(held)
             self._note_output(held)

@@ -15,6 +15,7 @@ from shared.errors import ConfigError, EngineHung
 from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
+from shared.pool_events import GONE, PoolEvents
 from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
@@ -31,6 +32,7 @@ from worker.served_weights import ServedWeights
 from worker.weight_update import WeightUpdate
 
 _METRICS_INTERVAL_S = 1.0
+_STATE_INTERVAL_S = 0.2
 
 log = get_logger(__name__)
 
@@ -85,6 +87,8 @@ class Worker:
             worker_id,
             self._control.handle,
         )
+        self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
+        self._told_state: WorkerState | None = None
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
         self._shutdown_timeout_s = config.shutdown_timeout_s
@@ -108,6 +112,7 @@ class Worker:
                         self._control.run(),
                         self._control_desk.run(),
                         self._report_metrics(),
+                        self._report_states(),
                         self._leave_when_hung(),
                     )
                 ]
@@ -115,6 +120,7 @@ class Worker:
                 await self._drain(engine)
                 for part in (engine, *parts):
                     part.cancel()
+            await self._events.tell_worker(self._worker_id, GONE)
         except* ConfigError as group:
             raise group.exceptions[0] from None
         if self._is_hung:
@@ -135,6 +141,7 @@ class Worker:
         """Take nothing more, let what runs finish for a while, hand over the rest."""
         log.info("draining", num_running=self._engine.load.num_running if self._engine.load else 0)
         self._heartbeat.beat_soon()
+        await self._maybe_tell_state()
         self._engine.set_frozen(False)
         await self._runner.stop_taking()
         await self.shutdown.grace(self._runner.emptied, self._shutdown_timeout_s)
@@ -213,6 +220,7 @@ class Worker:
             prefix_hashes=join_hashes(self._runner.recent_prefixes),
             num_updates=self._control.num_updates,
             update_error=self._control.update_error,
+            work=self._runner.work_done,
         )
 
     def _stats(self) -> WorkerStats:
@@ -235,6 +243,17 @@ class Worker:
             num_generated_tokens=metrics.total("generation_tokens"),
             num_engine_restarts=metrics.total("engine_restarts"),
         )
+
+    async def _report_states(self) -> None:
+        while True:
+            await self._maybe_tell_state()
+            await asyncio.sleep(_STATE_INTERVAL_S)
+
+    async def _maybe_tell_state(self) -> None:
+        """To those who watch the pool, each change once."""
+        if self._state is not self._told_state:
+            self._told_state = self._state
+            await self._events.tell_worker(self._worker_id, self._state.value)
 
     async def _report_metrics(self) -> None:
         while True:

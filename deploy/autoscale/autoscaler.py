@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many workers there should be, and what it was derived from."""
+    """How many workers there should be, others' included, and what it was derived from."""
 
     num_workers: int
     need: Need
@@ -52,10 +52,11 @@ class Autoscaler:
         if seen.num_requests:
             self._used_at = seen.at
         self._moments.append(_Moment(seen.at, need.num_workers, seen.num_workers))
+        least = seen.num_others + policy.min_workers
         if seen.at - self._used_at >= policy.idle_s:
-            return Decision(policy.min_workers, Need(0.0, "idle"), load)
-        wanted = self._wanted(need, seen)
-        return Decision(max(policy.min_workers, min(policy.max_workers, wanted)), need, load)
+            return Decision(least, Need(0.0, "idle"), load)
+        most = seen.num_others + policy.max_workers
+        return Decision(max(least, min(most, self._wanted(need, seen))), need, load)
 
     def _wanted(self, need: Need, seen: PoolSnapshot) -> int:
         num_workers, policy = seen.num_workers, self._policy

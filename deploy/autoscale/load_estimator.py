@@ -72,7 +72,7 @@ class LoadEstimator:
         last, self._last = self._last, now
         if last is not None and now.at > last.at:
             self._learn(last, now)
-        arriving = self._arrivals.value
+        arriving = max(0.0, self._arrivals.value)
         is_proven = self._full_rate.value > 0
         return Load(
             requests_per_s=arriving,

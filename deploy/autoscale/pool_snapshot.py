@@ -22,6 +22,7 @@ class PoolSnapshot:
     num_finished_tokens: int  # prompt and output tokens of these
     num_ready: int  # workers that take requests
     num_starting: int  # workers that will
+    num_others: int  # of both, those that are not ours to start or stop
     max_running: int  # requests that a worker may run at once
     start_s: float  # time that the last workers took to become ready
 

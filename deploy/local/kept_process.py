@@ -78,7 +78,7 @@ class KeptProcess:
                     return
                 delay_s = backoff.next_delay_s(clock() - started_at)
                 self._check_worth_another(status, backoff.num_deaths_in_a_row)
-                self._say(f"{self.name} {_death(status)}; starting it again in {delay_s:g} s")
+                self._say(f"{self.name} {died(status)}; starting it again in {delay_s:g} s")
                 await wait_event(self._stopping, delay_s)
                 self.launch = self._make_launch()
         finally:
@@ -127,7 +127,7 @@ class KeptProcess:
         if num_deaths_in_a_row >= _MAX_EARLY_DEATHS:
             raise ProgramFailed(
                 f"{self.name} died {num_deaths_in_a_row} times before it was ready "
-                f"({_death(status)}): {self._last_words() or 'it said nothing'}"
+                f"({died(status)}): {self._last_words() or 'it said nothing'}"
             )
 
     def _last_words(self) -> str:
@@ -135,5 +135,6 @@ class KeptProcess:
         return next((line for line in reversed(self._child.tail) if line.strip()), "")
 
 
-def _death(status: int) -> str:
+def died(status: int) -> str:
+    """In words."""
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

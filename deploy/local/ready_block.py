@@ -12,12 +12,13 @@ from deploy.local.serve_config import ServeConfig
 def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float) -> str:
     """URL, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
-    plural = "" if config.workers == 1 else "es"
+    workers = config.worker_range
+    plural = "" if workers.most == 1 else "es"
     return (
         f"\njetflock is ready ({elapsed_s:.1f} s)\n\n"
         f"  URL      {base_url(config)}\n"
         f"  Model    {config.model_name}\n"
-        f"  Workers  {config.workers} process{plural}\n"
+        f"  Workers  {workers} process{plural}\n"
         f"  NATS     {config.nats_url}\n"
         f"{data}\n"
         f"  {curl(config)}\n\n"

@@ -10,15 +10,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import deploy.demo_model
+from deploy.autoscale.scale_config import ScaleConfig
+from deploy.autoscale.worker_range import WorkerRange
 from deploy.local.data_folder import default_data_dir
 from deploy.local.ports import free_port
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
-from shared.errors import ConfigError
 from shared.model_files import served_name
 from worker.config import WorkerConfig
 
 DEMO_MODEL_NAME = "jetflock-demo"
+_LEAVE_MARGIN_S = 5.0
 _NOT_A_FLAG = Parameter(parse=False, show=False)
 
 
@@ -28,7 +30,7 @@ def demo_model() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
+class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """All roles' flags are flags of serve too: a role gets what differs from its default."""
 
     nats_url: str = ""
@@ -37,8 +39,8 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
     """Port of the own nats-server, on the loopback interface; by default a free one."""
     data_dir: Path | None = None
     """Queue and token log of the own nats-server; default ~/.local/state/jetflock/port-PORT."""
-    workers: int = 1
-    """Worker processes."""
+    workers: int | str = 1
+    """Worker processes, or a range as 0..4."""
     shutdown_timeout_s: float = 1.0
     """Time that running requests and their streams get to finish at Ctrl-C."""
     admin_port: int = 0
@@ -61,13 +63,23 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
         return not self.nats_url
 
     @property
+    def worker_range(self) -> WorkerRange:
+        """Raises ConfigError."""
+        return WorkerRange.parse(self.workers)
+
+    @property
+    def leave_timeout_s(self) -> float:
+        """What a worker may take to finish and hand over before it is killed."""
+        return self.shutdown_timeout_s + 2 * self.drain_timeout_s + _LEAVE_MARGIN_S
+
+    @property
     def own_data_dir(self) -> Path:
         return (self.data_dir or default_data_dir(self.port)).expanduser().absolute()
 
     def completed(self, model: str) -> ServeConfig:
         """The same with the defaults filled in that depend on other values. Raises ConfigError."""
-        if self.workers < 1:
-            raise ConfigError(f"--workers is {self.workers}, must be at least 1")
+        workers = self.worker_range
+        self.scale_policy(workers)
         port = self.port or free_port()
         num_cores = len(os.sched_getaffinity(0))
         return replace(
@@ -76,7 +88,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig):
             nats_port=self.nats_port or free_port(),
             model_name=self.model_name or _model_name(model),
             num_threads=self.num_threads
-            or (max(1, num_cores // self.workers) if self.workers > 1 else None),
+            or (max(1, num_cores // workers.most) if workers.most > 1 else None),
         )
 
 

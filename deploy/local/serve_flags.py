@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from deploy.autoscale.scale_config import ScaleConfig
 from deploy.local.serve_config import ServeConfig
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
@@ -22,6 +23,7 @@ _GROUPS = (  # the first class that has a field owns it
     (FrontendConfig, Group("Frontend", sort_key=1)),
     (WorkerConfig, Group("Worker and engine", sort_key=2)),
     (DetokConfig, Group("Detokenizer", sort_key=4)),
+    (ScaleConfig, Group("Scaling, when --workers is a range", sort_key=5)),
 )
 
 

@@ -22,7 +22,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     everything was stopped again."""
     config = config.completed(model)
     terminal = Terminal()
-    log_format = _log_format(config, terminal)
+    log_format = log_format_of(config, terminal)
     setup_logging("serve", config.log_level, log_format)
     check_extras()
     check_ports(config)
@@ -42,7 +42,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
         asyncio.run(_supervise(config, files, launches, nats_child, terminal))
 
 
-def _log_format(config: ServeConfig, terminal: Terminal) -> LogFormat:
+def log_format_of(config: ServeConfig, terminal: Terminal) -> LogFormat:
     """Children write to a pipe and would not know that a person looks on."""
     if config.log_format != "auto":
         return config.log_format

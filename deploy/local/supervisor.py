@@ -7,8 +7,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Sequence
 
-import nats.errors
-
+from deploy.autoscale.scaler import Scaler
 from deploy.local.http_probe import answers_ok, reachable_host
 from deploy.local.kept_process import DeathCallback, KeptProcess, Launch
 from deploy.local.nats_child import NatsChild, is_worth_showing
@@ -17,6 +16,8 @@ from deploy.local.ready_block import ready_block
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
+from deploy.local.worker_fleet import WorkerFleet
+from deploy.local.worker_herald import WorkerHerald
 from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.event_wait import wait_event
@@ -26,9 +27,9 @@ from shared.model_files import ModelFiles
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
 from shared.streams import DEFAULT_PARTITIONS
+from shared.subjects import new_incarnation
 
 _POLL_S = 0.1
-_ANNOUNCE_TIMEOUT_S = 2.0
 _STOP_MARGIN_S = 0.5  # beyond the time that a role gives its requests
 _STOP_NATS_S = 0.8
 
@@ -55,16 +56,18 @@ class Supervisor:
         self._progress = StartupProgress(terminal)
         self._shutdown = Shutdown()
         self._failure: JetflockError | None = None
-        self._cluster: Cluster | None = None  # while connected
-        self._card: ModelCard | None = None  # once registered
+        self._herald: WorkerHerald | None = None  # while connected, once the model is registered
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
         self._detok = self._kept("detok", launches.detok)
         self._frontend = self._kept("frontend", launches.frontend)
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
-        self._workers = [
-            self._kept(f"worker-{idx + 1}", launches.worker(idx), self._announce_death)
-            for idx in range(config.workers)
-        ]
+        self._fleet = WorkerFleet(
+            lambda idx: self._kept(f"worker-{idx + 1}", launches.worker(idx), self._announce_death),
+            self._run,
+            self._tell_state,
+            leave_timeout_s=config.leave_timeout_s,
+        )
+        self._fleet.add(config.worker_range.least)
 
     async def run(self) -> None:
         """Returns after SIGINT or SIGTERM. Raises JetflockError when it cannot start."""
@@ -132,22 +135,28 @@ class Supervisor:
             "supervisor",
             # One detokenizer reads them all here, and each partition costs a message per step.
             default_partitions=DEFAULT_PARTITIONS if self._nats is None else 1,
-        ) as self._cluster:
+        ) as cluster:
             try:
                 self._progress.finish("streams")
-                dead_workers = await self._forget_workers_of_last_time(self._cluster)
-                await self._register_model(self._cluster)
-                for kept in (self._detok, self._frontend, *self._admin, *self._workers):
+                dead_workers = await self._forget_workers_of_last_time(cluster)
+                card = await self._register_model(cluster)
+                self._herald = WorkerHerald(cluster, card)
+                for kept in (self._detok, self._frontend, *self._admin):
                     self._progress.update(kept.name, "starting")
                     tasks.create_task(self._run(kept))
-                await self._wait_until_ready(self._cluster)
+                for kept in self._fleet.members:
+                    self._progress.update(kept.name, "starting")
+                    tasks.create_task(self._fleet.run_member(kept))
+                await self._wait_until_ready(cluster)
                 limit.reschedule(None)
                 self._say_ready()
                 for worker_id in dead_workers:
-                    await self._publish_death(self._cluster, worker_id)
-                await asyncio.Event().wait()  # until cancelled: the connection is needed
+                    await self._herald.publish_death(worker_id)
+                if self._config.worker_range.is_fixed:
+                    await asyncio.Event().wait()  # until cancelled: the connection is needed
+                await self._scaler(cluster, card).run(tasks)
             finally:
-                self._cluster = None
+                self._herald = None
 
     async def _run(self, kept: KeptProcess) -> None:
         try:
@@ -155,13 +164,14 @@ class Supervisor:
         except ConfigError as exc:
             self._fail(exc)
 
-    async def _register_model(self, cluster: Cluster) -> None:
+    async def _register_model(self, cluster: Cluster) -> ModelCard:
         self._progress.update("model", "writing the model card")
         assert self._config.model_name is not None
-        self._card = await ModelCatalog(cluster).register(
+        card = await ModelCatalog(cluster).register(
             self._files, self._config.model_name, starts_over=True
         )
-        self._progress.finish("model", f"{self._card.name}, {self._card.max_context_len} tokens")
+        self._progress.finish("model", f"{card.name}, {card.max_context_len} tokens")
+        return card
 
     async def _forget_workers_of_last_time(self, cluster: Cluster) -> list[str]:
         """After a kill -9 the store of an own server still shows heartbeats: nobody writes them."""
@@ -174,7 +184,7 @@ class Supervisor:
         return [entry.key.rsplit(".", 1)[1] for entry in entries]
 
     async def _wait_until_ready(self, cluster: Cluster) -> None:
-        waiting = {self._detok, self._frontend, *self._admin, *self._workers}
+        waiting = {self._detok, self._frontend, *self._admin, *self._fleet.members}
         while waiting:
             with contextlib.suppress(BrokerError):
                 for kept in await self._newly_ready(cluster, waiting):
@@ -199,7 +209,7 @@ class Supervisor:
             if len(leases) >= num_partitions:
                 ready.append(self._detok)
         cards = await self._worker_cards(cluster)
-        for kept in self._workers:
+        for kept in self._fleet.members:
             card = cards.get(kept.launch.id)
             if kept not in waiting or card is None:
                 continue
@@ -226,22 +236,27 @@ class Supervisor:
         has_own_nats = self._nats is not None
         self._terminal.show(ready_block(self._config, has_own_nats, self._progress.elapsed_s))
 
-    # A worker died
+    # Workers come and go
+
+    def _scaler(self, cluster: Cluster, card: ModelCard) -> Scaler:
+        config = self._config
+        return Scaler(
+            cluster,
+            card,
+            new_incarnation("serve"),
+            self._fleet,
+            config.scale_policy(config.worker_range),
+            config.scale_interval_s,
+            config.max_running,
+        )
 
     async def _announce_death(self, launch: Launch, status: int) -> None:
-        if status == 0 or self._cluster is None or self._card is None:
-            return
-        cluster = self._cluster
-        key = f"{self._card.pool}.{launch.id}"
-        # First the heartbeat: whoever takes its requests looks whether it is dead.
-        with contextlib.suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(_ANNOUNCE_TIMEOUT_S):
-                await cluster.bucket(cluster.subjects.workers_bucket).delete(key)
-        await self._publish_death(cluster, launch.id)
+        if self._herald is not None:
+            await self._herald.announce_death(launch, status)
 
-    async def _publish_death(self, cluster: Cluster, worker_id: str) -> None:
-        with contextlib.suppress(nats.errors.Error):  # then its heartbeat expires
-            await cluster.nc.publish(cluster.subjects.worker_died, worker_id.encode())
+    async def _tell_state(self, worker_id: str, state: str) -> None:
+        if self._herald is not None:
+            await self._herald.tell_state(worker_id, state)
 
     # Down
 
@@ -249,7 +264,8 @@ class Supervisor:
         """First those who hold requests: what runs may finish, and its text is read to the end. The
         broker outlives them all.
         """
-        roles = [self._frontend, *self._workers]
+        self._fleet.close()
+        roles = [self._frontend, *self._fleet.everybody]
         all_ended = asyncio.Event()
         waiting = tasks.create_task(_tell_ended(roles, all_ended))
         leave_s = self._config.drain_timeout_s + _STOP_MARGIN_S

@@ -58,6 +58,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 _ownership(subjects),
                 f"{prefix}.tok.*.*",
                 subjects.dead("*"),
+                subjects.event("*"),
                 subjects.prefixes("*"),
                 subjects.offer("*", "*"),
                 f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",

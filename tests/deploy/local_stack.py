@@ -37,6 +37,14 @@ def any_alive(processes: Sequence[psutil.Process]) -> bool:
     return False
 
 
+def _words(process: psutil.Process) -> list[str]:
+    """Its command line; one that has just ended has none."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 class LocalStack:
     """Its output lies in files, so that a full pipe stops nobody."""
 
@@ -101,7 +109,7 @@ class LocalStack:
         return [
             process
             for process in psutil.Process(self.process.pid).children()
-            if any(name == Path(word).name for word in process.cmdline()[:4])
+            if any(name == Path(word).name for word in _words(process)[:4])
         ]
 
     def role(self, name: str) -> psutil.Process:

@@ -26,7 +26,7 @@ LOAD = Load(
 
 
 def make_seen(**values: float) -> PoolSnapshot:
-    nothing = PoolSnapshot(0.0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, max_running=4, start_s=10.0)
+    nothing = PoolSnapshot(0.0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, max_running=4, start_s=10.0)
     return replace(nothing, **values)  # type: ignore[arg-type]
 
 

@@ -34,6 +34,7 @@ MAY_PUBLISH = {
     "jf.tok.0.worker-1": {WORKER},
     f"jf.done.{RID}": {DETOK},
     "jf.dead.pool": {WORKER},
+    "jf.event.pool": {WORKER},
     "jf.out.frontend-1": {DETOK},
     "jf.ctl.pool.notice": {FRONTEND, DETOK},
     "jf.ctl.pool.prefixes": {WORKER},

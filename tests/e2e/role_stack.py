@@ -143,6 +143,11 @@ class RoleStack:
     def start_worker(self, *flags: str) -> RoleProcess:
         return self._start("worker", str(DEMO_MODEL), "--model-name", MODEL_NAME, *flags)
 
+    def start_autoscaler(self, *flags: str) -> RoleProcess:
+        """A host with workers of its own: its child processes."""
+        model = (str(DEMO_MODEL), "--model-name", MODEL_NAME)
+        return self._start("deploy.autoscale", *model, *flags)
+
     def _start(self, role: str, *flags: str) -> RoleProcess:
         name = f"{role}-{sum(other.name.startswith(role) for other in self.roles)}"
         argv = [sys.executable, "-m", role, *flags, *self._flags, *self._role_flags(role)]

@@ -37,6 +37,7 @@ class Stream:
     is_done: bool = False
     error: dict[str, Any] | None = None
     arrivals: list[float] = field(default_factory=list)
+    num_pings: int = 0  # comments before any text
 
     @property
     def rid(self) -> str:
@@ -95,6 +96,8 @@ class Stream:
                 self.is_done = True
             elif line.startswith("data: "):
                 self._take(json.loads(line[6:]))
+            elif line.startswith(": ping"):
+                self.num_pings += not self.text
 
     def _take(self, event: dict[str, Any]) -> None:
         if "error" in event:

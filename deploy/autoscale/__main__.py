@@ -1,0 +1,55 @@
+"""`jetflock autoscale MODEL`, or `python -m deploy.autoscale`: reads the configuration, starts."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
+
+import asyncio
+import sys
+from typing import Annotated
+
+from deploy.autoscale.autoscale_config import AutoscaleConfig
+from deploy.autoscale.host_pool import HostPool
+from deploy.local.preflight import find_model
+from deploy.local.role_launches import RoleLaunches, RolePrograms
+from deploy.local.stack import log_format_of
+from deploy.local.terminal import Terminal
+from shared.cluster import open_cluster
+from shared.config import FLAT, run_program
+from shared.log import setup_logging
+from shared.metrics import new_registry
+from shared.subjects import new_incarnation
+
+_SUMMARY = """\
+Keep as many workers of MODEL on this host as its clients need, within a range.
+
+All flags of `jetflock worker` are passed on to the workers; they may stand behind `--`."""
+_DEFAULTS = AutoscaleConfig()
+
+
+def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) -> None:
+    """Scale MODEL: a folder in Hugging Face format, or a hub id."""
+    config.check()
+    serve_config = config.serve_config(model)
+    terminal = Terminal()
+    log_format = log_format_of(serve_config, terminal)
+    setup_logging("autoscale", config.log_level, log_format)
+    files = find_model(
+        model,
+        needs_weights=not (config.scripted or config.load_format == "dummy"),
+        has_dummy_weights=config.load_format == "dummy",
+        max_context_len=config.max_context_len,
+    )
+    launches = RoleLaunches(serve_config, files.path, log_format, RolePrograms())
+    scaler_id = new_incarnation("autoscale")
+
+    async def run() -> None:
+        async with open_cluster(config, scaler_id) as cluster:
+            pool = HostPool(serve_config, files, launches, terminal, new_registry(), scaler_id)
+            pool.shutdown.listen()
+            await pool.run(cluster)
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    argv = [word for word in sys.argv[1:] if word != "--"]
+    run_program("jetflock autoscale", _SUMMARY, main, argv)

@@ -1,0 +1,105 @@
+"""The workers of one pool on this host, kept in number by a scaler until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from deploy.autoscale.scaler import Scaler
+from deploy.autoscale.scaler_metrics import ScalerMetrics
+from deploy.local.kept_process import KeptProcess
+from deploy.local.role_launches import RoleLaunches
+from deploy.local.serve_config import ServeConfig
+from deploy.local.terminal import Terminal
+from deploy.local.worker_fleet import WorkerFleet
+from deploy.local.worker_herald import WorkerHerald
+from shared.cluster import Cluster
+from shared.health import Checkup, HealthBoard
+from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
+from shared.model_files import ModelFiles
+from shared.shutdown import Shutdown
+from shared.status_server import serving_status
+
+_NO_NATS = "NATS cannot be reached"
+
+log = get_logger(__name__)
+
+
+class HostPool:
+    """Its workers die with it, as those of `jetflock serve` do: nobody is left without a keeper.
+
+    Those of other hosts stay, and so does the queue: their scalers see what is missing.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        files: ModelFiles,
+        launches: RoleLaunches,
+        terminal: Terminal,
+        registry: CollectorRegistry,
+        scaler_id: str,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._launches = launches
+        self._terminal = terminal
+        self._registry = registry
+        self._scaler_id = scaler_id
+        self.shutdown = Shutdown()
+
+    async def run(self, cluster: Cluster) -> None:
+        """Until `shutdown` is asked for. Raises ConfigError."""
+        config = self._config
+        assert config.model_name is not None
+        card = await ModelCatalog(cluster).register(self._files, config.model_name)
+        herald = WorkerHerald(cluster, card)
+        fleet = WorkerFleet(
+            lambda idx: self._kept(idx, herald),
+            KeptProcess.run,
+            herald.tell_state,
+            leave_timeout_s=config.leave_timeout_s,
+        )
+        scaler = Scaler(
+            cluster,
+            card,
+            self._scaler_id,
+            fleet,
+            config.scale_policy(config.worker_range),
+            config.scale_interval_s,
+            config.max_running,
+            ScalerMetrics(self._registry, card.name).note,
+        )
+        board = HealthBoard()
+        board.watch(lambda: Checkup(not_ready=() if cluster.nc.is_connected else (_NO_NATS,)))
+        async with (
+            serving_status(self._registry, board, config.metrics_port),
+            asyncio.TaskGroup() as tasks,
+        ):
+            scaling = tasks.create_task(scaler.run(tasks))
+            log.info("scaling", model=card.name, workers=str(config.worker_range))
+            await self.shutdown.asked.wait()
+            scaling.cancel()
+            await self._stop(fleet)
+
+    def _kept(self, idx: int, herald: WorkerHerald) -> KeptProcess:
+        name = f"worker-{idx + 1}"
+        return KeptProcess(
+            name,
+            self._launches.worker(idx),
+            self._terminal.log_sink(name),
+            self._terminal.say,
+            herald.announce_death,
+        )
+
+    async def _stop(self, fleet: WorkerFleet) -> None:
+        """A second signal waits for nobody."""
+        stopping = asyncio.create_task(fleet.stop(self._config.leave_timeout_s))
+        hurried = asyncio.create_task(self.shutdown.hurried.wait())
+        await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        for kept in fleet.everybody if self.shutdown.hurried.is_set() else ():
+            kept.kill()
+        hurried.cancel()
+        await stopping

@@ -1,0 +1,130 @@
+"""Looks at a pool: its consumers, its oldest request, its workers' cards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.autoscale.pool_snapshot import PoolSnapshot
+from shared.cluster import Cluster
+from shared.codec import decode
+from shared.errors import ProtocolError
+from shared.jetstream import parse_time
+from shared.protocol import WorkDone, WorkerCard, WorkerState
+
+_LEAVING = (WorkerState.DRAINING, WorkerState.HUNG)
+_HELD = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A snapshot, and what only concerns who is to be stopped."""
+
+    snapshot: PoolSnapshot
+    loads: Mapping[str, int]  # worker -> requests that it has, of those that are ready
+    is_paused: bool  # or given other weights: an operator is at work, and nothing else moves
+
+
+class PoolWatch:
+    """Sums up what the consumers and the workers count; remembers their last counts."""
+
+    def __init__(self, cluster: Cluster, pool: str, max_running: int) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._max_running = max_running
+        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
+        self._num_handed_out: int | None = None  # by the queue so far, beside what waits
+        self._work: dict[str, WorkDone] | None = None  # by worker
+        self._num_arrived = self._num_tokens = self._num_finished = self._num_finished_tokens = 0
+        self._starting_since: dict[str, float] = {}
+        self._start_s = 0.0
+
+    async def look(self, own: Set[str], leaving: Set[str]) -> PoolView:
+        """`own` are the ids of workers that were started here, and stay. Raises BrokerError."""
+        names = self._cluster.subjects.consumers(self._pool)
+        infos = await asyncio.gather(*(self._consumer_info(name) for name in names))
+        ages = await asyncio.gather(*(self._oldest_wait_s(info) for info in infos))
+        cards = await self._cards()
+        staying = {
+            card.worker: card
+            for card in cards
+            if card.worker not in leaving and card.state not in _LEAVING
+        }
+        ready = {id_ for id_, card in staying.items() if card.state is not WorkerState.LOADING}
+        starting = (set(staying) | own) - ready
+        now = time.monotonic()
+        self._note_starts(now, starting, ready)
+        self._count(infos, cards)
+        snapshot = PoolSnapshot(
+            at=now,
+            num_waiting=sum(info["num_pending"] for info in infos),
+            num_running=sum(info["num_ack_pending"] for info in infos),
+            oldest_wait_s=max(ages),
+            num_arrived=self._num_arrived,
+            num_tokens=self._num_tokens,
+            num_finished=self._num_finished,
+            num_finished_tokens=self._num_finished_tokens,
+            num_ready=len(ready),
+            num_starting=len(starting),
+            num_others=len((ready | starting) - own),
+            max_running=max((card.max_running for card in cards), default=0) or self._max_running,
+            start_s=self._longest_start_s(now),
+        )
+        return PoolView(
+            snapshot,
+            {id_: staying[id_].num_running + staying[id_].num_waiting for id_ in ready},
+            any(card.state in _HELD for card in cards),
+        )
+
+    async def _consumer_info(self, name: str) -> dict[str, Any]:
+        stream = self._cluster.subjects.requests_stream
+        return await self._cluster.js.api(f"CONSUMER.INFO.{stream}.{name}")
+
+    async def _oldest_wait_s(self, info: dict[str, Any]) -> float:
+        """By the server's clock: what was queued first behind what it has delivered last."""
+        if not info["num_pending"]:
+            return 0.0
+        config, stream = info["config"], self._cluster.subjects.requests_stream
+        subjects = config.get("filter_subjects") or [config["filter_subject"]]
+        seq = info["delivered"]["stream_seq"] + 1
+        found = [await self._cluster.js.get_next(stream, subject, seq) for subject in subjects]
+        now = parse_time(info["ts"])
+        return max(((now - one.time).total_seconds() for one in found if one), default=0.0)
+
+    async def _cards(self) -> list[WorkerCard]:
+        cards = []
+        for entry in await self._workers.entries():
+            if entry.key.startswith(f"{self._pool}."):
+                with contextlib.suppress(ProtocolError):  # whoever wrote that is no worker of ours
+                    cards.append(decode(WorkerCard, entry.value))
+        return cards
+
+    def _count(self, infos: Iterable[dict[str, Any]], cards: Iterable[WorkerCard]) -> None:
+        """Arrivals are deliveries and what waits, without what was delivered once more."""
+        before, self._work = self._work, {card.worker: card.work for card in cards}
+        for worker, work in self._work.items() if before is not None else ():
+            last = before.get(worker, WorkDone()) if before is not None else work
+            self._num_tokens += work.num_tokens - last.num_tokens
+            self._num_finished += work.num_finished - last.num_finished
+            self._num_finished_tokens += work.num_finished_tokens - last.num_finished_tokens
+            self._num_arrived -= work.num_redelivered - last.num_redelivered
+        handed_out = sum(info["delivered"]["consumer_seq"] + info["num_pending"] for info in infos)
+        if self._num_handed_out is not None:  # it falls when a consumer is made again
+            self._num_arrived += max(0, handed_out - self._num_handed_out)
+        self._num_handed_out = handed_out
+
+    def _note_starts(self, now: float, starting: Set[str], ready: Set[str]) -> None:
+        for worker, since in self._starting_since.items():
+            if worker in ready:
+                self._start_s = now - since
+        self._starting_since = {
+            worker: self._starting_since.get(worker, now) for worker in starting
+        }
+
+    def _longest_start_s(self, now: float) -> float:
+        """The last one, or the one under way when that takes longer already."""
+        return max([self._start_s, *(now - since for since in self._starting_since.values())])

@@ -1,0 +1,102 @@
+"""Looks at a pool again and again, decides, and lets a fleet of workers follow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from deploy.autoscale.autoscaler import Autoscaler, Decision
+from deploy.autoscale.policy import ScalePolicy
+from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.autoscale.pool_watch import PoolView, PoolWatch
+from deploy.autoscale.turn import Turn
+from deploy.local.worker_fleet import WorkerFleet
+from shared.cluster import Cluster
+from shared.errors import BrokerError
+from shared.log import get_logger
+from shared.pool_events import PoolEvents
+from shared.protocol import ModelCard, ScaleEvent
+
+log = get_logger(__name__)
+
+Report = Callable[[PoolSnapshot, Decision, bool], None]  # whether the number was changed
+
+
+class Scaler:
+    """The workers of one fleet, for one pool. While the broker is away nothing changes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        card: ModelCard,
+        scaler_id: str,
+        fleet: WorkerFleet,
+        policy: ScalePolicy,
+        interval_s: float,
+        max_running: int,
+        report: Report = lambda _seen, _decision, _is_change: None,
+    ) -> None:
+        self._card = card
+        self._scaler_id = scaler_id
+        self._fleet = fleet
+        self._interval_s = interval_s
+        self._report = report
+        self._autoscaler = Autoscaler(policy)
+        self._watch = PoolWatch(cluster, card.pool, max_running)
+        turns = cluster.bucket(cluster.subjects.turns_bucket)
+        self._turn = Turn(turns, card.pool, scaler_id)
+        self._events = PoolEvents(cluster.nc, cluster.subjects, card.pool, card.name)
+
+    async def run(self, tasks: asyncio.TaskGroup) -> None:
+        """Until cancelled. Workers run in `tasks`."""
+        while True:
+            try:
+                await self._step(tasks)
+            except BrokerError as exc:
+                log.debug("pool_not_seen", error=str(exc))
+            await asyncio.sleep(self._interval_s)
+
+    async def _step(self, tasks: asyncio.TaskGroup) -> None:
+        view = await self._watch.look(self._fleet.ids, self._fleet.leaving_ids)
+        decision = self._autoscaler.decide(view.snapshot)
+        num_wanted = decision.num_workers - view.snapshot.num_others
+        is_change = num_wanted != len(self._fleet.members) and not view.is_paused
+        is_change = is_change and await self._turn.take()
+        self._report(view.snapshot, decision, is_change)
+        if is_change:
+            await self._follow(view, decision, num_wanted, tasks)
+
+    async def _follow(
+        self, view: PoolView, decision: Decision, num_wanted: int, tasks: asyncio.TaskGroup
+    ) -> None:
+        event = self._event(view.snapshot, decision)
+        log.info(
+            "scaled",
+            num_workers=event.num_workers,
+            num_wanted=event.num_wanted,
+            reason=event.reason,
+        )
+        await self._events.tell(event)
+        self._fleet.resize(num_wanted, view.loads, tasks)
+
+    def _event(self, seen: PoolSnapshot, decision: Decision) -> ScaleEvent:
+        load = decision.load
+        return ScaleEvent(
+            at=time.time(),
+            pool=self._card.pool,
+            model=self._card.name,
+            scaler=self._scaler_id,
+            num_workers=seen.num_workers,
+            num_wanted=decision.num_workers,
+            reason=decision.need.reason,
+            need=round(decision.need.num_workers, 2),
+            num_ready=seen.num_ready,
+            num_waiting=seen.num_waiting,
+            num_running=seen.num_running,
+            num_waiting_tokens=round(seen.num_waiting * load.tokens_per_request),
+            num_running_tokens=round(seen.num_running * load.tokens_per_request),
+            oldest_wait_s=round(seen.oldest_wait_s, 3),
+            requests_per_s=round(load.requests_per_s, 3),
+            worker_tokens_per_s=round(load.worker_tokens_per_s, 1),
+        )

@@ -1,0 +1,98 @@
+"""The worker processes of this host: started, kept, and stopped when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from deploy.local.kept_process import KeptProcess
+from shared.pool_events import STARTING
+
+TellState = Callable[[str, str], Awaitable[None]]  # worker id, state
+
+
+class WorkerFleet:
+    """Workers by index: the lowest free one is used first, one that leaves keeps its own.
+
+    A worker that dies is started again by its KeptProcess, whose delays grow: it stays a member.
+    """
+
+    def __init__(
+        self,
+        make_kept: Callable[[int], KeptProcess],
+        run_kept: Callable[[KeptProcess], Awaitable[None]],
+        tell_state: TellState,
+        leave_timeout_s: float,
+    ) -> None:
+        self._make_kept = make_kept
+        self._run_kept = run_kept
+        self._tell_state = tell_state
+        self._leave_timeout_s = leave_timeout_s
+        self._members: dict[int, KeptProcess] = {}
+        self._leaving: dict[int, KeptProcess] = {}
+        self._is_closed = False
+
+    @property
+    def members(self) -> list[KeptProcess]:
+        """Those that are to run."""
+        return list(self._members.values())
+
+    @property
+    def ids(self) -> set[str]:
+        """Of the members, as they were started last."""
+        return {kept.launch.id for kept in self._members.values()}
+
+    @property
+    def leaving_ids(self) -> set[str]:
+        return {kept.launch.id for kept in self._leaving.values()}
+
+    def add(self, count: int) -> list[KeptProcess]:
+        """New members, not started yet."""
+        added = []
+        for _ in range(count):
+            used = self._members.keys() | self._leaving.keys()
+            idx = next(idx for idx in range(len(used) + 1) if idx not in used)
+            self._members[idx] = self._make_kept(idx)
+            added.append(self._members[idx])
+        return added
+
+    async def run_member(self, kept: KeptProcess) -> None:
+        """Until it is stopped."""
+        await self._tell_state(kept.launch.id, STARTING)
+        await self._run_kept(kept)
+
+    def resize(self, count: int, loads: Mapping[str, int], tasks: asyncio.TaskGroup) -> None:
+        """Start or stop as many as it takes; returns before they are up or gone.
+
+        Who is not ready serves nobody, and goes first; then who has the fewest requests, which are
+        handed over.
+        """
+        if self._is_closed:
+            return
+        for kept in self.add(count - len(self._members)):
+            kept.mark_ready()  # from now on a failure is nobody's but its own
+            tasks.create_task(self.run_member(kept))
+        by_worth = sorted(self._members, key=lambda idx: (self._load(idx, loads), -idx))
+        for idx in by_worth[: max(0, len(self._members) - count)]:
+            self._leaving[idx] = self._members.pop(idx)
+            tasks.create_task(self._see_off(idx))
+
+    @property
+    def everybody(self) -> list[KeptProcess]:
+        return [*self._members.values(), *self._leaving.values()]
+
+    def close(self) -> None:
+        """From now on nobody comes."""
+        self._is_closed = True
+
+    async def stop(self, timeout_s: float) -> None:
+        """All of them, for good; returns when they are gone."""
+        self.close()
+        await asyncio.gather(*(kept.stop(timeout_s) for kept in self.everybody))
+
+    def _load(self, idx: int, loads: Mapping[str, int]) -> int:
+        return loads.get(self._members[idx].launch.id, -1)
+
+    async def _see_off(self, idx: int) -> None:
+        await self._leaving[idx].stop(self._leave_timeout_s)
+        del self._leaving[idx]
