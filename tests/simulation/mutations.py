@@ -11,13 +11,14 @@ from unittest.mock import patch
 import msgspec
 
 from detok.lease_keeper import LeaseKeeper
+from detok.rebuild_point import RebuildPoint
 from frontend.text_stream import TextStream
 from shared.codec import encode
 from shared.errors import BrokerError
 from shared.fold import RequestFold
 from shared.kv_bucket import KvBucket
 from shared.ownership import OwnershipLog
-from shared.protocol import Claim, OwnershipRecord, TextChunk, TokenEntry
+from shared.protocol import Claim, End, OwnershipRecord, Release, TextChunk, TokenEntry
 from worker.hand_over import HandOver
 from worker.log_history import LogHistory
 from worker.settler import Settler
@@ -44,6 +45,28 @@ def _appends_without_cas(kind: type) -> Any:
         return (await self._js.publish(self._subjects.ownership(rid), encode(record))).seq
 
     return patch.object(OwnershipLog, "append", append)
+
+
+def _ack_confirms_alone() -> Any:
+    def on_ack(self: PartitionWriter, number: int, seq: int) -> None:
+        frame = self._by_number.pop(number, None)
+        if frame is None:
+            return
+        self._sent.remove(frame)
+        for entry in frame.finishing:
+            self._on_finish_confirmed(entry, seq)
+
+    return patch.object(PartitionWriter, "on_ack", on_ack)
+
+
+def _floor_at_any_restatement() -> Any:
+    def on_counted_entry(
+        self: RebuildPoint, seq: int, position: int, end: int, num_tokens: int
+    ) -> None:
+        if position == 0:
+            self.seq, self._candidate = seq, 0
+
+    return patch.object(RebuildPoint, "on_counted_entry", on_counted_entry)
 
 
 def _nothing_is_resent() -> Any:
@@ -118,6 +141,18 @@ MUTATIONS: dict[str, Patch] = {
     "a lease outlives its time": _lease_is_kept_after_its_end,
     "a resumed run does not read the log": _history_is_not_read,
     "a client splices over a gap": _client_splices,
+}
+
+
+# In stories of the rules alone.
+RULE_MUTATIONS: dict[str, Patch] = {
+    "the fold ignores epochs": _fold_ignores_epochs,
+    "claims without compare-and-set": lambda: _appends_without_cas(Claim),
+    "releases without compare-and-set": lambda: _appends_without_cas(Release),
+    "ends without compare-and-set": lambda: _appends_without_cas(End),
+    "a frame is confirmed by its own ack alone": _ack_confirms_alone,
+    "a fenced finish is acknowledged": _fenced_finish_is_acked,
+    "a floor at any restatement": _floor_at_any_restatement,
 }
 
 

@@ -1,0 +1,153 @@
+"""One worker incarnation of a story, as far as its only request goes."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from shared.cluster import Cluster
+from shared.fold import RequestFold
+from shared.heartbeat import Writability
+from shared.model_files import ModelFiles
+from shared.ownership import StoredRecord
+from shared.protocol import Finish, FinishReason, TokenEntry
+from tests.simulation.rule_log import Later, NoMetrics
+from tests.worker.io_stage import make_card
+from worker.checkpoint import Checkpoint
+from worker.claimer import Claimer, Over, Postponed, Taken
+from worker.delivery import Delivery
+from worker.hand_over import HandOver
+from worker.held_request import HeldRequest, HoldState
+from worker.served_weights import ServedWeights
+from worker.settler import Settler
+from worker.token_log import PartitionWriter
+
+if TYPE_CHECKING:
+    from tests.simulation.rules import RuleStory
+
+_LETTERS = 14
+_WEIGHTS = ServedWeights(Checkpoint(ModelFiles(Path(), {}, {}), make_card(), ""))
+
+
+class RuleWorker:
+    """One worker incarnation, as far as this request goes."""
+
+    def __init__(self, story: RuleStory, number: int) -> None:
+        self.id = f"worker-{number}"
+        self.writer = PartitionWriter(self.id, 2, self._on_finish_confirmed)
+        self.held: HeldRequest | None = None
+        self.unsent: deque[tuple[int, bytes]] = deque()  # frames on their way, in order
+        self.unheard: deque[tuple[int, int]] = deque()  # their acknowledgements
+        self._story = story
+        self._rng = random.Random(story.rng.getrandbits(32))
+        cluster = cast(Cluster, story)
+        self.claimer = Claimer(cluster, cast(Any, self), self.id, _WEIGHTS, Writability(), 1.0, 1.0)
+        metrics, acks = cast(Any, NoMetrics()), cast(Any, story)
+        self._settler = Settler(self.id, cast(Any, self), story.ownership, acks, metrics)
+        self._hand_over = HandOver(
+            self.id, cast(Any, 0), cast(Any, self), cast(Any, 0), story.ownership, acks, metrics
+        )
+
+    # What its parts ask of it
+
+    async def read(self, rid: str, records: list[StoredRecord], claim_seq: int) -> RequestFold:
+        """In place of `LogHistory`: everything before our claim."""
+        await Later()
+        fold = RequestFold(rid)
+        self._story.fold_into(fold, 1, claim_seq)
+        await Later()
+        return fold
+
+    def drop(self, held: HeldRequest) -> None:
+        held.state = HoldState.DROPPED
+        if self.held is held:
+            self.held = None
+
+    def _on_finish_confirmed(self, entry: TokenEntry, seq: int) -> None:
+        held = self.held
+        if held is not None and held.epoch == entry.epoch:
+            self._story.spawn(self, self._settler.settle(held, seq))
+
+    # What it does
+
+    async def take(self, delivery: Delivery) -> None:
+        story = self._story
+        held = HeldRequest(story.request, delivery, story.visible())
+        self.held = held
+        result = await self.claimer.take(story.request, delivery)
+        if isinstance(result, Taken):
+            held.epoch, held.state = result.epoch, HoldState.RUNNING
+            held.resume_from(result.prefix, story.visible())
+            self._log_new(held)
+            return
+        self.drop(held)
+        if isinstance(result, Over):
+            await story.ack(delivery.ack_subject)
+        elif isinstance(result, Postponed):
+            await story.nak(delivery.ack_subject)
+
+    def step(self) -> None:
+        """The engine makes a token."""
+        held, story = self.held, self._story
+        if held is None or held.state is not HoldState.RUNNING or held.finish is not None:
+            return
+        tokens = [*held.tokens, self._rng.randint(1, _LETTERS)]
+        story.record.add(story.request.prompt_ids, tokens)
+        held.tokens = tokens
+        if held.visible is not None and held.visible.add(tokens[-1]):
+            held.finish = Finish(FinishReason.STOP, matched=held.visible.matched_stop)
+        elif len(tokens) >= story.max_tokens:
+            held.finish = Finish(FinishReason.LENGTH)
+        self._log_new(held)
+
+    def _log_new(self, held: HeldRequest) -> None:
+        entry = held.next_entry()
+        if entry is not None:
+            self.writer.append(entry)
+            if entry.finish is not None:
+                held.state = HoldState.FINISHING
+
+    def restate(self) -> None:
+        """In two frames: a writer may die between them."""
+        held = self.held
+        if held is None or held.state is not HoldState.RUNNING or held.num_logged < 2:
+            return
+        whole = held.restate(0.0)
+        cut = self._rng.randint(1, len(whole.token_ids) - 1)
+        for start, end in ((0, cut), (cut, len(whole.token_ids))):
+            ids = whole.token_ids[start:end]
+            self.writer.append(TokenEntry(whole.rid, whole.epoch, start, ids))
+            self.send()
+
+    def send(self) -> None:
+        while (frame := self.writer.next_frame(0.0)) is not None:
+            self.unsent.append((frame.number, frame.payload))
+
+    def resend(self) -> None:
+        for frame in self.writer.frames_to_resend(0.0, all_of_them=True):
+            self.unsent.append((frame.number, frame.payload))
+
+    def lose_connection(self) -> None:
+        """From some frame on nothing arrives, and no acknowledgement comes back."""
+        for _ in range(self._rng.randint(0, len(self.unsent))):
+            self.unsent.pop()
+        self.unheard.clear()
+
+    def arrive(self) -> None:
+        """The next frame is stored."""
+        if self.unsent:
+            number, payload = self.unsent.popleft()
+            seq = self._story.log.store(self._story.token_subject(self.id), payload)
+            self.unheard.append((number, seq))
+
+    def hear(self) -> None:
+        if self.unheard:
+            self.writer.on_ack(*self.unheard.popleft())
+
+    def drain(self) -> None:
+        held = self.held
+        if held is not None and held.state is HoldState.RUNNING:
+            self.drop(held)
+            self._story.spawn(self, self._hand_over.release(held, crashed=False))
