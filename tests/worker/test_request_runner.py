@@ -312,7 +312,7 @@ async def test_what_comes_without_a_slot_for_it_goes_back_to_the_queue(stage: St
     """The urgent pull is open while the batch class takes the last slot."""
     batch, urgent = make_request(), make_request()
     async with running_worker(stage, max_running=1) as worker:
-        await eventually(lambda: worker.runner._puller._num_open == 1)
+        await eventually(lambda: worker.runner._puller.num_watched > 0)
         await stage.submit(batch, "batch")
         run = await worker.engine.next_run()
         await stage.submit(urgent)
