@@ -361,8 +361,10 @@ class Simulation:
             reader.state = ReaderState.REFUSED
 
     def on_no_result(self, reader: Reader) -> None:
-        self.violations.append(f"I11: {reader.name} was told no result")
-        reader.state = ReaderState.FAILED
+        """Long after the deadline: a frontend that was cut off may say so; the client resumes."""
+        if not self._has_frontend_trouble:
+            self.violations.append(f"I11: {reader.name} was told no result")
+        self._cut_off(reader)
 
     def _cut_off(self, reader: Reader) -> None:
         """Its connection broke: it resumes, if it can."""
