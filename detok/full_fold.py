@@ -20,7 +20,7 @@ _MAX_ATTEMPTS = 10
 async def fold_from_log(cluster: Cluster, rid: str, up_to_seq: int = 0) -> RequestFold | None:
     """The fold of everything up to `up_to_seq`, at least, and up to the last ownership record.
 
-    None when nobody has claimed or ended the request. Raises BrokerUnavailable or ProtocolError.
+    None when nobody has claimed or ended the request. Raises BrokerUnavailable.
     """
     for _ in range(_MAX_ATTEMPTS):
         records = await cluster.ownership.read(rid)
@@ -46,10 +46,13 @@ async def _read(
     reached = asyncio.Event()
 
     def on_message(subject: str, seq: int, data: bytes) -> None:
-        if subject == own_subject:
-            fold.apply_record(seq, decode_ownership(data))
-        else:
-            _apply_frame(fold, data)
+        try:
+            if subject == own_subject:
+                fold.apply_record(seq, decode_ownership(data))
+            else:
+                _apply_frame(fold, data)
+        except ProtocolError:
+            return  # the partition's reader counts and logs it
 
     def on_caught_up() -> None:
         if reader.next_seq > up_to_seq:
@@ -74,10 +77,7 @@ async def _read(
 
 
 def _apply_frame(fold: RequestFold, data: bytes) -> None:
-    try:
-        frame = decode_token_frame(data)
-    except ProtocolError:
-        return  # the partition's reader counts and logs it
+    frame = decode_token_frame(data)
     for entry in frame.entries:
         if entry.rid == fold.rid:
             fold.apply_entry(frame.worker, entry)

@@ -294,10 +294,6 @@ class Partition:
             except BrokerError as exc:
                 log.warning("request_not_resolved", rid=unknown.rid, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
-            except ProtocolError as exc:
-                self._stats.malformed += 1
-                log.warning("request_unreadable", rid=unknown.rid, error=str(exc))
-                break
         # No await from here on: what is read next goes to the request itself.
         del self._unknown[unknown.rid]
         if status is None:
@@ -322,9 +318,6 @@ class Partition:
                 log.warning("request_not_folded", rid=status.rid, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            except ProtocolError as exc:
-                log.warning("request_unreadable", rid=status.rid, error=str(exc))
-                fold = None
             if fold is None or fold.finish is None:
                 if status.fold.finish is None:
                     return

@@ -37,7 +37,7 @@ class UnknownRequest:
     async def resolve(self, cluster: Cluster) -> DecodeStatus | None:
         """Its state as of `seq`; None when it was finished long ago, or nobody ever owned it.
 
-        All reads are leader reads. Raises BrokerError or ProtocolError.
+        All reads are leader reads. Raises BrokerError.
         """
         subjects = cluster.subjects
         if await cluster.js.get_last(subjects.results_stream, subjects.done(self.rid)) is not None:

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from shared.cluster import Cluster
-from shared.errors import BrokerError, ProtocolError
+from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.heartbeat import Writability
 from shared.log import get_logger
@@ -145,7 +145,7 @@ class WorkerWatch:
                 if held:
                     await self._cluster.nc.publish(claim.ack_subject, NAK)
                     self._stats.naks += 1
-            except (BrokerError, ProtocolError, nats.errors.Error) as exc:
+            except (BrokerError, nats.errors.Error) as exc:
                 log.warning("hand_back_failed", rid=status.rid, error=repr(exc))
                 return  # the next poll tries again
             status.nakked_epoch = epoch

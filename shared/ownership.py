@@ -1,4 +1,8 @@
-"""The ownership log of a request: a chain of records, each stored by compare-and-set."""
+"""The ownership log of a request: a chain of records, each stored by compare-and-set.
+
+A message on its subject that cannot be read is no record: nobody counts it, and the chain goes on
+behind it (docs/protocol.md, "Messages").
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,15 @@ import datetime
 from dataclasses import dataclass
 
 from shared.codec import decode_ownership, encode
-from shared.errors import BrokerUnavailable, CasConflict
+from shared.errors import BrokerUnavailable, CasConflict, ProtocolError
 from shared.jetstream import JetStream, StoredMessage
+from shared.log import get_logger
 from shared.protocol import Claim, End, OwnershipRecord
 from shared.subjects import Subjects
+
+_MAX_APPENDS = 8  # while unreadable messages come in between
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +47,26 @@ class OwnershipLog:
         return records
 
     async def last(self, rid: str) -> StoredRecord | None:
-        message = await self._js.get_last(
-            self._subjects.tokens_stream, self._subjects.ownership(rid)
-        )
-        return None if message is None else _stored(message)
+        message = await self._last_message(rid)
+        if message is None:
+            return None
+        found = _stored(message)
+        if found is None:
+            records = await self.read(rid)
+            return records[-1] if records else None
+        return found
 
     async def first_from(self, rid: str, seq: int) -> StoredRecord | None:
         """The first record stored at `seq` or later."""
-        message = await self._js.get_next(
-            self._subjects.tokens_stream, self._subjects.ownership(rid), seq
-        )
-        return None if message is None else _stored(message)
+        subject = self._subjects.ownership(rid)
+        while True:
+            message = await self._js.get_next(self._subjects.tokens_stream, subject, seq)
+            if message is None:
+                return None
+            found = _stored(message)
+            if found is not None:
+                return found
+            seq = message.seq + 1
 
     async def append(self, rid: str, record: OwnershipRecord) -> int:
         """Store a record after the one at `record.prev`; returns its sequence.
@@ -56,10 +74,29 @@ class OwnershipLog:
         Raises CasConflict or BrokerUnavailable: after either, read back, since a retry of a record
         that was stored conflicts with itself.
         """
-        ack = await self._js.publish(
-            self._subjects.ownership(rid), encode(record), expected_last=record.prev
-        )
-        return ack.seq
+        subject, payload = self._subjects.ownership(rid), encode(record)
+        expected = record.prev
+        for _ in range(_MAX_APPENDS):
+            try:
+                return (await self._js.publish(subject, payload, expected_last=expected)).seq
+            except CasConflict:
+                end = await self._unreadable_end(rid, record.prev)
+                if end is None:
+                    raise
+                expected = end
+        raise CasConflict(f"unreadable messages keep coming on {subject}")
+
+    async def _unreadable_end(self, rid: str, prev: int) -> int | None:
+        """Sequence of the last message, when nothing but unreadable ones follow that at `prev`."""
+        message = await self._last_message(rid)
+        if message is None or _stored(message) is not None:
+            return None
+        records = await self.read(rid)
+        last_seq = records[-1].seq if records else 0
+        return message.seq if last_seq == prev else None
+
+    async def _last_message(self, rid: str) -> StoredMessage | None:
+        return await self._js.get_last(self._subjects.tokens_stream, self._subjects.ownership(rid))
 
     async def end(self, rid: str, end: End, *, attempts: int = 8) -> bool:
         """Append an `end` after whatever is last. False when the log already has an end.
@@ -96,5 +133,10 @@ class OwnershipLog:
         )
 
 
-def _stored(message: StoredMessage) -> StoredRecord:
-    return StoredRecord(message.seq, message.time, decode_ownership(message.data))
+def _stored(message: StoredMessage) -> StoredRecord | None:
+    """None for what is no record."""
+    try:
+        return StoredRecord(message.seq, message.time, decode_ownership(message.data))
+    except ProtocolError as exc:
+        log.debug("no_ownership_record", subject=message.subject, error=str(exc))
+        return None

@@ -8,10 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
+import msgpack
 import pytest
 
 from shared.codec import decode
-from shared.protocol import WorkerCard
+from shared.protocol import GenerateRequest, WorkerCard
 from shared.subjects import pool_slug
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
@@ -64,6 +66,13 @@ async def num_waiting(stack: RoleStack) -> int:
     return total
 
 
+async def until_nothing_waits(stack: RoleStack) -> None:
+    deadline = time.monotonic() + 30
+    while num_left := await num_waiting(stack):
+        assert time.monotonic() < deadline, f"{num_left} requests are delivered again and again"
+        await asyncio.sleep(0.2)
+
+
 async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
     workers = [stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)]
     await stack.wait_ready(2)
@@ -82,10 +91,7 @@ async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
     async with asyncio.timeout(120):
         await asyncio.gather(*running)
 
-    deadline = time.monotonic() + 30
-    while num_left := await num_waiting(stack):
-        assert time.monotonic() < deadline, f"{num_left} of the garbage are delivered again"
-        await asyncio.sleep(0.2)
+    await until_nothing_waits(stack)
     again = [
         await run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS // 4)
         for seed in range(NUM_STREAMS)
@@ -100,3 +106,72 @@ async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
         assert "Traceback" not in role.log, role.name
         assert "secretsecret" not in role.log, role.name
         assert max(map(len, role.log.splitlines()), default=0) < MAX_LOG_LINE, role.name
+
+
+async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: RoleStack) -> None:
+    """Before the first claim; under one, when its worker dies, and when it leaves; at an abort."""
+    subjects, js = stack.cluster.subjects, stack.cluster.js
+
+    async def spoil(rid: str) -> None:
+        for data in (b"\xc1", msgpack.packb({"v": 2, "t": "claim", "worker": "w"}), b""):
+            await js.publish(subjects.ownership(rid), data)
+
+    await stack.wait_ready(0)
+    early = Stream()
+    body = completion_body(seed=0, max_tokens=NUM_TOKENS // 3)
+    waiting = asyncio.create_task(early.post(stack.url(), body))
+    [queued] = await queued_rids(stack, 1)
+    await spoil(queued)
+    first = stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    streams = [early, *(Stream() for _ in range(NUM_STREAMS - 1))]
+    running = [waiting] + [
+        asyncio.create_task(
+            stream.post(stack.url(), completion_body(seed=seed, max_tokens=NUM_TOKENS // 3))
+        )
+        for seed, stream in enumerate(streams)
+        if seed
+    ]
+    for stream in streams:
+        await stream.wait_for_tokens(20)
+        await spoil(stream.rid)
+    first.kill()
+    second = stack.start_worker(*SCRIPTED)
+    for stream in streams:
+        await stream.wait_for_tokens(stream.position + 20)
+        await spoil(stream.rid)
+    third = stack.start_worker(*SCRIPTED)
+    await stack.wait_until(lambda: "engine_ready" in third.log)
+    second.stop()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*running)
+    for seed, stream in enumerate(streams):
+        undisturbed = await run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS // 3)
+        assert stream.error is None
+        assert stream.text == undisturbed.text
+
+    aborted = Stream()
+    body = completion_body(seed=9, max_tokens=NUM_TOKENS)
+    task = asyncio.create_task(aborted.post(stack.url(), body))
+    await aborted.wait_for_tokens(20)
+    await spoil(aborted.rid)
+    async with httpx.AsyncClient() as client:
+        await client.post(f"{stack.url()}/abort_request", json={"rid": aborted.rid})
+    await asyncio.wait_for(task, 20)
+    assert aborted.error is not None
+    await until_nothing_waits(stack)
+
+
+async def queued_rids(stack: RoleStack, num: int) -> list[str]:
+    """Of requests that nobody has taken, as soon as there are so many."""
+    subjects = stack.cluster.subjects
+    pattern = subjects.request(POOL, "*")
+    async with asyncio.timeout(20):
+        while True:
+            found = [
+                decode(GenerateRequest, message.data).rid
+                async for message in stack.cluster.js.direct_scan(subjects.requests_stream, pattern)
+            ]
+            if len(found) >= num:
+                return found
+            await asyncio.sleep(0.05)

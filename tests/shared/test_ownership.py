@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.cluster import Cluster, open_cluster
+from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable, CasConflict
-from shared.protocol import Claim, End, FinishReason, OwnershipRecord, Release
+from shared.protocol import Cancel, Claim, End, FinishReason, OwnershipRecord, Release
 from tests.nats_server import NatsServer
 from tests.shared.simulated_log import REPLY, RID, make_claim
 
@@ -98,3 +99,28 @@ async def test_held_by_means_the_very_last_word(cluster: Cluster) -> None:
     assert not await log.is_held_by(RID, "w1", first)
     await log.append(RID, Release(second, "w1"))
     assert not await log.is_held_by(RID, "w1", second)
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"\xc1", b"\x81\xa1v\x02", encode(Cancel("x"))])
+async def test_a_message_that_is_no_record_counts_for_nobody(
+    cluster: Cluster, nonsense: bytes
+) -> None:
+    log, subject = cluster.ownership, cluster.subjects.ownership(RID)
+
+    async def disturb() -> None:
+        await cluster.js.publish(subject, nonsense)
+        await cluster.js.publish(subject, nonsense)
+
+    await disturb()
+    assert await log.read(RID) == []
+    assert await log.last(RID) is None
+    first = await log.append(RID, make_claim(0, "w1"))
+    await disturb()
+    assert await log.is_held_by(RID, "w1", first)
+    assert await log.first_from(RID, first + 1) is None
+    with pytest.raises(CasConflict):
+        await log.append(RID, Release(0, "w1"))
+    second = await log.append(RID, Release(first, "w1"))
+    await disturb()
+    assert await log.end(RID, END)
+    assert [stored.record.prev for stored in await log.read(RID)] == [0, first, second]
