@@ -210,6 +210,11 @@ class JetStream:
             raise _broker_error(msgspec.convert(error, ApiError))
         return answer
 
+    async def server_time(self, stream: str) -> datetime.datetime:
+        """By the clock that stamps the stream's messages. Raises BrokerError."""
+        info = await self.api(f"STREAM.INFO.{stream}")
+        return parse_time(info["ts"])
+
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
         try:
             answer = await self.nc.request(subject, payload, self._timeout_s, headers=headers)

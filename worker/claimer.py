@@ -17,6 +17,7 @@ from worker.crash_count import crashes_in_a_row, is_poison
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
+from worker.overdue import is_overdue
 from worker.revision_pin import pin_told, pinned_revision, possible_pins
 from worker.served_weights import ServedWeights
 
@@ -97,6 +98,7 @@ class Claimer:
         ack_wait_s: float,
         revision_grace_s: float,
     ) -> None:
+        self._cluster = cluster
         self._js = cluster.js
         self._subjects = cluster.subjects
         self._ownership = cluster.ownership
@@ -119,7 +121,7 @@ class Claimer:
             if not is_first_try:
                 records = await self._ownership.read(request.rid)
                 verdict = await self._judge(request, delivery, records, nonce)
-                verdict = verdict or await self._judge_revision(request, records)
+                verdict = verdict or await self._judge_revision(request, delivery, records)
                 if verdict is not None:
                     return verdict
                 past = _Past(records, await self._is_holder_dead(records))
@@ -188,13 +190,17 @@ class Claimer:
         return None
 
     async def _judge_revision(
-        self, request: GenerateRequest, records: list[StoredRecord]
+        self, request: GenerateRequest, delivery: Delivery, records: list[StoredRecord]
     ) -> TakeResult | None:
         """Whether other weights than ours may be needed to go on; None to go on claiming."""
         pins = possible_pins(request, records)
         if not pins or self._weights.revision in pins:
             return None
         if await self._is_served(pins):
+            if await is_overdue(self._cluster, request, delivery):
+                end = End(records[-1].seq, FinishReason.DEADLINE, by=self._worker_id)
+                await self._ownership.append(request.rid, end)
+                return Over("its deadline has passed")
             return Postponed(OTHER_WEIGHTS_DELAY_S)
         told = pin_told(records)
         if told is None:

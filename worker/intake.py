@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
-from shared.ownership import OwnershipLog
 from shared.prefix_chain import PrefixChain
 from shared.protocol import End, FinishReason, GenerateRequest, ModelCard
 from shared.subjects import is_rid
@@ -13,6 +13,7 @@ from worker.held_request import HoldState
 from worker.held_requests import HeldRequests
 from worker.metrics import WorkerMetrics
 from worker.offer_maker import OfferMaker
+from worker.overdue import is_overdue
 from worker.pool_prefixes import PoolPrefixes
 from worker.room import Room
 from worker.runs import Runs
@@ -31,7 +32,7 @@ class Intake:
         self,
         worker_id: str,
         card: ModelCard,
-        ownership: OwnershipLog,
+        cluster: Cluster,
         acks: Acknowledger,
         held_requests: HeldRequests,
         room: Room,
@@ -45,7 +46,8 @@ class Intake:
     ) -> None:
         self._worker_id = worker_id
         self._card = card
-        self._ownership = ownership
+        self._cluster = cluster
+        self._ownership = cluster.ownership
         self._acks = acks
         self._held_requests = held_requests
         self._room = room
@@ -122,12 +124,18 @@ class Intake:
         return request.tokenizer_hash == self._card.tokenizer_hash
 
     async def _leave_to_others(self, request: GenerateRequest, delivery: Delivery) -> None:
-        """Nobody may be there to take it: once it has been ended it leaves the queue."""
+        """Nobody may be there to take it: ended, or at its deadline, it leaves the queue."""
         try:
             last = await self._ownership.last(request.rid)
+            is_over = last is not None and isinstance(last.record, End)
+            if not is_over and await is_overdue(self._cluster, request, delivery):
+                message = f"No worker has its tokenizer, {request.tokenizer_hash[:40]}."
+                end = End(0, FinishReason.DEADLINE, by=self._worker_id, message=message)
+                await self._ownership.end(request.rid, end)
+                is_over = True
         except BrokerError:
-            last = None
-        if last is not None and isinstance(last.record, End):
+            is_over = False
+        if is_over:
             await self._settler.ack(delivery.ack_subject)
         else:
             await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)

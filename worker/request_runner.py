@@ -139,7 +139,7 @@ class RequestRunner:
         self._intake = Intake(
             worker_id,
             card,
-            ownership,
+            cluster,
             acks,
             self._held_requests,
             self._room,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import decode_ownership, decode_token_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
 from shared.control import ControlReply, ControlRequest, decode_control_reply, encode_control
+from shared.errors import ProtocolError
 from shared.fold import RequestFold
 from shared.ownership import StoredRecord
 from shared.protocol import (
@@ -215,7 +217,8 @@ class Stage:
         subjects = self.cluster.subjects
         async for message in self.cluster.js.direct_scan(subjects.tokens_stream, ">"):
             if message.subject == subjects.ownership(rid):
-                fold.apply_record(message.seq, decode_ownership(message.data))
+                with contextlib.suppress(ProtocolError):  # what nobody can read is no record
+                    fold.apply_record(message.seq, decode_ownership(message.data))
             elif message.subject.startswith(f"{subjects.prefix}.tok."):
                 frame = decode_token_frame(message.data)
                 for entry in frame.entries:

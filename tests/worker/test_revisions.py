@@ -243,3 +243,19 @@ def test_a_pin_is_waited_for_from_the_last_time_that_somebody_could_go_on() -> N
     assert told_at(old, new, told, new, told) == 3
     assert told_at(old, new, told, old) is None
     assert told_at(old, new, told, old, new, told) == 6
+
+
+@integration
+async def test_whoever_has_its_weights_and_never_takes_it_does_not_keep_it_beyond_its_deadline(
+    stage: Stage,
+) -> None:
+    request, delivery = await make_begun(stage, "ab")
+    request = msgspec.structs.replace(request, deadline_s=5.0)
+    await show_worker(stage, "other", OLD, WorkerState.READY)
+    claimer = make_claimer(stage, "w", revision=NEW)
+    assert await claimer.take(request, delivery) == Postponed(0.5)
+    request = msgspec.structs.replace(request, deadline_s=0.001)
+    assert isinstance(await claimer.take(request, delivery), Over)
+    fold = await stage.fold(request.rid)
+    assert fold.finish is not None
+    assert fold.finish.reason is FinishReason.DEADLINE
