@@ -69,7 +69,9 @@ def _options(config: ClusterConfig, name: str) -> dict[str, Any]:
         "servers": [url.strip() for url in config.nats_url.split(",") if url.strip()],
         "name": name,
         "reconnect_time_wait": _RETRY_S,
-        "ping_interval": 5,
+        # A connection that swallows everything is given up after 4 to 6 s: before `ack_wait` ends,
+        # and not for a loop that stood still for less.
+        "ping_interval": 2,
         "max_outstanding_pings": 2,
         "pending_size": 64 << 20,
         "user": config.nats_user,
