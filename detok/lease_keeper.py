@@ -69,6 +69,7 @@ class LeaseKeeper:
         self._held: dict[int, Lease] = {}
         self._free_since: dict[int, float] = {}
         self._others: set[str] = set()
+        self._owners: dict[str, str] = {}  # partition -> another detokenizer, when last looked
         self._looked_at = float("-inf")  # of the monotonic clock
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -114,9 +115,10 @@ class LeaseKeeper:
     async def _step(self) -> None:
         try:
             await asyncio.gather(*(self._renew(lease) for lease in self.held if lease.is_due))
+            entries = {entry.key: entry for entry in await self._bucket.entries()}
+            self._note_expired(entries)
             others = await self._live_detoks.others()
             fair_share = -(-self._cluster.subjects.num_partitions // (1 + len(others)))
-            entries = {entry.key: entry for entry in await self._bucket.entries()}
             await self._take(entries, fair_share)
             self._looked_at = time.monotonic()
             if others - self._others:
@@ -154,6 +156,17 @@ class LeaseKeeper:
                 raise
             # An earlier attempt of ours was stored, and its answer was lost.
             lease.revision = await self._bucket.put_if(key, value, entry.revision)
+
+    def _note_expired(self, entries: dict[str, KvEntry]) -> None:
+        """Whoever let a lease expire is dead sooner than its heartbeat tells: share without it."""
+        for key, owner in self._owners.items():
+            if key not in entries:
+                self._live_detoks.doubt(owner)
+        self._owners = {
+            key: entry.value.decode(errors="replace")
+            for key, entry in entries.items()
+            if entry.value not in (_FREE, self._me)
+        }
 
     async def _take(self, entries: dict[str, KvEntry], fair_share: int) -> None:
         now = time.monotonic()

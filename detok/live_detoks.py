@@ -31,6 +31,11 @@ class LiveDetoks:
         self._my_id = my_id
         self._seen: dict[str, _Seen] = {}
 
+    def doubt(self, detok_id: str) -> None:
+        """Its lease has expired: it counts again when its heartbeat is renewed once more."""
+        if (seen := self._seen.get(detok_id)) is not None:
+            seen.changed_at = None
+
     async def others(self) -> set[str]:
         """Raises BrokerError."""
         now = time.monotonic()

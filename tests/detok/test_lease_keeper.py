@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from detok import lease_keeper, live_detoks
 from detok.lease_keeper import Lease, LeaseKeeper
 from detok.live_detoks import ROLE
 from shared.cluster import Cluster, open_cluster
@@ -36,6 +37,7 @@ class Holder:
     def __init__(self, cluster: Cluster, detok_id: str) -> None:
         self.id = detok_id
         self.told: list[str] = []
+        self.is_killed = False  # it gives nothing back
         self.keeper = LeaseKeeper(
             cluster,
             detok_id,
@@ -56,8 +58,12 @@ class Holder:
             yield self
         finally:
             beats.cancel()
-            self.keeper.stop()
-            await asyncio.wait_for(task, 5)
+            if self.is_killed:
+                task.cancel()
+                await asyncio.wait([task])
+            else:
+                self.keeper.stop()
+                await asyncio.wait_for(task, 5)
 
     async def _beat(self) -> None:
         while True:
@@ -125,6 +131,22 @@ async def test_a_lease_of_another_is_left_alone_until_it_expires(cluster: Cluste
         await eventually(lambda: holder.held == [0, 1, 3])
         await eventually(lambda: holder.held == [0, 1, 2, 3])
     assert LEASE_TTL_S - 0.2 < time.monotonic() - started < LEASE_TTL_S + 1.5
+
+
+async def test_who_lets_a_lease_expire_is_shared_without_before_its_heartbeat_is_old(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill shall cost the lease's time, and not that of the heartbeat, or of an orphan, too."""
+    monkeypatch.setattr(lease_keeper, "_ORPHAN_S", 600.0)
+    monkeypatch.setattr(live_detoks, "_STALE_S", 600.0)
+    survivor, doomed = Holder(cluster, "a"), Holder(cluster, "b")
+    async with survivor.running():
+        async with doomed.running():
+            await eventually(lambda: len(survivor.held) == len(doomed.held) == 2)
+            doomed.is_killed = True
+        await eventually(lambda: len(survivor.held) == 4)
+        roles = cluster.bucket(cluster.subjects.roles_bucket)
+        assert await roles.get("b") is not None, "not because its heartbeat was gone"
 
 
 async def test_the_card_of_a_dead_one_keeps_nothing_from_the_living(cluster: Cluster) -> None:
