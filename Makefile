@@ -70,7 +70,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 typecheck: $(STAMP)
-	$(BIN)/mypy $(PACKAGES) $(wildcard examples)
+	$(BIN)/mypy $(PACKAGES) bench/chaos $(wildcard examples)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)

@@ -35,7 +35,7 @@ def main(
     leave_out: Annotated[str, cyclopts.Parameter(help="Names, by comma.")] = "flipped_byte",
     control: Literal["fencing", "resend", "replay"] | None = None,
     max_tokens: int = 800,
-    clients: Annotated[int, cyclopts.Parameter(help="Streams at a time.")] = 32,
+    clients: Annotated[int, cyclopts.Parameter(help="Streams at a time.")] = 64,
     cases: Annotated[int, cyclopts.Parameter(help="Different requests.")] = 110,
     workers: int = 2,
     ack_wait_s: float = 4.0,

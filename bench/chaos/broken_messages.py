@@ -10,7 +10,7 @@ import nats.errors
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError
-from shared.subjects import new_rid
+from shared.subjects import LANES, new_rid
 
 _ODD_VALUES: tuple[object, ...] = (
     None, 7, [], {}, "text", b"\xff", {"v": 1}, {"v": 99}, {"v": "1"}, [1, 2, 3], {"kind": "claim"},
@@ -25,12 +25,11 @@ async def send_broken_messages(cluster: Cluster, pool: str, rng: random.Random) 
     own = [
         subjects.ownership(rid),
         subjects.tokens(rng.randrange(subjects.num_partitions), "worker-garbage"),
-        subjects.request(pool, "interactive"),
-        subjects.request(pool, "batch"),
+        *(subjects.request(pool, lane.token) for lane in LANES),
         subjects.done(new_rid()),
     ]
     heard = [
-        subjects.control(pool), subjects.flush(pool), subjects.prefixes(pool),
+        subjects.control(pool), subjects.admin(pool), subjects.prefixes(pool),
         subjects.worker_died, *map(subjects.replay, range(subjects.num_partitions)),
         *await _incarnations(cluster, pool),
         "jetflock.chat.completions", "jetflock.completions", "jetflock.generate",
@@ -58,6 +57,7 @@ async def _incarnations(cluster: Cluster, pool: str) -> list[str]:
     except BrokerError:
         return []
     offers = [subjects.offer(pool, entry.key.rsplit(".", 1)[1]) for entry in workers]
+    offers += [subjects.admin_worker(pool, entry.key.rsplit(".", 1)[1]) for entry in workers]
     return offers + [subjects.reply(entry.key.rsplit(".", 1)[-1]) for entry in roles]
 
 

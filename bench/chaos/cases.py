@@ -102,7 +102,7 @@ class CaseMaker:
 
     def _num_tokens(self) -> int:
         """From 1 on: a few short ones, most long enough to be hit."""
-        return round(math.exp(math.log(self._max_tokens) * math.sqrt(self._rng.random())))
+        return round(math.exp(math.log(self._max_tokens) * self._rng.random() ** 0.7))
 
     def _greedy(self) -> Case:
         return self._completion("greedy", temperature=0)
@@ -163,7 +163,7 @@ class CaseMaker:
             "divergent",
             seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
             temperature=1.0,
-            max_tokens=self._rng.randint(self._max_tokens // 2, self._max_tokens),
+            max_tokens=self._rng.randint(self._max_tokens // 4, self._max_tokens // 2),
         )
 
     def _chat_case(self, kind: str, **fields: Any) -> Case:

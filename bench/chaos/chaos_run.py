@@ -23,6 +23,7 @@ from shared.errors import BrokerError
 _RECORD_CONCURRENCY = 16
 _DRAIN_TIMEOUT_S = 30.0
 _SETTLE_S = (0.5, 2.0)  # between two faults that come alone
+_RECOVERED_TIMEOUT_S = 30.0
 _MIXED_FAULTS = 3
 _MIXED_WITHIN_S = 2.0
 
@@ -139,7 +140,7 @@ class ChaosRun:
             if run.number in strike.hits and not run.case.has_choices:
                 recovery_s = strike.recovery_s(transcript.arrivals)
                 if recovery_s is not None:
-                    self.ledger.tally(strike.name).recoveries_s.append(round(recovery_s, 3))
+                    self.ledger.note_recovery(run, strike, recovery_s)
         if any(strike.name == DAMAGING for strike in run.strikes):
             self.ledger.note_damaged(run, found)
             found = [one for one in found if one.kind not in _DAMAGE]
@@ -168,6 +169,7 @@ class ChaosRun:
                     await self._strike_mixed()
                 else:
                     await FAULTS[name].fault(self._field)
+                await self._wait_recovered()
                 seconds = await self._flock.wait_ready()
                 self._say(
                     f"{name}: all ready {seconds:.1f} s later; {self._field.num_disturbed} streams "
@@ -197,6 +199,16 @@ class ChaosRun:
         async with asyncio.timeout(60):
             while sum(map(_is_moving, self._field.running)) < self._num_clients // 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+    async def _wait_recovered(self) -> None:
+        """Until what the last fault hit moves again: the next one shall not prolong its silence."""
+        strike = self._field.strikes[-1]
+        deadline = time.monotonic() + _RECOVERED_TIMEOUT_S
+        while time.monotonic() < deadline:
+            hit = [run for run in self._field.running if run.number in strike.hits]
+            if all(strike.is_over(run.transcript.arrivals) for run in hit):
+                return
+            await asyncio.sleep(0.1)
 
     def _note_strikes(self) -> None:
         for strike in self._field.strikes:

@@ -21,6 +21,7 @@ _STREAM_SILENCE_S = 3.0  # pings come every second
 _WHOLE_SILENCE_S = 12.0
 _RETRY_S = 0.1
 _RETRY_REFUSED_S = 0.5
+_WHOLE_PATIENCE = 3  # an answer in one piece shows no progress
 _SLOW_PAUSE_S = 0.05
 _numbers = itertools.count(1)
 _CUT = (OSError, EOFError, TimeoutError)  # OSError: refused, reset; EOFError: ended too early
@@ -49,22 +50,27 @@ class ClientRun:
         self.started_at = time.monotonic()
         self.ended_at = 0.0  # 0: it runs
         self.num_refusals = 0
+        self.cuts: list[tuple[float, str]] = []  # when an attempt failed, and why
         self.strikes: list[Strike] = []
         self.num_resumes = 0
         self._ports = ports
         self._grace_s = grace_s
         self._whole_silence_s = whole_silence_s
+        self._give_up_s = 0.0
+        self._limit: asyncio.Timeout
         self._key = secrets.token_hex(16)
 
-    async def run(self, timeout_s: float) -> None:
-        """Returns when the answer is whole, an error, or has not come in time."""
+    async def run(self, silence_s: float) -> None:
+        """Returns when the answer is whole, an error, or nothing has come for so long."""
+        self._give_up_s = silence_s if self.case.is_streamed else _WHOLE_PATIENCE * silence_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._give_up_s) as self._limit:
                 while not (self.transcript.is_done or self.transcript.error):
                     try:
                         await self._attempt()
-                    except _CUT:
+                    except _CUT as exc:
                         self.num_resumes += 1
+                        self.cuts.append((time.monotonic(), f"frontend {self.frontend}: {exc!r}"))
                         self.frontend = (self.frontend + 1) % len(self._ports)
                         await asyncio.sleep(_RETRY_S)
         except TimeoutError:
@@ -115,6 +121,7 @@ class ClientRun:
                     transcript.is_done = True
                     return
                 transcript.take(event_id, json.loads(data))
+                self._limit.reschedule(asyncio.get_running_loop().time() + self._give_up_s)
         if transcript.error is None:
             raise EOFError("the stream ended without its end")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -177,7 +178,9 @@ async def storm(field: Field) -> None:
     async def vanish() -> None:
         case = field.rng.choice(streamed)
         run = ClientRun(case, field.flock.http_ports, field.rng.randrange(2), grace_s=0)
-        await run.run(field.rng.uniform(0.1, 2.0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(field.rng.uniform(0.1, 2.0)):
+                await run.run(60)
 
     await asyncio.gather(*(vanish() for _ in range(_STORM_CLIENTS)))
 

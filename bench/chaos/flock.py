@@ -46,7 +46,7 @@ class FlockPlan:
     num_detoks: int = 2
     num_workers: int = 2
     ack_wait_s: float = 4.0
-    max_running: int = 64
+    max_running: int = 128
     hooks: tuple[str, ...] = ("divergent", "poison")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.chaos.client import ClientRun
+from bench.chaos.strike import Strike
 from bench.chaos.violation import Violation
 
 _MAX_DETAILS = 60
@@ -22,6 +23,8 @@ class FaultTally(msgspec.Struct):
     num_hit: int = 0  # of which the victim served so many
     recoveries_s: list[float] = []
     outages_s: list[float] = []
+    slowest_s: float = 0.0
+    slowest: str = ""
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -66,6 +69,15 @@ class Ledger(msgspec.Struct):
         for violation in found[:1]:
             self.note_violation(violation, f"{run.case.kind} {_story(run)}")
 
+    def note_recovery(self, run: ClientRun, strike: Strike, recovery_s: float) -> None:
+        """A stream that the victim served moves again."""
+        tally = self.tally(strike.name)
+        tally.recoveries_s.append(round(recovery_s, 3))
+        if recovery_s > tally.slowest_s:
+            tally.slowest_s = round(recovery_s, 3)
+            slow = ", slow client" if run.case.is_slow else ""
+            tally.slowest = f"{run.case.kind}{slow} {_story(run)}"
+
     def note_damaged(self, run: ClientRun, found: list[Violation]) -> None:
         """A stream that a flipped byte may have damaged has ended."""
         end = found[0].kind.value if found else "whole"
@@ -99,6 +111,8 @@ class Ledger(msgspec.Struct):
             tally.num_hit += theirs_tally.num_hit
             tally.recoveries_s += theirs_tally.recoveries_s
             tally.outages_s += theirs_tally.outages_s
+            if theirs_tally.slowest_s > tally.slowest_s:
+                tally.slowest_s, tally.slowest = theirs_tally.slowest_s, theirs_tally.slowest
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
@@ -110,5 +124,6 @@ class Ledger(msgspec.Struct):
 
 def _story(run: ClientRun) -> str:
     """What helps to find it in the logs."""
-    names = ", ".join(strike.name for strike in run.strikes) or "no fault"
-    return f"{run.transcript.rid} after {names}; {run.num_resumes} resumes"
+    moments = [(strike.at, strike.name) for strike in run.strikes] + run.cuts
+    story = "; ".join(f"{at - run.started_at:.2f} s {what}" for at, what in sorted(moments))
+    return f"{run.transcript.rid}: {story or 'no fault'}"

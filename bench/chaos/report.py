@@ -73,9 +73,18 @@ def _lines(ledger: Ledger) -> Iterator[str]:
     for name in [*FAULTS, "mixed"]:
         if name in ledger.faults:
             yield _row(ledger, name, ledger.faults[name])
+    yield from _slowest(ledger)
     if ledger.details:
         yield ""
         yield from (f"- {detail}" for detail in ledger.details)
+
+
+def _slowest(ledger: Ledger) -> Iterator[str]:
+    """Where a limit was missed: by whom most."""
+    for name, tally in ledger.faults.items():
+        limit = limit_s(ledger, name)
+        if limit is not None and tally.slowest_s > limit:
+            yield f"- slowest after {name}: {tally.slowest_s} s, {tally.slowest}"
 
 
 def _row(ledger: Ledger, name: str, tally: FaultTally) -> str:

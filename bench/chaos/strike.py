@@ -20,6 +20,10 @@ class Strike:
     num_running: int = 0
     outage_s: float = 0.0  # of a broker: how long it was away by our own doing
 
+    def is_over(self, arrivals: Sequence[float]) -> bool:
+        """Whether a stream has moved since, by more than what was under way."""
+        return not arrivals or arrivals[-1] > self.at + _IN_FLIGHT_S
+
     def recovery_s(self, arrivals: Sequence[float]) -> float | None:
         """How much longer than usual the stream was silent; None when it cannot be told.
 

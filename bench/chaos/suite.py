@@ -27,12 +27,12 @@ class SuitePlan:
     fault_names: Sequence[str]
     seed: int
     num_disturbed: int
-    num_clients: int = 32
+    num_clients: int = 64
     num_cases: int = 110
     max_tokens: int = 800
     kinds: Sequence[str] = ()  # of requests; all of them when empty
     flock: FlockPlan = field(default_factory=FlockPlan)
-    stream_timeout_s: float = 120.0  # then it is lost
+    stream_timeout_s: float = 60.0  # of silence: then it is lost
     command: str = ""
 
 
@@ -47,7 +47,7 @@ class Control(NamedTuple):
 # What a woken worker writes differs from what its successor wrote only where the two go on
 # differently, and does harm only while the successor runs.
 CONTROLS: dict[str, Control] = {
-    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=1500),
+    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=2500),
     "resend": Control(("broker_kill", "cut_worker")),
     "replay": Control(("half_open_frontend",)),
 }
@@ -63,7 +63,7 @@ def control_plan(plan: SuitePlan, safeguard: str) -> SuitePlan:
         kinds=control.kinds,
         max_tokens=control.max_tokens or plan.max_tokens,
         flock=flock,
-        stream_timeout_s=45.0,
+        stream_timeout_s=30.0,
     )
 
 
