@@ -6,7 +6,10 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 MODEL_NAME = "demo"
 DIVERGENT_SEED = 1 << 40  # from here on workers go on differently: `role.py` sees to it
@@ -53,16 +56,38 @@ class Case:
         return "n" in self.body
 
     @property
+    def shows_pace(self) -> bool:
+        """Whether its client sees each token at once: no other choices, nothing held back."""
+        return not (self.is_slow or self.has_choices or self.kind == "stop")
+
+    @property
     def is_divergent(self) -> bool:
         return self.kind == "divergent"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTokens:
+    """Of the model's tokenizer."""
+
+    letter_ids: list[int]  # tokens of pieces of characters
+    special_ids: list[int]  # that no text shows
+
+    @classmethod
+    def read(cls, path: Path) -> CaseTokens:
+        """From a tokenizer.json."""
+        tokenizer = Tokenizer.from_file(str(path))
+        letters = tokenizer.encode(_LETTERS, add_special_tokens=False).ids
+        special = [idx for idx, token in tokenizer.get_added_tokens_decoder().items()
+                   if token.special]  # fmt: skip
+        return cls(sorted(set(letters)), sorted(special))
 
 
 class CaseMaker:
     """Makes cases of all kinds in turn."""
 
-    def __init__(self, seed: int, letter_ids: list[int], max_tokens: int) -> None:
+    def __init__(self, seed: int, tokens: CaseTokens, max_tokens: int) -> None:
         self._rng = random.Random(seed)
-        self._letter_ids = letter_ids  # tokens of pieces of characters
+        self._tokens = tokens
         self._max_tokens = max_tokens
 
     def make(self, num_cases: int, kinds: Sequence[str] = ()) -> list[Case]:
@@ -93,6 +118,8 @@ class CaseMaker:
             "seed": self._rng.randrange(1 << 31),
             "temperature": 0.9,
             "ignore_eos": True,
+            # A stream that makes nothing visible would look as if it stood still.
+            "logit_bias": {str(token_id): -100 for token_id in self._tokens.special_ids},
             **fields,
         }
         if is_streamed:
@@ -120,12 +147,18 @@ class CaseMaker:
         return self._completion("stop", stop=self._rng.choice(_STOPS))
 
     def _multi_byte(self) -> Case:
-        return self._completion("multi-byte", allowed_token_ids=self._letter_ids, temperature=1.2)
+        return self._completion(
+            "multi-byte",
+            logit_bias=None,
+            allowed_token_ids=self._tokens.letter_ids,
+            temperature=1.2,
+        )
 
     def _schema(self) -> Case:
         return self._chat_case(
             "schema",
             ignore_eos=False,
+            logit_bias=None,
             max_tokens=300,
             response_format={
                 "type": "json_schema",
@@ -151,6 +184,7 @@ class CaseMaker:
             "sampling_params": {
                 "max_new_tokens": case.body["max_tokens"],
                 "ignore_eos": True,
+                "logit_bias": case.body["logit_bias"],
                 "temperature": 0.8,
                 "seed": case.body["seed"],
             },
@@ -171,8 +205,3 @@ class CaseMaker:
         body = dict(case.body)
         body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
         return Case(kind, "/v1/chat/completions", body, case.is_streamed, case.is_slow)
-
-
-def letter_text() -> str:
-    """Characters of several bytes each."""
-    return _LETTERS

@@ -137,7 +137,7 @@ class ChaosRun:
         else:
             found = check(transcript, self._expected.get(case_idx))
         for strike in run.strikes:
-            if run.number in strike.hits and not run.case.has_choices:
+            if run.number in strike.hits and run.case.shows_pace:
                 recovery_s = strike.recovery_s(transcript.arrivals)
                 if recovery_s is not None:
                     self.ledger.note_recovery(run, strike, recovery_s)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_MOVING_S = 0.5
 _IN_FLIGHT_S = 1.0  # what was under way when the fault hit still arrives
 
 
@@ -28,9 +29,11 @@ class Strike:
         """How much longer than usual the stream was silent; None when it cannot be told.
 
         The longest silence that begins within a second after the fault, or lies over it, counted
-        from the fault; less the stream's usual pause between events, and less the outage.
+        from the fault; less the stream's usual pause between events, and less the outage. A stream
+        that was silent already cannot tell.
         """
-        if len(arrivals) < 3 or not arrivals[0] <= self.at < arrivals[-1]:
+        before = [arrival for arrival in arrivals if arrival <= self.at]
+        if len(before) < 2 or arrivals[-1] <= self.at or self.at - before[-1] > _MOVING_S:
             return None
         pairs = list(itertools.pairwise(arrivals))
         usual_s = statistics.median(later - earlier for earlier, later in pairs)

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import Tokenizer
-
-from bench.chaos.cases import CaseMaker, letter_text
+from bench.chaos.cases import CaseMaker, CaseTokens
 from bench.chaos.chaos_run import ChaosRun
 from bench.chaos.flock import Flock, FlockPlan
 from bench.chaos.full_disk import small_volume
@@ -73,7 +71,8 @@ async def run_suite(folder: Path, plan: SuitePlan, say: Callable[[str], None] = 
         store = folder / "volume"
         if "disk_full" in plan.fault_names:
             exits.enter_context(small_volume(store, _VOLUME_MIB))
-        maker = CaseMaker(plan.seed, letter_ids(), plan.max_tokens)
+        tokens = CaseTokens.read(Path(demo_model()) / "tokenizer.json")
+        maker = CaseMaker(plan.seed, tokens, plan.max_tokens)
         cases = maker.make(plan.num_cases, plan.kinds)
         async with Flock(folder, store / "nats", plan.flock) as flock:
             run = ChaosRun(
@@ -87,9 +86,3 @@ async def run_suite(folder: Path, plan: SuitePlan, say: Callable[[str], None] = 
                 say=say,
             )
             return await run.run(plan.num_disturbed)
-
-
-def letter_ids() -> list[int]:
-    """Tokens of pieces of characters that take several bytes."""
-    tokenizer = Tokenizer.from_file(str(Path(demo_model()) / "tokenizer.json"))
-    return sorted(set(tokenizer.encode(letter_text(), add_special_tokens=False).ids))
