@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -27,6 +28,9 @@ from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
 from shared.protocol import FinishReason, GenerateRequest
 from shared.subjects import Lane
+
+_PATIENCE_S = 10.0  # an election takes 4 to 9 s
+_RETRY_S = 0.2
 
 log = get_logger(__name__)
 
@@ -116,10 +120,7 @@ class Submitter:
     async def _publish(self, request: GenerateRequest, lane: Lane, group_size: int) -> None:
         payload = encode(request)
         try:
-            try:
-                await self._publish_once(request, payload, lane)
-            except BrokerUnavailable:
-                await self._publish_once(request, payload, lane)
+            await self._publish_patiently(request, payload, lane)
         except BrokerUnavailable as exc:
             # It may be stored after all: nobody waits for it, so it is ended when NATS answers.
             if not request.reply.is_shared:
@@ -134,6 +135,22 @@ class Submitter:
         except BrokerError as exc:
             log.error("request_refused", error=str(exc), err_code=exc.err_code)
             raise ServiceUnavailable(f"The queue refused the request: {exc}") from exc
+
+    async def _publish_patiently(
+        self, request: GenerateRequest, payload: bytes, lane: Lane
+    ) -> None:
+        """Again with the same message id, of which the stream keeps one; raises BrokerUnavailable.
+
+        Three servers choose a new leader within seconds: their clients need not notice.
+        """
+        deadline = time.monotonic() + min(_PATIENCE_S, request.deadline_s)
+        while True:
+            try:
+                return await self._publish_once(request, payload, lane)
+            except BrokerUnavailable:
+                if time.monotonic() > deadline or not self._cluster.nc.is_connected:
+                    raise
+            await asyncio.sleep(_RETRY_S)
 
     async def _publish_once(self, request: GenerateRequest, payload: bytes, lane: Lane) -> None:
         subject = self._cluster.subjects.request(request.pool, lane.token)

@@ -156,6 +156,7 @@ async def test_a_follower_that_was_away_rejoins(stack: RoleStack) -> None:
     leader = await leader_of(stack, "the token log")
     away = next(server for server in stack.nats.servers if server is not leader)
     away.freeze()
+    await post_until_accepted(stack)  # whoever was connected to it has left it
     streams, tasks = await start_streams(stack)
     away.thaw()
     await assert_same(streams, tasks, expected)
