@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.event_writer import encode_json, finish_reason, public_id, usage_of
+from frontend.event_writer import (
+    encode_json,
+    finish_reason,
+    prompt_ids_field,
+    public_id,
+    tells_more_than_text,
+    token_ids_field,
+    usage_of,
+    usage_tail,
+)
 from frontend.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
 from frontend.text_stream import TextStream
 from frontend.token_texts import TokenTexts
@@ -27,53 +36,56 @@ class ChatEvents:
                 "system_fingerprint": None,
             }
         )
-        usage = b',"usage":null' if reply.include_usage else b""
         self._head = head[:-1] + b',"choices":['
-        self._tail = b"]" + usage + b"}"
         self._before_text = [
             self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(streams))
         ]
-        self._before_logprobs = b'},"logprobs":'
-        self._after_logprobs = b',"finish_reason":null}' + self._tail
-        self._after_text = self._before_logprobs + b"null" + self._after_logprobs
+        self._after_text = b'},"logprobs":null,"finish_reason":null}' + usage_tail(streams)
+        self._tells_more = tells_more_than_text(reply, texts)
 
     def opening(self) -> list[bytes]:
-        return [
+        events = [
             self._head
             + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
             + b',"logprobs":null,"finish_reason":null}'
-            + self._tail
+            + usage_tail(self._streams)
             for i in range(len(self._streams))
         ]
+        if prompt_ids := prompt_ids_field(self._reply):
+            events[0] = events[0][:-1] + b"," + encode_json(prompt_ids)[1:]
+        return events
 
     def text(self, stream: TextStream, text: str) -> bytes:
         head = self._before_text[stream.reply.choice_idx] + encode_json(text)
-        if self._texts is None:
+        if not self._tells_more:
             return head + self._after_text
-        logprobs = encode_json(self._logprobs(stream, stream.tell_tokens(MAX_EVENT_LOGPROBS)))
-        return head + self._before_logprobs + logprobs + self._after_logprobs
+        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        return head + b"}" + self._rest(stream, tokens, None)
 
     def finish(self, stream: TextStream) -> bytes:
-        logprobs = None if not stream.num_untold else self._logprobs(stream, stream.tell_tokens())
-        return (
-            self._head
-            + b'{"index":%d,"delta":{},"logprobs":' % stream.reply.choice_idx
-            + encode_json(logprobs)
-            + b',"finish_reason":'
-            + encode_json(finish_reason(stream))
-            + b"}"
-            + self._tail
-        )
+        head = self._head + b'{"index":%d,"delta":{}' % stream.reply.choice_idx
+        return head + self._rest(stream, stream.tell_tokens(), finish_reason(stream))
 
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:
             return []
         return [self._head + b'],"usage":' + encode_json(usage_of(self._streams)) + b"}"]
 
+    def _rest(self, stream: TextStream, tokens: slice, reason: str | None) -> bytes:
+        """Of a choice behind its delta, and of the event."""
+        has_news = tokens.start < tokens.stop
+        fields = {
+            "logprobs": self._logprobs(stream, tokens) if has_news else None,
+            "finish_reason": reason,
+            **token_ids_field(stream, tokens),
+        }
+        return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
+
     def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
         if self._texts is None or stream.reply.num_top is None:
             return None
-        return chat_logprobs(stream.records(tokens), self._texts)
+        as_ids = stream.reply.tokens_as_ids
+        return chat_logprobs(stream.records(tokens), self._texts, as_ids=as_ids)
 
     def _prompt_logprobs(self) -> dict[str, Any]:
         """vLLM's field, beside the choices."""
@@ -97,10 +109,12 @@ class ChatEvents:
                         "message": {"role": "assistant", "content": text, "refusal": None},
                         "logprobs": self._logprobs(stream, stream.all_tokens),
                         "finish_reason": finish_reason(stream),
+                        **token_ids_field(stream, stream.all_tokens),
                     }
                     for stream, text in zip(self._streams, texts, strict=True)
                 ],
                 "usage": usage_of(self._streams),
                 **self._prompt_logprobs(),
+                **prompt_ids_field(self._reply),
             }
         )

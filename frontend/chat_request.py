@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
-
 from frontend.job import Job, Prompt
 from frontend.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.openai_fields import OpenAIFields, answer_wish, prompt_room
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
@@ -20,26 +19,14 @@ from frontend.request_body import (
     non_empty,
     refuse_unsupported,
 )
-from frontend.sampling_fields import SamplingFields, resolve_sampling
+from frontend.sampling_fields import resolve_sampling
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol import Surface
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-class StreamOptions(msgspec.Struct, omit_defaults=True):
-    """`stream_options` of OpenAI's streaming APIs."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
-
-    def check(self) -> None:
-        if self.continuous_usage_stats:
-            raise UnsupportedParameter("stream_options.continuous_usage_stats")
-
-
-class ChatBody(SamplingFields, omit_defaults=True):
+class ChatBody(OpenAIFields, omit_defaults=True):
     """The fields that have an effect; None means default."""
 
     model: str | None = None
@@ -47,11 +34,10 @@ class ChatBody(SamplingFields, omit_defaults=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
 
 
 _REFUSED = {
@@ -64,7 +50,7 @@ _REFUSED = {
     "audio": always,
     "web_search_options": always,
     "chat_template": always,
-    "documents": non_empty,
+    "best_of": lambda value: value != 1,
     "echo": non_empty,
     "suffix": non_empty,
 }
@@ -90,8 +76,7 @@ class ChatRequests:
         if not body.model:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
         messages = checked_messages(body.messages)
-        if body.stream_options is not None:
-            body.stream_options.check()
+        wish = answer_wish(body)
         model = await self._models.model(body.model)
         uses_new_name = body.max_completion_tokens is not None
         if uses_new_name:
@@ -113,8 +98,7 @@ class ChatRequests:
             prompts=(Prompt(token_ids),),
             sampling=sampling,
             stream=bool(body.stream),
-            include_usage=body.stream_options is not None
-            and bool(body.stream_options.include_usage),
+            wish=wish,
         )
 
     async def _encode(
@@ -132,6 +116,13 @@ class ChatRequests:
                 f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
                 param="chat_template_kwargs",
             )
+        if body.documents:
+            if not model.chat_template().knows_documents:
+                raise InvalidRequest(
+                    "'documents' do not work with this model's chat template: it leaves them out",
+                    param="documents",
+                )
+            template_kwargs = {**template_kwargs, "documents": body.documents}
         if not model.chat_template().knows_developer_role:
             messages = [
                 {**message, "role": "system"} if message["role"] == "developer" else message
@@ -143,6 +134,8 @@ class ChatRequests:
             add_generation_prompt=not continues and body.add_generation_prompt is not False,
             continue_final_message=continues,
             template_kwargs=template_kwargs,
+            add_special_tokens=bool(body.add_special_tokens),
+            max_tokens=prompt_room(body, model.card, body.max_tokens),
         )
 
 

@@ -33,6 +33,7 @@ class ChatTemplate:
             raise ConfigError(f"the model's chat template does not compile: {exc}") from exc
         self._special_tokens = special_tokens
         self.knows_developer_role = "developer" in source
+        self.knows_documents = "documents" in source
 
     def render(
         self,

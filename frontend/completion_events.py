@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.event_writer import encode_json, finish_reason, public_id, usage_of
+from frontend.event_writer import (
+    encode_json,
+    finish_reason,
+    prompt_ids_field,
+    public_id,
+    tells_more_than_text,
+    token_ids_field,
+    usage_of,
+    usage_tail,
+)
 from frontend.logprob_view import MAX_EVENT_LOGPROBS, completion_logprobs, prompt_logprobs
 from frontend.text_stream import TextStream
 from frontend.token_texts import TextOffsets, TokenTexts
+
+_NONE = slice(0, 0)  # of the tokens
 
 
 class CompletionEvents:
@@ -28,50 +39,58 @@ class CompletionEvents:
                 "system_fingerprint": None,
             }
         )
-        usage = b',"usage":null' if reply.include_usage else b""
         self._head = head[:-1] + b',"choices":['
-        self._tail = b"]" + usage + b"}"
         self._before_text = [self._head + b'{"index":%d,"text":' % i for i in range(len(streams))]
-        self._before_logprobs = b',"logprobs":'
-        self._after_logprobs = b',"finish_reason":null}' + self._tail
-        self._after_text = self._before_logprobs + b"null" + self._after_logprobs
+        self._after_text = b',"logprobs":null,"finish_reason":null}' + usage_tail(streams)
+        self._tells_more = tells_more_than_text(reply, texts)
 
     def opening(self) -> list[bytes]:
         return [
-            self._before_text[idx] + encode_json(stream.reply.echo) + self._after_text
+            self._before_text[idx]
+            + encode_json(stream.reply.echo)
+            + self._rest(
+                stream, None, None, prompt_ids_field(stream.reply) | token_ids_field(stream, _NONE)
+            )
             for idx, stream in enumerate(self._streams)
-            if stream.reply.echo
+            if stream.reply.echo or stream.reply.tells_token_ids
         ]
 
     def text(self, stream: TextStream, text: str) -> bytes:
         head = self._before_text[stream.reply.choice_idx] + encode_json(text)
-        if self._texts is None:
+        if not self._tells_more:
             return head + self._after_text
-        logprobs = encode_json(self._logprobs(stream, stream.tell_tokens(MAX_EVENT_LOGPROBS)))
-        return head + self._before_logprobs + logprobs + self._after_logprobs
+        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        token_ids = token_ids_field(stream, tokens)
+        return head + self._rest(stream, self._logprobs(stream, tokens), None, token_ids)
 
     def finish(self, stream: TextStream) -> bytes:
         has_news = stream.num_untold or not stream.told_position
-        logprobs = self._logprobs(stream, stream.tell_tokens()) if has_news else None
-        return (
-            self._before_text[stream.reply.choice_idx]
-            + b'"","logprobs":'
-            + encode_json(logprobs)
-            + b',"finish_reason":'
-            + encode_json(finish_reason(stream))
-            + b"}"
-            + self._tail
-        )
+        tokens = stream.tell_tokens()
+        logprobs = self._logprobs(stream, tokens) if has_news else None
+        head = self._before_text[stream.reply.choice_idx] + b'""'
+        token_ids = token_ids_field(stream, tokens)
+        return head + self._rest(stream, logprobs, finish_reason(stream), token_ids)
 
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:
             return []
         return [self._head + b'],"usage":' + encode_json(usage_of(self._streams)) + b"}"]
 
+    def _rest(
+        self,
+        stream: TextStream,
+        logprobs: dict[str, Any] | None,
+        reason: str | None,
+        token_ids: dict[str, list[int]],
+    ) -> bytes:
+        """Of a choice behind its text, and of the event."""
+        fields = {"logprobs": logprobs, "finish_reason": reason, **token_ids}
+        return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
+
     def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
         """Of output tokens; with `echo` those of the prompt come before the first of them."""
         reply = stream.reply
-        if self._texts is None or reply.num_top is None:
+        if self._texts is None or reply.num_top is None or reply.hides_logprobs:
             return None
         prompt = stream.prompt_records(reply.num_top) if reply.echo_logprobs else []
         offsets = self._offsets[reply.choice_idx]
@@ -84,7 +103,8 @@ class CompletionEvents:
         records = stream.records(tokens)
         if not tokens.start:
             records = prompt + records
-        return completion_logprobs(records, self._texts, offsets)
+        as_ids = reply.tokens_as_ids
+        return completion_logprobs(records, self._texts, offsets, as_ids=as_ids)
 
     def _prompt_logprobs(self, stream: TextStream) -> dict[str, Any]:
         """vLLM's field of a choice."""
@@ -103,14 +123,36 @@ class CompletionEvents:
                 "system_fingerprint": None,
                 "choices": [
                     {
-                        "index": stream.reply.choice_idx,
+                        "index": idx,
                         "text": stream.reply.echo + text,
                         "logprobs": self._logprobs(stream, stream.all_tokens),
                         "finish_reason": finish_reason(stream),
                         **self._prompt_logprobs(stream),
+                        **prompt_ids_field(stream.reply),
+                        **token_ids_field(stream, stream.all_tokens),
                     }
-                    for stream, text in zip(self._streams, texts, strict=True)
+                    for idx, (stream, text) in enumerate(self._kept(texts))
                 ],
                 "usage": usage_of(self._streams),
             }
         )
+
+    def _kept(self, texts: Sequence[str]) -> list[tuple[TextStream, str]]:
+        """The choices that are told, with their texts: all, or of each prompt the likeliest."""
+        choices = list(zip(self._streams, texts, strict=True))
+        reply = self._reply
+        if not reply.num_kept:
+            return choices
+        num_made = reply.num_choices // reply.num_prompts
+        groups = [choices[i : i + num_made] for i in range(0, len(choices), num_made)]
+        return [
+            choice
+            for group in groups
+            for choice in sorted(group, key=_unlikeliness)[: reply.num_kept]
+        ]
+
+
+def _unlikeliness(choice: tuple[TextStream, str]) -> float:
+    """Smaller where the tokens of an output are likelier together."""
+    stream, _ = choice
+    return -sum(record.logprob for record in stream.records(stream.all_tokens))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from frontend.chat_request import StreamOptions
+from frontend.field_ranges import RANGES
 from frontend.job import Job, Prompt
 from frontend.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.openai_fields import OpenAIFields, answer_wish, prompt_room
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
@@ -17,7 +19,7 @@ from frontend.request_body import (
     non_empty,
     refuse_unsupported,
 )
-from frontend.sampling_fields import SamplingFields, resolve_sampling
+from frontend.sampling_fields import resolve_sampling
 from frontend.token_rules import check_token_ids
 from shared.errors import InvalidRequest
 from shared.protocol import Surface
@@ -27,15 +29,14 @@ MAX_PROMPTS = 256
 MAX_ECHO_CHARS = 64 * 1024  # it travels with every record of the request
 
 
-class CompletionBody(SamplingFields, omit_defaults=True):
+class CompletionBody(OpenAIFields, omit_defaults=True):
     """The fields that have an effect; None means default."""
 
     model: str | None = None
     prompt: Any = None
     echo: bool | None = None
     logprobs: int | bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    best_of: int | None = None
 
 
 _REFUSED = {
@@ -65,11 +66,23 @@ class CompletionRequests:
         body = convert(raw, CompletionBody)
         if not body.model:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
-        if body.stream_options is not None:
-            body.stream_options.check()
+        wish = replace(
+            answer_wish(body),
+            num_kept=_num_kept(body),
+            hides_logprobs=body.logprobs is None or body.logprobs is False,
+        )
         prompts = prompt_list(body.prompt, "prompt")
+        logprobs = _logprob_wish(body)
+        if wish.num_kept:
+            body.n = body.best_of
+            logprobs = replace(logprobs, num_top=logprobs.num_top or 0)
         model = await self._models.model(body.model)
         echo = bool(body.echo)
+        if echo and body.truncate_prompt_tokens is not None:
+            raise InvalidRequest(
+                "'truncate_prompt_tokens' and 'echo' exclude each other",
+                param="truncate_prompt_tokens",
+            )
         sampling = resolve_sampling(
             body,
             model.card,
@@ -77,22 +90,30 @@ class CompletionRequests:
             prompt_param="prompt",
             use_model_defaults=self._use_model_defaults,
             tokenizer=model.text.tokenizer,
-            logprobs=_logprob_wish(body),
+            logprobs=logprobs,
             may_be_empty=echo,
         )
+        room = prompt_room(body, model.card, sampling.max_tokens)
         return Job(
             surface=Surface.COMPLETIONS,
             model=model,
             prompts=tuple(
                 [
-                    await encoded_prompt(self._encoder, model, prompt, "prompt", echo=echo)
+                    await encoded_prompt(
+                        self._encoder,
+                        model,
+                        prompt,
+                        "prompt",
+                        echo=echo,
+                        add_special_tokens=body.add_special_tokens is not False,
+                        max_tokens=room,
+                    )
                     for prompt in prompts
                 ]
             ),
             sampling=sampling,
             stream=bool(body.stream),
-            include_usage=body.stream_options is not None
-            and bool(body.stream_options.include_usage),
+            wish=wish,
         )
 
 
@@ -108,8 +129,27 @@ def _logprob_wish(body: CompletionBody) -> LogprobWish:
     return LogprobWish(
         num_top=checked_num_top("logprobs", num_top),
         num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
-        echo=bool(body.echo),
+        echo=bool(body.echo) and num_top is not None,
     )
+
+
+def _num_kept(body: CompletionBody) -> int:
+    """Of `best_of` choices, how many are told; 0: all. Raises InvalidRequest."""
+    n = 1 if body.n is None else body.n
+    RANGES["n"].check("n", n)
+    RANGES["best_of"].check("best_of", body.best_of)
+    if body.best_of is None or body.best_of == n:
+        return 0
+    if body.best_of < n:
+        raise InvalidRequest(
+            f"'best_of' is {body.best_of}, must be at least 'n', {n}", param="best_of"
+        )
+    if body.stream:
+        raise InvalidRequest(
+            f"'best_of' is {body.best_of}, and 'stream' is true: choices are ranked at their end",
+            param="best_of",
+        )
+    return n
 
 
 def prompt_list(prompt: Any, name: str, *, max_prompts: int = MAX_PROMPTS) -> list[str | list[int]]:
@@ -147,14 +187,21 @@ async def encoded_prompt(
     name: str,
     *,
     echo: bool = False,
+    add_special_tokens: bool = True,
+    max_tokens: int | None = None,
 ) -> Prompt:
-    """Raises InvalidRequest for an empty prompt, unknown ids, or an echo that is too long."""
+    """Cut to its last `max_tokens`; special tokens of a text stay.
+
+    Raises InvalidRequest for an empty prompt, unknown ids, or an echo that is too long.
+    """
     if isinstance(prompt, str):
-        token_ids = await encoder.encode(model, prompt, add_special_tokens=True)
+        token_ids = await encoder.encode(
+            model, prompt, add_special_tokens=add_special_tokens, max_tokens=max_tokens
+        )
         text = prompt
     else:
         check_token_ids(name, prompt, model.card.vocab_size)
-        token_ids = prompt
+        token_ids = prompt if max_tokens is None else prompt[-max_tokens:]
         text = await encoder.decode(model, prompt) if echo else ""
     if not token_ids:
         raise InvalidRequest(f"'{name}' has no tokens", param=name)

@@ -13,6 +13,7 @@ from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
+    OF_OPENAI,
     UNSUPPORTED,
     UnknownFields,
     convert,
@@ -49,7 +50,8 @@ class EmbeddingBody(msgspec.Struct, omit_defaults=True):
     stream: bool | None = None
 
 
-_KNOWN = frozenset(EmbeddingBody.__struct_fields__) | UNSUPPORTED.keys() | IGNORED
+REFUSED = {**UNSUPPORTED, **OF_OPENAI}
+_KNOWN = frozenset(EmbeddingBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class EmbeddingRequests:
@@ -62,7 +64,7 @@ class EmbeddingRequests:
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, UNSUPPORTED)
+        refuse_unsupported(raw, REFUSED)
         self._unknown.note(raw, _KNOWN)
         body = convert(raw, EmbeddingBody)
         if not body.model:

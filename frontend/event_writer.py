@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import msgspec
 
 from frontend.text_stream import TextStream
+from frontend.token_texts import TokenTexts
 from shared.errors import RequestError
 from shared.protocol import ReplyParams, Surface
+from shared.token_ids import unpack_token_ids
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -58,6 +60,31 @@ def usage_of(streams: Sequence[TextStream]) -> dict[str, Any]:
         "total_tokens": num_prompt_tokens + num_output_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(map(num_cached_tokens, prompts))},
     }
+
+
+def usage_tail(streams: Sequence[TextStream]) -> bytes:
+    """How each event of a stream ends: with the usage so far, when that is asked for."""
+    reply = streams[0].reply
+    if reply.continuous_usage:
+        return b'],"usage":' + encode_json(usage_of(streams)) + b"}"
+    return b'],"usage":null}' if reply.include_usage else b"]}"
+
+
+def tells_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
+    """Whether an event with text has anything in it that was not known before."""
+    return texts is not None or reply.tells_token_ids or reply.continuous_usage
+
+
+def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, list[int]]:
+    """vLLM's field of a choice, where it is asked for."""
+    return {"token_ids": stream.token_ids[tokens]} if stream.reply.tells_token_ids else {}
+
+
+def prompt_ids_field(reply: ReplyParams) -> dict[str, list[int]]:
+    """vLLM's field of a chat, or of a choice of completions."""
+    if not reply.tells_token_ids:
+        return {}
+    return {"prompt_token_ids": unpack_token_ids(reply.prompt_ids)}
 
 
 def num_cached_tokens(stream: TextStream) -> int:

@@ -13,6 +13,7 @@ from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
+    OF_OPENAI,
     UNSUPPORTED,
     UnknownFields,
     convert,
@@ -47,6 +48,7 @@ _ALIASES = {
 }
 _REFUSED = {
     **UNSUPPORTED,
+    **OF_OPENAI,
     "logprob_start_len": lambda value: value not in (-1, 0),
     "token_ids_logprob": non_empty,
     "image_data": non_empty,

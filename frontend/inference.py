@@ -216,6 +216,7 @@ class Inference:
                 return Absent.UNKNOWN
         if any(_has_no_result(choice) for choice in found):
             return Absent.OVER
+        _check_may_stream(found[0].reply, stream)
         generation = await self._resumed(found, caller)
         try:
             await self._catch_up(generation, found, None)
@@ -301,6 +302,7 @@ class Inference:
                 f"{len(found)}.",
                 param="Last-Event-ID",
             )
+        _check_may_stream(found[0].reply, stream)
         generation = await self._resumed(found, caller)
         try:
             await self._catch_up(generation, found, event_id)
@@ -409,7 +411,9 @@ class Inference:
             tenant=tenant,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
-        keep_token_ids = first.surface is Surface.GENERATE or tells_logprobs(first)
+        keep_token_ids = (
+            first.surface is Surface.GENERATE or first.tells_token_ids or tells_logprobs(first)
+        )
         generation.streams.extend(
             TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
             for rid, reply in choices
@@ -479,6 +483,16 @@ class _KeyedRequest:
     async def join(self, group: RequestGroup) -> Answer | Absent:
         stream = bool(self.body.get("stream"))
         return await self.inference.join(group, self.caller, stream=stream)
+
+
+def _check_may_stream(reply: ReplyParams, stream: bool) -> None:
+    """Raises InvalidRequest."""
+    if stream and reply.num_kept:
+        raise InvalidRequest(
+            "The choices of this request are ranked at their end ('best_of'): ask for the whole "
+            "answer, with stream=false.",
+            param="stream",
+        )
 
 
 def _left_s(reply: ReplyParams) -> float:

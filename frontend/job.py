@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from frontend.model_directory import ServedModel
 from frontend.sampling_fields import Sampling
 from frontend.tenant import EVERYBODY, Tenant
+from shared.errors import InvalidRequest
 from shared.protocol import (
     EncodingFormat,
     GenerateRequest,
@@ -18,6 +19,8 @@ from shared.protocol import (
 )
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.token_ids import pack_token_ids
+
+MAX_TOLD_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,18 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerWish:
+    """What an answer tells beside its text, in OpenAI's formats."""
+
+    include_usage: bool = False
+    continuous_usage: bool = False  # every event tells the usage so far
+    token_ids: bool = False  # of prompt and output
+    tokens_as_ids: bool = False  # logprobs name tokens by their ids
+    num_kept: int = 0  # of the choices of a prompt, the likeliest; 0: all
+    hides_logprobs: bool = False  # they are there to rank choices by
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A checked body: prompts times n choices, each of which becomes one request."""
 
@@ -52,7 +67,7 @@ class Job:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     stream: bool
-    include_usage: bool = False
+    wish: AnswerWish = AnswerWish()
     pooling: PoolingParams | None = None  # set: embeddings, and no output tokens
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
 
@@ -73,12 +88,19 @@ class Job:
     ) -> list[GenerateRequest]:
         """One request a choice, in the order of their index.
 
-        Raises ContextLengthExceeded, or InvalidRequest when logprobs would take more bytes.
+        Raises ContextLengthExceeded, or InvalidRequest when ids or logprobs take too many bytes.
         """
         card = self.model.card
         requests = []
         for choice_idx in range(self.num_choices):
             prompt = self.prompts[choice_idx // self.sampling.n]
+            if self.wish.token_ids and len(prompt.token_ids) > MAX_TOLD_PROMPT_IDS:
+                raise InvalidRequest(
+                    f"'return_token_ids' tells prompts of up to {MAX_TOLD_PROMPT_IDS} tokens, this "
+                    f"one has {len(prompt.token_ids)}",
+                    param="return_token_ids",
+                )
+            prompt_ids = pack_token_ids(prompt.token_ids)
             sampling, text = self._params(prompt, choice_idx, max_logprob_bytes)
             reply = ReplyParams(
                 subject=subject,
@@ -91,7 +113,13 @@ class Job:
                 num_choices=self.num_choices,
                 num_prompts=len(self.prompts),
                 deadline_s=caller.deadline_s,
-                include_usage=self.include_usage,
+                include_usage=self.wish.include_usage,
+                continuous_usage=self.wish.continuous_usage,
+                tells_token_ids=self.wish.token_ids,
+                prompt_ids=prompt_ids if self.wish.token_ids else b"",
+                tokens_as_ids=self.wish.tokens_as_ids,
+                num_kept=self.wish.num_kept,
+                hides_logprobs=self.wish.hides_logprobs,
                 echo=prompt.echo,
                 num_top=self.sampling.logprobs.num_top,
                 num_prompt_top=self.sampling.logprobs.num_prompt_top,
@@ -114,7 +142,7 @@ class Job:
                     text=text,
                     reply=reply,
                     deadline_s=caller.deadline_s,
-                    prompt_ids=pack_token_ids(prompt.token_ids),
+                    prompt_ids=prompt_ids,
                     priority=self.sampling.priority,
                     cache_salt=self.sampling.cache_salt,
                     traceparent=caller.traceparent,

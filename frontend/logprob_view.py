@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from frontend.token_texts import TextOffsets, TokenTexts
@@ -12,12 +12,14 @@ MAX_EVENT_LOGPROBS = 256  # with 20 alternatives each they stay below NATS's max
 LEAST_LOGPROB = -9999.0  # JSON has no -Infinity
 
 
-def chat_logprobs(records: Sequence[TokenLogprob], texts: TokenTexts) -> dict[str, Any]:
-    """`logprobs` of a chat choice."""
+def chat_logprobs(
+    records: Sequence[TokenLogprob], texts: TokenTexts, *, as_ids: bool = False
+) -> dict[str, Any]:
+    """`logprobs` of a chat choice. `as_ids`: tokens are named by their ids."""
 
     def item(token_id: int, logprob: float) -> dict[str, Any]:
         return {
-            "token": texts.text_of(token_id),
+            "token": _id_name(token_id) if as_ids else texts.text_of(token_id),
             "logprob": _finite(logprob),
             "bytes": list(texts.bytes_of(token_id)),
         }
@@ -30,15 +32,23 @@ def chat_logprobs(records: Sequence[TokenLogprob], texts: TokenTexts) -> dict[st
 
 
 def completion_logprobs(
-    records: Sequence[TokenLogprob], texts: TokenTexts, offsets: TextOffsets
+    records: Sequence[TokenLogprob],
+    texts: TokenTexts,
+    offsets: TextOffsets,
+    *,
+    as_ids: bool = False,
 ) -> dict[str, Any]:
     """`logprobs` of a completion choice; the first token of a prompt has none."""
+
+    def name(token_id: int) -> str:
+        return _id_name(token_id) if as_ids else texts.text_of(token_id, prefix="bytes:")
+
     return {
-        "tokens": [_completion_text(record.token_id, texts) for record in records],
+        "tokens": [name(record.token_id) for record in records],
         "token_logprobs": [
             None if record.rank == NO_RANK else _finite(record.logprob) for record in records
         ],
-        "top_logprobs": [_by_text(record, texts) for record in records],
+        "top_logprobs": [_by_name(record, name) for record in records],
         "text_offset": [offsets.next(record.token_id) for record in records],
     }
 
@@ -72,15 +82,15 @@ def _triple(token_id: int, logprob: float | None, texts: TokenTexts) -> list[Any
     return [None if logprob is None else _finite(logprob), token_id, texts.text_of(token_id)]
 
 
-def _by_text(record: TokenLogprob, texts: TokenTexts) -> dict[str, float] | None:
-    """The chosen token first. Of tokens with the same text the likelier one is told."""
+def _by_name(record: TokenLogprob, name: Callable[[int], str]) -> dict[str, float] | None:
+    """The chosen token first. Of tokens with the same name the likelier one is told."""
     if record.rank == NO_RANK:
         return None
-    by_text: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for token_id, logprob in ((record.token_id, record.logprob), *record.top):
-        text = _completion_text(token_id, texts)
-        by_text[text] = max(_finite(logprob), by_text.get(text, LEAST_LOGPROB))
-    return by_text
+        key = name(token_id)
+        by_name[key] = max(_finite(logprob), by_name.get(key, LEAST_LOGPROB))
+    return by_name
 
 
 def _by_id(record: TokenLogprob, texts: TokenTexts) -> dict[str, Any]:
@@ -93,8 +103,8 @@ def _by_id(record: TokenLogprob, texts: TokenTexts) -> dict[str, Any]:
     return by_id
 
 
-def _completion_text(token_id: int, texts: TokenTexts) -> str:
-    return texts.text_of(token_id, prefix="bytes:")
+def _id_name(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
 def _finite(logprob: float) -> float:

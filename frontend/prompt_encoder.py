@@ -26,9 +26,19 @@ class PromptEncoder:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def encode(self, model: ServedModel, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def encode(
+        self,
+        model: ServedModel,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        max_tokens: int | None = None,
+    ) -> list[int]:
+        """The last `max_tokens` of it."""
         tokenizer = model.text.tokenizer
-        return await self._run(len(text), lambda: _encode(tokenizer, text, add_special_tokens))
+        return await self._run(
+            len(text), lambda: _encode(tokenizer, text, add_special_tokens, max_tokens)
+        )
 
     async def encode_batch(self, model: ServedModel, texts: list[str]) -> list[list[int]]:
         """With special tokens, as the model reads whole texts; on all cores when they are long."""
@@ -53,8 +63,10 @@ class PromptEncoder:
         add_generation_prompt: bool,
         continue_final_message: bool,
         template_kwargs: dict[str, Any],
+        add_special_tokens: bool = False,
+        max_tokens: int | None = None,
     ) -> list[int]:
-        """Render and encode. Raises InvalidRequest."""
+        """Render and encode the last `max_tokens` of it. Raises InvalidRequest."""
         template, tokenizer = model.chat_template(), model.text.tokenizer
 
         def work() -> list[int]:
@@ -64,7 +76,7 @@ class PromptEncoder:
                 continue_final_message=continue_final_message,
                 kwargs=template_kwargs,
             )
-            return _encode(tokenizer, text, False)
+            return _encode(tokenizer, text, add_special_tokens, max_tokens)
 
         size = sum(len(message.get("content") or "") for message in messages)
         return await self._run(size, work)
@@ -75,6 +87,15 @@ class PromptEncoder:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def _encode(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-    return ids
+def _encode(
+    tokenizer: Any, text: str, add_special_tokens: bool, max_tokens: int | None
+) -> list[int]:
+    """With `max_tokens`, the end of the text: the special tokens around it stay."""
+    if max_tokens is None:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    num_special = tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
+    encoding.truncate(max(0, max_tokens - num_special), direction="left")
+    ids = tokenizer.post_process(encoding, None, add_special_tokens).ids
+    return ids[-max_tokens:]

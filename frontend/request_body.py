@@ -32,6 +32,10 @@ IGNORED = frozenset(
         "reasoning_effort",
         "user",
         "parallel_tool_calls",
+        # Only tokenizers of another kind put any there.
+        "spaces_between_special_tokens",
+        # A client names its request by a header, X-Client-Request-Id.
+        "request_id",
     }
 )
 
@@ -109,13 +113,19 @@ UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
     "length_penalty": lambda value: value != 1,
     "logits_processors": non_empty,
     "custom_logit_processor": always,
-    "truncate_prompt_tokens": always,
-    "return_token_ids": non_empty,
-    "return_tokens_as_token_ids": non_empty,
     "return_hidden_states": non_empty,
-    "spaces_between_special_tokens": lambda value: value is not True,
+    "detokenize": lambda value: value is not True,
     "lora_path": non_empty,
     "prompt_embeds": non_empty,
     "input_embeds": non_empty,
     "session_params": non_empty,
+}
+
+# What chat or completions take, and no other route.
+OF_OPENAI: Mapping[str, Callable[[Any], bool]] = {
+    "add_special_tokens": lambda value: value is not True,
+    "best_of": lambda value: value != 1,
+    "return_token_ids": non_empty,
+    "return_tokens_as_token_ids": non_empty,
+    "truncate_prompt_tokens": always,
 }

@@ -40,7 +40,6 @@ class SamplingFields(GrammarFields, omit_defaults=True):
     stop_token_ids: list[int] | None = None
     seed: int | None = None
     n: int | None = None
-    best_of: int | None = None
     ignore_eos: bool | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -153,12 +152,6 @@ def resolve_sampling(
         raise InvalidRequest(
             f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
             param="min_tokens",
-        )
-    if fields.best_of is not None and fields.best_of != n:
-        raise InvalidRequest(
-            f"'best_of' is {fields.best_of}, must equal 'n', {n}: choices are not ranked",
-            param="best_of",
-            code="unsupported_parameter",
         )
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)

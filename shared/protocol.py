@@ -132,6 +132,12 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_prompts: int = 1  # of a list of prompts: choices of one prompt are adjacent
     deadline_s: float = 0.0  # budget from `created` on, for whoever serves the stream; 0: unknown
     include_usage: bool = False
+    continuous_usage: bool = False  # with every event
+    tells_token_ids: bool = False  # of prompt and output
+    prompt_ids: bytes = b""  # little-endian uint32, where they are told
+    tokens_as_ids: bool = False  # logprobs name tokens by their ids
+    num_kept: int = 0  # choices of a prompt that are shown, the likeliest first; 0: all
+    hides_logprobs: bool = False  # they are there to rank choices by
     echo: str = ""  # prompt text that precedes the output (completions with echo)
     num_top: int | None = None  # alternatives told with each output token; None: no logprobs
     num_prompt_top: int | None = None  # the same of the prompt
