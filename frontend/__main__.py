@@ -35,7 +35,13 @@ async def serve(config: FrontendConfig, listener: socket.socket) -> None:
     """Run one frontend until SIGTERM or SIGINT."""
     frontend_id = config.frontend_id or new_incarnation(ROLE)
     metrics = FrontendMetrics(new_registry())
-    async with open_cluster(config, frontend_id) as cluster:
+    frontend: Frontend | None = None
+
+    async def on_reconnect() -> None:
+        if frontend is not None:
+            frontend.on_reconnect()
+
+    async with open_cluster(config, frontend_id, on_reconnect) as cluster:
         frontend = Frontend(config, cluster, frontend_id, listener, metrics)
         frontend.shutdown.listen()
         settle_garbage()

@@ -150,6 +150,10 @@ class Frontend:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
+    def on_reconnect(self) -> None:
+        """The connection to the broker was lost and is back."""
+        self._replayer.on_reconnect()
+
     async def run(self) -> None:
         """Serve until asked to stop, then drain."""
         await self._router.start()

@@ -31,6 +31,7 @@ class Replayer:
         self._detok = detok
         self._metrics = metrics
         self._asking = asyncio.Semaphore(_MAX_ASKING)
+        self._num_reconnects = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -46,11 +47,22 @@ class Replayer:
                                 stream.is_asking = True
                                 tasks.create_task(self._ask(stream))
 
+    def on_reconnect(self) -> None:
+        """NATS is back: whoever has heard nothing meanwhile is asked for now, however often asking
+        has failed.
+        """
+        self._num_reconnects += 1
+        for generation in self._router.generations:
+            for stream in generation.streams:
+                stream.asked_at = float("-inf")
+        self._router.on_gap.set()
+
     async def _ask(self, stream: TextStream) -> None:
         # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
         # for everything.
         offset = 0 if stream.keeps_token_ids else stream.have
         loop = asyncio.get_running_loop()
+        num_reconnects = self._num_reconnects
         try:
             async with self._asking:
                 reply = await self._detok.replay(stream.rid, offset)
@@ -67,7 +79,8 @@ class Replayer:
                 if reply.chunk is not None:
                     stream.receive(reply.chunk, loop.time())
         finally:
-            stream.asked_at = loop.time()
+            is_stale = num_reconnects != self._num_reconnects  # asked on a connection that is gone
+            stream.asked_at = float("-inf") if is_stale else loop.time()
             stream.is_asking = False
 
 

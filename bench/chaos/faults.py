@@ -249,7 +249,7 @@ async def flipped_byte(field: Field) -> None:
 FAULTS: dict[str, FaultClass] = {
     "worker_kill": FaultClass(killed("worker", "worker_kill"), 3.0),
     "engine_kill": FaultClass(engine_kill, 3.0),
-    "worker_drain": FaultClass(killed("worker", "worker_drain", signal.SIGTERM), 3.0),
+    "worker_drain": FaultClass(killed("worker", "worker_drain", signal.SIGTERM)),
     "worker_stop": FaultClass(stopped("worker", "worker_stop"), 3.0, has_ack_wait=True),
     "engine_stop": FaultClass(engine_stop, 3.0, has_ack_wait=True),
     "frontend_kill": FaultClass(killed("frontend", "frontend_kill"), 1.5),
@@ -273,7 +273,7 @@ FAULTS: dict[str, FaultClass] = {
     "disconnect_storm": FaultClass(storm),
     "malformed": FaultClass(malformed),
     "poison": FaultClass(poison, is_mixable=False),
-    "scale_to_1": FaultClass(scaled_to(1), 3.0),
+    "scale_to_1": FaultClass(scaled_to(1)),
     "scale_to_0": FaultClass(scaled_to(0), is_mixable=False),
     "disk_full": FaultClass(disk_full, is_mixable=False),
     "flipped_byte": FaultClass(flipped_byte, is_mixable=False),
