@@ -15,9 +15,11 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from frontend.answer_response import AnswerResponse
+from frontend.batch_routes import BatchRoutes
 from frontend.error_response import error_response, json_response
 from frontend.event_id import parse_event_id
 from frontend.event_writer import encode_json
+from frontend.file_routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
 from frontend.inference import Inference
 from frontend.job import Caller
@@ -96,6 +98,17 @@ class Endpoint:
             return error_response(InternalError("The frontend could not handle the request."))
 
 
+class Endpoints:
+    """The endpoints of one path, by method."""
+
+    def __init__(self, by_method: dict[str, Endpoint]) -> None:
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._by_method[method](scope, receive, send)
+
+
 class App:
     """The ASGI application."""
 
@@ -106,6 +119,8 @@ class App:
         callers: CallerReader,
         metrics: FrontendMetrics,
         checkup: Callable[[], Checkup],
+        files: FileRoutes,
+        batches: BatchRoutes,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -116,6 +131,8 @@ class App:
         self._callers = callers
         self._metrics = metrics
         self._checkup = checkup
+        self._files = files
+        self._batches = batches
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -151,6 +168,13 @@ class App:
             endpoint = Endpoint(path, handler, self._callers, self._metrics, is_open=is_open)
             return Route(path, endpoint, methods=[method])
 
+        def routes(path: str, **handlers: Handler) -> Route:
+            endpoints = {
+                method: Endpoint(path, handler, self._callers, self._metrics, is_open=False)
+                for method, handler in handlers.items()
+            }
+            return Route(path, Endpoints(endpoints), methods=list(endpoints))
+
         return [
             route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
@@ -160,6 +184,12 @@ class App:
             route("/abort_request", "POST", self._abort),
             route("/v1/models", "GET", self._list_models),
             route("/v1/models/{name:path}", "GET", self._get_model),
+            routes("/v1/files", POST=self._files.upload, GET=self._files.list_files),
+            routes("/v1/files/{file_id}", GET=self._files.retrieve, DELETE=self._files.delete),
+            route("/v1/files/{file_id}/content", "GET", self._files.content),
+            routes("/v1/batches", POST=self._batches.create, GET=self._batches.list_batches),
+            route("/v1/batches/{batch_id}", "GET", self._batches.retrieve),
+            route("/v1/batches/{batch_id}/cancel", "POST", self._batches.cancel),
             route("/health", "GET", self._live, is_open=True),
             route(LIVE_PATH, "GET", self._live, is_open=True),
             route(READY_PATH, "GET", self._ready, is_open=True),
@@ -238,7 +268,7 @@ class App:
                 headers = MutableHeaders(scope=message)
                 headers["access-control-allow-origin"] = origin
                 headers["access-control-allow-headers"] = "*, Authorization"
-                headers["access-control-allow-methods"] = "GET, POST, OPTIONS"
+                headers["access-control-allow-methods"] = "GET, POST, DELETE, OPTIONS"
                 headers["access-control-expose-headers"] = _EXPOSED_HEADERS
                 headers.add_vary_header("Origin")
             await send(message)

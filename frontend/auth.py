@@ -67,6 +67,12 @@ class ApiKeys:
             raise AuthenticationFailed("The API key is not known here.")
         return Identity(owner_of(key), found.tenant)
 
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The holder of this name; None: no key of theirs is accepted now."""
+        if self.is_open:
+            return EVERYBODY if name == EVERYBODY.name else None
+        return next((key.tenant for key in self._keys.values() if key.tenant.name == name), None)
+
     def _by_keyed_digest(self, keys: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
         return {self._keyed(key.digest): key for key in keys}
 

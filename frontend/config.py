@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from frontend.auth import ApiKey
+from frontend.batch_limits import BatchLimits
 from frontend.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
@@ -42,6 +43,13 @@ class FrontendConfig(ClusterConfig):
     """Longest X-Resume-Grace: how long a request runs on without its client."""
     max_body_bytes: int = 32 << 20
     """Largest request body."""
+    max_file_bytes: int = 100 << 20
+    """Largest file that may be uploaded."""
+    batch_max_lines: int = 50_000
+    """Requests that one batch may have."""
+    batch_max_in_flight: int = 16
+    """Requests of batches that a frontend has in the queue at a time; keep it below the slots
+    (--max-running) of all workers, so that interactive requests find free ones."""
     orphan_wait_s: float = 30.0
     """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
     shutdown_timeout_s: float = 5.0
@@ -67,6 +75,15 @@ class FrontendConfig(ClusterConfig):
         nameless = [ApiKey.without_limits(key) for key in sorted(keys)]
         # A key that stands in both has its limits.
         return [*named, *(key for key in nameless if key.digest not in digests)]
+
+    def batch_limits(self) -> BatchLimits:
+        """Of the batches that this frontend drives."""
+        return BatchLimits(
+            max_lines=self.batch_max_lines,
+            max_line_bytes=self.max_body_bytes,
+            max_in_flight=self.batch_max_in_flight,
+            deadline_s=self.max_deadline_s,
+        )
 
     def queue_limits(self) -> dict[str, int]:
         """Messages that a model may have, by class."""

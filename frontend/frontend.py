@@ -11,12 +11,20 @@ from frontend.admission import Admission
 from frontend.app import App
 from frontend.attachments import Attachments
 from frontend.auth import ApiKeys
+from frontend.batch_driver import BatchParts
+from frontend.batch_keeper import BatchKeeper
+from frontend.batch_results import BatchResults
+from frontend.batch_routes import BatchRoutes
+from frontend.batch_store import BatchStore
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
 from frontend.drain_rate import QueueWatch
 from frontend.embedding_request import EmbeddingRequests
+from frontend.file_contents import FileContents
+from frontend.file_routes import FileRoutes
+from frontend.file_store import FileStore
 from frontend.frontend_role import ROLE
 from frontend.generate_request import GenerateRequests
 from frontend.grammar_checker import GrammarChecker
@@ -24,6 +32,7 @@ from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
 from frontend.inference import Inference
 from frontend.key_watch import KeyWatch
+from frontend.line_slots import LineSlots
 from frontend.listener import http_server
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
@@ -119,12 +128,26 @@ class Frontend:
         self._key_watch = (
             KeyWatch(config.api_keys_file, keys, config.api_keys) if config.api_keys_file else None
         )
+        files = FileStore(cluster, contents := FileContents(cluster))
+        batches = BatchStore(cluster)
+        parts = BatchParts(
+            self.inference,
+            self._models,
+            files,
+            batches,
+            BatchResults(cluster, contents),
+            config.batch_limits(),
+            LineSlots(config.batch_max_in_flight),
+        )
+        self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
         self.app = App(
             self.inference,
             self._models,
             callers,
             metrics,
             self.checkup,
+            FileRoutes(files, config.max_file_bytes),
+            BatchRoutes(batches, files, self._batch_keeper.look_soon, config.files_ttl_s),
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
@@ -170,6 +193,7 @@ class Frontend:
                         self._sweeper,
                         self._exchange,
                         self._key_watch,
+                        self._batch_keeper,
                     )
                     if part is not None
                 ]
@@ -191,6 +215,7 @@ class Frontend:
         """Answer 503, let running streams finish, close the rest: clients resume elsewhere."""
         self.inference.is_draining = True
         self._service.stop()
+        await self._batch_keeper.stop()
         log.info("frontend_drains", running=self.inference.num_open)
         await self.shutdown.grace(self.inference.all_closed, self._config.shutdown_timeout_s)
         log.info("frontend_stops", cut=self.inference.num_open)

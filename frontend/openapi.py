@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.file_record import MADE, UPLOADED
 from frontend.openapi_answers import answer_schemas
 from frontend.openapi_bodies import body_schemas
 from shared.health import LIVE_PATH, READY_PATH
@@ -49,6 +50,8 @@ _ABORT_BODY = {
     "properties": {"rid": {"type": "string", "minLength": 1}},
     "required": ["rid"],
 }
+_FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_BATCH_ID = _FILE_ID | {"name": "batch_id"}
 _MODEL_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -63,6 +66,8 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
         },
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
+        **_file_paths(),
+        **_batch_paths(),
         "/v1/models": {"get": _operation("list_models", "ModelList")},
         "/v1/models/{name}": {"get": _operation("get_model", "Model", parameters=[_MODEL_NAME])},
     }
@@ -86,6 +91,54 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],  # a server without keys is open to all
     }
+
+
+def _file_paths() -> dict[str, dict[str, Any]]:
+    upload = _operation("upload_file", "File")
+    upload["requestBody"] = {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": _schema_ref("FileForm")}},
+    }
+    content = _operation("file_content", "File", parameters=[_FILE_ID])
+    anything = {"schema": {"type": "string", "format": "binary"}}
+    content["responses"]["200"] = _content(
+        {"application/jsonl": anything, "application/octet-stream": anything}
+    )
+    purpose = {"name": "purpose", "in": "query", "schema": {"enum": [UPLOADED, MADE]}}
+    return {
+        "/v1/files": {
+            "post": upload,
+            "get": _operation("list_files", "FileList", parameters=[*_page(10_000), purpose]),
+        },
+        "/v1/files/{file_id}": {
+            "get": _operation("get_file", "File", parameters=[_FILE_ID]),
+            "delete": _operation("delete_file", "FileDeleted", parameters=[_FILE_ID]),
+        },
+        "/v1/files/{file_id}/content": {"get": content},
+    }
+
+
+def _batch_paths() -> dict[str, dict[str, Any]]:
+    body = _schema_ref("BatchBody")
+    return {
+        "/v1/batches": {
+            "post": _operation("create_batch", "Batch", body=body),
+            "get": _operation("list_batches", "BatchList", parameters=_page(100)),
+        },
+        "/v1/batches/{batch_id}": {"get": _operation("get_batch", "Batch", parameters=[_BATCH_ID])},
+        "/v1/batches/{batch_id}/cancel": {
+            "post": _operation("cancel_batch", "Batch", parameters=[_BATCH_ID])
+        },
+    }
+
+
+def _page(max_limit: int) -> list[dict[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": max_limit}
+    return [
+        {"name": "limit", "in": "query", "schema": limit},
+        {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}},
+        {"name": "after", "in": "query", "schema": {"type": "string"}},
+    ]
 
 
 _HEALTH_PATHS = ("/health", "/live", "/ready", LIVE_PATH, READY_PATH)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.batch_record import ENDPOINTS, TIMES, BatchStatus
+from frontend.file_record import MADE, UPLOADED
+
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
 _OPTIONAL_TEXT = {"type": ["string", "null"]}
@@ -43,6 +46,83 @@ def _completion(kind: str, choice: dict[str, Any]) -> dict[str, Any]:
             "usage": _ref("Usage"),
         }
     )
+
+
+def _page_of(name: str) -> dict[str, Any]:
+    return _object(
+        {
+            "object": {"const": "list"},
+            "data": _list_of(_ref(name)),
+            "first_id": _OPTIONAL_TEXT,
+            "last_id": _OPTIONAL_TEXT,
+            "has_more": {"type": "boolean"},
+        }
+    )
+
+
+def _file_schemas() -> dict[str, dict[str, Any]]:
+    file = _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "file"},
+            "bytes": _COUNT,
+            "created_at": _COUNT,
+            "expires_at": _COUNT,
+            "filename": _TEXT,
+            "purpose": {"enum": [UPLOADED, MADE]},
+            "status": {"const": "processed"},
+            "status_details": {"type": "null"},
+        }
+    )
+    form = _object(
+        {
+            "purpose": {"enum": [UPLOADED]},
+            "file": {"type": "string", "format": "binary"},
+            "expires_after[anchor]": {"const": "created_at"},
+            "expires_after[seconds]": _COUNT,
+        },
+        "expires_after[anchor]",
+        "expires_after[seconds]",
+    )
+    deleted = {"id": _TEXT, "object": {"const": "file"}, "deleted": {"const": True}}
+    return {
+        "File": file,
+        "FileForm": form,
+        "FileList": _page_of("File"),
+        "FileDeleted": _object(deleted),
+    }
+
+
+def _batch_schemas() -> dict[str, dict[str, Any]]:
+    error = _object(
+        {
+            "code": _TEXT,
+            "message": _TEXT,
+            "param": _OPTIONAL_TEXT,
+            "line": {"type": ["integer", "null"]},
+        }
+    )
+    errors = _object({"object": {"const": "list"}, "data": _list_of(error)})
+    moment = {"type": ["integer", "null"]}
+    batch = _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "batch"},
+            "endpoint": {"enum": list(ENDPOINTS)},
+            "errors": {"anyOf": [errors, {"type": "null"}]},
+            "input_file_id": _TEXT,
+            "completion_window": _TEXT,
+            "status": {"enum": [status.value for status in BatchStatus]},
+            "output_file_id": _OPTIONAL_TEXT,
+            "error_file_id": _OPTIONAL_TEXT,
+            "created_at": _COUNT,
+            "expires_at": _COUNT,
+            **dict.fromkeys(TIMES, moment),
+            "request_counts": _object({"total": _COUNT, "completed": _COUNT, "failed": _COUNT}),
+            "metadata": {"type": ["object", "null"]},
+        }
+    )
+    return {"Batch": batch, "BatchList": _page_of("Batch")}
 
 
 def answer_schemas() -> dict[str, dict[str, Any]]:
@@ -91,6 +171,8 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL_TEXT, "code": _OPTIONAL_TEXT}
     )
     return {
+        **_file_schemas(),
+        **_batch_schemas(),
         "Usage": usage,
         "ChatCompletion": _completion("chat.completion", _choice(message=message)),
         "Completion": _completion("text_completion", _choice(text=_TEXT)),

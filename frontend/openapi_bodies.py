@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from frontend.batch_body import WINDOW_PATTERN, BatchBody
+from frontend.batch_record import ENDPOINTS
 from frontend.chat_request import ROLES, ChatBody
 from frontend.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.embedding_request import MAX_INPUTS, EmbeddingBody
 from frontend.field_ranges import RANGES, Range
+from frontend.file_record import SHORTEST_TTL_S
 from frontend.generate_request import GenerateBody
 from frontend.sampling_fields import MAX_SALT_CHARS, MAX_STOP, MAX_STOP_CHARS, SamplingFields
 
@@ -61,7 +64,7 @@ _MORE_RANGES = {
 def body_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     _, schemas = msgspec.json.schema_components(
-        [ChatBody, CompletionBody, EmbeddingBody, GenerateBody, SamplingFields],
+        [ChatBody, CompletionBody, EmbeddingBody, GenerateBody, BatchBody, SamplingFields],
         ref_template="#/components/schemas/{name}",
     )
     sampling = schemas.pop("SamplingFields")["properties"]
@@ -81,6 +84,13 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
     of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
     schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
+    of_batch = schemas["BatchBody"]["properties"]
+    of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
+    of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
+    schemas["FileExpiry"]["properties"] = {
+        "anchor": {"const": "created_at"},
+        "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
+    }
     return schemas
 
 

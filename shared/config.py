@@ -63,6 +63,10 @@ class ClusterConfig:
     """Bytes of the same."""
     log_max_bytes: int = 8 << 30
     """Bytes of the token log; keep it well below the volume."""
+    files_max_bytes: int = 1 << 30
+    """Bytes of uploaded files and batch outputs; what running batches have done may be as much."""
+    files_ttl_s: float = 30 * 86_400.0
+    """How long files and batches are kept."""
     max_deadline_s: float = 3600.0
     """Longest time a request may wait and run."""
     resume_window_s: float = 600.0

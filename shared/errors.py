@@ -193,6 +193,14 @@ class RequestTooLarge(RequestError):
     code = "request_too_large"
 
 
+class StorageFull(RequestError):
+    """Files and batches use all the bytes that they may."""
+
+    status_code = 413
+    error_type = "invalid_request_error"
+    code = "storage_full"
+
+
 class RequestTimeout(RequestError):
     """The head or the body of the request did not arrive in time."""
 

@@ -50,11 +50,11 @@ class KvBucket:
     async def delete(self, key: str) -> None:
         await self._js.api(f"STREAM.PURGE.{self._stream}", {"filter": self._prefix + key})
 
-    async def entries(self) -> list[KvEntry]:
-        """All live entries; possibly a moment old."""
+    async def entries(self, under: str = "") -> list[KvEntry]:
+        """All live entries, or those whose keys begin with these tokens; possibly a moment old."""
         return [
             KvEntry(message.subject.removeprefix(self._prefix), message.data, message.seq)
-            async for message in self._js.direct_scan(self._stream, self._prefix + ">")
+            async for message in self._js.direct_scan(self._stream, f"{self._prefix}{under}>")
         ]
 
 

@@ -105,6 +105,7 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
     }
     retention_ns = int(config.token_retention_s * _NS)
     window_ns = int(config.resume_window_s * _NS)
+    files_ns = int(config.files_ttl_s * _NS)
     streams: list[dict[str, Any]] = [
         base
         | {
@@ -152,6 +153,17 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
             "allow_direct": True,
         }
     )
+    streams.append(
+        base
+        | {
+            "name": subjects.batch_stream,
+            "subjects": [f"{prefix}.batch.*.*"],
+            "retention": "limits",
+            "max_bytes": config.files_max_bytes,
+            "max_age": files_ns,
+            "allow_direct": True,
+        }
+    )
     buckets = {
         subjects.workers_bucket: HEARTBEAT_TTL_S,
         subjects.roles_bucket: HEARTBEAT_TTL_S,
@@ -161,6 +173,8 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
         subjects.attached_bucket: config.token_retention_s,
         subjects.idempotency_bucket: config.token_retention_s,
         subjects.turns_bucket: TURN_TTL_S,
+        subjects.files_bucket: config.files_ttl_s,
+        subjects.batches_bucket: config.files_ttl_s,
         subjects.meta_bucket: 0.0,
     }
     for bucket, ttl_s in buckets.items():
@@ -179,16 +193,22 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
                 "allow_rollup_hdrs": True,
             }
         )
-    streams.append(
-        base
-        | {
-            "name": f"OBJ_{subjects.objects_bucket}",
-            "subjects": [f"$O.{subjects.objects_bucket}.C.>", f"$O.{subjects.objects_bucket}.M.>"],
-            "retention": "limits",
-            "allow_direct": True,
-            "allow_rollup_hdrs": True,
-        }
-    )
+    objects = {
+        subjects.objects_bucket: {},
+        subjects.files_bucket: {"max_bytes": config.files_max_bytes, "max_age": files_ns},
+    }
+    for bucket, limits in objects.items():
+        streams.append(
+            base
+            | {
+                "name": f"OBJ_{bucket}",
+                "subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+                "retention": "limits",
+                "allow_direct": True,
+                "allow_rollup_hdrs": True,
+            }
+            | limits
+        )
     return streams
 
 

@@ -108,6 +108,10 @@ class Subjects:
     def events_stream(self) -> str:
         return f"{self.prefix}_EVENTS"
 
+    @property
+    def batch_stream(self) -> str:
+        return f"{self.prefix}_BATCH"
+
     # Subjects in streams
 
     def request(self, pool: str, lane: str) -> str:
@@ -135,6 +139,13 @@ class Subjects:
     def event(self, pool: str) -> str:
         """What happens to a pool: workers come and go, and why."""
         return f"{self.prefix}.event.{pool}"
+
+    def batch_line(self, batch_id: str, line_idx: int | str) -> str:
+        """What became of one line of a batch."""
+        return f"{self.prefix}.batch.{batch_id}.{line_idx}"
+
+    def batch_lines(self, batch_id: str) -> str:
+        return f"{self.prefix}.batch.{batch_id}.*"
 
     # Consumers of REQUESTS
 
@@ -229,6 +240,15 @@ class Subjects:
     @property
     def meta_bucket(self) -> str:
         return f"{self.prefix}_meta"
+
+    @property
+    def files_bucket(self) -> str:
+        """Uploaded files and batch outputs: records in KV, contents in an object store."""
+        return f"{self.prefix}_files"
+
+    @property
+    def batches_bucket(self) -> str:
+        return f"{self.prefix}_batches"
 
     @property
     def objects_bucket(self) -> str:

@@ -96,6 +96,8 @@ def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: st
         "worker": [worker, "worker-nobody"],
         "frontend_id": [frontend],
         "partition": [0],
+        "batch_id": ["f" * 32],
+        "line_idx": [0],
     }
     found: list[str] = []
     for name, member in inspect.getmembers(type(subjects)):
@@ -114,8 +116,13 @@ def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: st
 def _of_property(name: str, value: str) -> list[str]:
     if name.endswith("_stream"):
         return []  # its subjects are named by methods
+    objects = [f"$O.{value}.M.bm9uc2Vuc2U=", f"$O.{value}.C.nonsense"]
     if name == "objects_bucket":
-        return [f"$O.{value}.M.bm9uc2Vuc2U=", f"$O.{value}.C.nonsense"]
+        return objects
+    if name == "files_bucket":
+        return [*objects, f"$KV.{value}.anyone.file-{'f' * 32}"]
+    if name == "batches_bucket":
+        return [f"$KV.{value}.active.batch_{'f' * 32}", f"$KV.{value}.of.anyone.batch_{'f' * 32}"]
     if name.endswith("_bucket"):
         return [f"$KV.{value}.nonsense", f"$KV.{value}.0"]
     return [value]

@@ -43,10 +43,17 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
                 *_reads(*_buckets(subjects.models_bucket)),
                 *_bucket_writes(
-                    subjects.roles_bucket, subjects.attached_bucket, subjects.idempotency_bucket
+                    subjects.roles_bucket,
+                    subjects.attached_bucket,
+                    subjects.idempotency_bucket,
+                    subjects.files_bucket,
+                    subjects.batches_bucket,
                 ),
-                *_object_reads(subjects),
-                *_object_writes(subjects),
+                subjects.batch_line("*", "*"),
+                *_reads(subjects.batch_stream),
+                _purge(subjects.batch_stream),
+                *_object_reads(subjects.objects_bucket, subjects.files_bucket),
+                *_object_writes(subjects.objects_bucket, subjects.files_bucket),
                 *to_clients,
             ],
             subscribe=[subjects.reply("*"), subjects.tenants, f"{service}.>", "$SRV.>"],
@@ -68,8 +75,8 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 *_ordered_reader(subjects.tokens_stream),
                 *_bucket_writes(subjects.workers_bucket),
                 f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
-                *_object_reads(subjects),
-                *_object_writes(subjects),
+                *_object_reads(subjects.objects_bucket),
+                *_object_writes(subjects.objects_bucket),
                 _inbox(ADMIN),
             ],
             subscribe=[
@@ -95,7 +102,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 ),
                 *_reads(*_buckets(subjects.workers_bucket)),
                 _purge(f"KV_{subjects.workers_bucket}"),  # a write that changes nothing
-                *_object_reads(subjects),
+                *_object_reads(subjects.objects_bucket),
                 _inbox(FRONTEND),
             ],
             subscribe=[
@@ -167,12 +174,21 @@ def _ordered_reader(stream: str) -> list[str]:
     ]
 
 
-def _object_reads(subjects: Subjects) -> list[str]:
-    stream = f"OBJ_{subjects.objects_bucket}"
-    return [*_reads(stream), *_ordered_reader(stream), f"{_API}.STREAM.NAMES"]
+def _object_reads(*buckets: str) -> list[str]:
+    return [
+        f"{_API}.STREAM.NAMES",
+        *(
+            subject
+            for bucket in buckets
+            for subject in (*_reads(f"OBJ_{bucket}"), *_ordered_reader(f"OBJ_{bucket}"))
+        ),
+    ]
 
 
-def _object_writes(subjects: Subjects) -> list[str]:
-    """Prompts that are long, and their deletion. Tokenizers are checked by who reads them."""
-    bucket = subjects.objects_bucket
-    return [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>", _purge(f"OBJ_{bucket}")]
+def _object_writes(*buckets: str) -> list[str]:
+    """Prompts that are long, files, and their deletion. Tokenizers are checked by their readers."""
+    return [
+        subject
+        for bucket in buckets
+        for subject in (f"$O.{bucket}.C.>", f"$O.{bucket}.M.>", _purge(f"OBJ_{bucket}"))
+    ]

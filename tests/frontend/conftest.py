@@ -57,6 +57,11 @@ class Stack:
     def answer(self, script: Callable[[GenerateRequest], Script]) -> None:
         self.backend.script = script
 
+    async def num_queued(self) -> int:
+        """Requests that the queue still holds, waiting or running."""
+        info = await self.cluster.js.api(f"STREAM.INFO.{self.cluster.subjects.requests_stream}")
+        return int(info["state"]["messages"])
+
     async def start_frontend(self, **options: Any) -> RunningFrontend:
         return await self.exits.enter_async_context(
             running_frontend(self.server, **{**self.options, **options})
