@@ -40,7 +40,7 @@ class ChatBody(OpenAIFields, omit_defaults=True):
     documents: list[dict[str, Any]] | None = None
 
 
-_REFUSED = {
+REFUSED = {
     **UNSUPPORTED,
     "tools": non_empty,
     "tool_choice": lambda value: value not in ("none", "auto"),
@@ -54,7 +54,7 @@ _REFUSED = {
     "echo": non_empty,
     "suffix": non_empty,
 }
-_KNOWN = frozenset(ChatBody.__struct_fields__) | _REFUSED.keys() | IGNORED
+_KNOWN = frozenset(ChatBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class ChatRequests:
@@ -70,7 +70,7 @@ class ChatRequests:
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, _REFUSED)
+        refuse_unsupported(raw, REFUSED)
         self._unknown.note(raw, _KNOWN)
         body = convert(raw, ChatBody)
         if not body.model:

@@ -39,13 +39,13 @@ class CompletionBody(OpenAIFields, omit_defaults=True):
     best_of: int | None = None
 
 
-_REFUSED = {
+REFUSED = {
     **UNSUPPORTED,
     "top_logprobs": non_empty,
     "suffix": non_empty,
     "tools": non_empty,
 }
-_KNOWN = frozenset(CompletionBody.__struct_fields__) | _REFUSED.keys() | IGNORED
+_KNOWN = frozenset(CompletionBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class CompletionRequests:
@@ -61,7 +61,7 @@ class CompletionRequests:
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, _REFUSED)
+        refuse_unsupported(raw, REFUSED)
         self._unknown.note(raw, _KNOWN)
         body = convert(raw, CompletionBody)
         if not body.model:

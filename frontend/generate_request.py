@@ -40,13 +40,13 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     logprobs: int | None = None
 
 
-_ALIASES = {
+ALIASES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "no_stop_trim": "include_stop_str_in_output",
     "sampling_seed": "seed",
 }
-_REFUSED = {
+REFUSED = {
     **UNSUPPORTED,
     **OF_OPENAI,
     "logprob_start_len": lambda value: value not in (-1, 0),
@@ -61,8 +61,8 @@ _REFUSED = {
 _KNOWN = (
     frozenset(GenerateBody.__struct_fields__)
     | frozenset(SamplingFields.__struct_fields__)
-    | _ALIASES.keys()
-    | _REFUSED.keys()
+    | ALIASES.keys()
+    | REFUSED.keys()
     | {"sampling_params"}
     | IGNORED
 )
@@ -87,10 +87,10 @@ class GenerateRequests:
                 "'sampling_params' must be an object", param="sampling_params", code="invalid_type"
             )
         flat = {**raw, **(nested or {})}
-        refuse_unsupported(flat, _REFUSED)
+        refuse_unsupported(flat, REFUSED)
         self._unknown.note(flat, _KNOWN)
         uses_new_name = flat.get("max_new_tokens") is not None
-        for alias, name in _ALIASES.items():
+        for alias, name in ALIASES.items():
             if flat.get(alias) is not None:
                 flat[name] = flat[alias]
         body = convert(raw, GenerateBody)

@@ -11,7 +11,7 @@ from shared.errors import InvalidRequest
 from shared.protocol import Surface
 
 FIELD = "idempotency_key"
-_MAX_LEN = 255
+MAX_KEY_CHARS = 255
 _HOW_IT_IS_SENT = frozenset({"stream", FIELD})  # says nothing about what is asked
 
 
@@ -21,9 +21,9 @@ def checked_key(key: Any, param: str = "Idempotency-Key") -> str:
         return ""
     if not isinstance(key, str):
         raise InvalidRequest(f"'{param}' must be a string", param=param, code="invalid_type")
-    if not 1 <= len(key) <= _MAX_LEN or not (key.isascii() and key.isprintable()):
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not (key.isascii() and key.isprintable()):
         raise InvalidRequest(
-            f"'{param}' is {key[:40]!r}, must be 1 to {_MAX_LEN} printable ASCII characters",
+            f"'{param}' is {key[:40]!r}, must be 1 to {MAX_KEY_CHARS} printable ASCII characters",
             param=param,
         )
     return key

@@ -12,11 +12,10 @@ from shared.protocol import ModelCard
 
 
 class StreamOptions(msgspec.Struct, omit_defaults=True):
-    """`stream_options` of OpenAI's streaming APIs; obfuscation is OpenAI's alone."""
+    """`stream_options` of OpenAI's streaming APIs; `include_obfuscation` has no effect."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class OpenAIFields(SamplingFields, omit_defaults=True):

@@ -13,7 +13,10 @@ from frontend.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.embedding_request import MAX_INPUTS, EmbeddingBody
 from frontend.field_ranges import RANGES, Range
 from frontend.file_record import SHORTEST_TTL_S
-from frontend.generate_request import GenerateBody
+from frontend.generate_request import ALIASES, GenerateBody
+from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
+from frontend.idempotency_key import MAX_KEY_CHARS
+from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
 from frontend.sampling_fields import MAX_SALT_CHARS, MAX_STOP, MAX_STOP_CHARS, SamplingFields
 
 _ID = {"type": "integer", "minimum": 0}
@@ -53,9 +56,16 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
     "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
 }
+# Read before the route's own fields.
+_OF_EVERY_BODY: dict[str, dict[str, Any]] = {
+    QUEUE_TIMEOUT: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
+    IDEMPOTENCY_KEY: {
+        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS}, {"type": "null"}]
+    },
+}
 _MORE_RANGES = {
     "max_completion_tokens": RANGES["max_tokens"],
-    "max_new_tokens": RANGES["max_tokens"],
+    **{alias: RANGES[name] for alias, name in ALIASES.items() if name in RANGES},
     "top_logprobs_num": RANGES["top_logprobs"],
     "dimensions": Range(low=1),
 }
@@ -69,9 +79,11 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     )
     sampling = schemas.pop("SamplingFields")["properties"]
     nested = {"sampling_params": {"anyOf": [{"$ref": "#/components/schemas/SamplingParams"}]}}
-    new_names = {"max_new_tokens": sampling["max_tokens"]}
+    new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
     schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
     schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
+    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody"):
+        schemas[name]["properties"] |= _OF_EVERY_BODY
     for schema in schemas.values():
         for name, field in schema.get("properties", {}).items():
             schema["properties"][name] = _checked(name, field)

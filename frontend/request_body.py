@@ -36,6 +36,7 @@ IGNORED = frozenset(
         "spaces_between_special_tokens",
         # A client names its request by a header, X-Client-Request-Id.
         "request_id",
+        "rid",
     }
 )
 

@@ -1,0 +1,237 @@
+"""`python -m frontend.api_table > docs/api.md`: which route takes which field."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frontend import chat_request, completion_request, embedding_request, generate_request
+from frontend.openapi_bodies import body_schemas
+from frontend.request_body import IGNORED
+from shared.protocol import SamplingParams, TextParams
+
+Refused = Mapping[str, Callable[[Any], bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRoute:
+    """A route with a body: a column."""
+
+    name: str
+    path: str
+    schema: str  # of its body, among the components of the OpenAPI document
+    refused: Refused
+
+
+ROUTES = (
+    BodyRoute("chat", "/v1/chat/completions", "ChatBody", chat_request.REFUSED),
+    BodyRoute("completions", "/v1/completions", "CompletionBody", completion_request.REFUSED),
+    BodyRoute("generate", "/generate", "GenerateBody", generate_request.REFUSED),
+    BodyRoute("embeddings", "/v1/embeddings", "EmbeddingBody", embedding_request.REFUSED),
+)
+
+_SAMPLING = SamplingParams(max_tokens=0, seed=0)
+_OF_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "ignore_eos",
+)  # fmt: skip
+# What leaving a field out, or null, is the same as; by field, or by route and field.
+DEFAULTS: Mapping[str, Any] = {
+    **{name: getattr(_SAMPLING, name) for name in _OF_SAMPLING},
+    "min_new_tokens": _SAMPLING.min_tokens,
+    "skip_special_tokens": TextParams().skip_special_tokens,
+    "include_stop_str_in_output": TextParams().include_stop,
+    "no_stop_trim": TextParams().include_stop,
+    "n": 1,
+    "priority": 0,
+    "stream": False,
+    "stream_options.include_usage": False,
+    "stream_options.continuous_usage_stats": False,
+    "echo": False,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
+    "return_logprob": False,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "chat add_special_tokens": False,
+    "completions add_special_tokens": True,
+    "completions max_tokens": completion_request.DEFAULT_MAX_TOKENS,
+    "generate max_tokens": generate_request.DEFAULT_MAX_TOKENS,
+    "generate max_new_tokens": generate_request.DEFAULT_MAX_TOKENS,
+    "encoding_format": "float",
+    "chat logprobs": False,
+}
+_WORDS: Mapping[str, str] = {
+    "model": "required",
+    "generate model": "the only one",
+    "messages": "required",
+    "prompt": "required",
+    "input": "required",
+    "text": "or `input_ids`",
+    "input_ids": "or `text`",
+    "chat max_tokens": "the rest of the context",
+    "max_completion_tokens": "`max_tokens`",
+    "best_of": "`n`",
+    "seed": "random",
+    "sampling_seed": "random",
+    "pooling": "the model's",
+    "normalize": "the model's",
+    "dimensions": "all",
+    "queue_timeout_s": "`--queue-timeout-s`",
+}
+# To find out what a field may be although it is refused when it asks for something.
+_PROBES: tuple[Any, ...] = (1, -1, True, "none", "auto", ["text"])
+_EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
+_FIRST = ("model", "messages", "prompt", "text", "input_ids", "input")
+
+
+def api_table() -> str:
+    """docs/api.md."""
+    schemas = body_schemas()
+    fields = {route.name: dict(_fields(schemas, route)) for route in ROUTES}
+    names = list(dict.fromkeys(name for of_route in fields.values() for name in of_route))
+    names.sort(key=lambda name: name not in _FIRST)
+    others = sorted({name for route in ROUTES for name in route.refused} | IGNORED)
+    heads = " | ".join(f"{route.name}" for route in ROUTES)
+    lines = [
+        "# The fields of each route",
+        "",
+        "Made by `python -m frontend.api_table > docs/api.md` from the types, ranges and tables",
+        "that bodies are checked by. What the fields mean is in [http-api.md](http-api.md). Over",
+        "NATS the same bodies are taken. The columns:",
+        "",
+        *(f"- {route.name}: `POST {route.path}`" for route in ROUTES),
+        "",
+        "*yes*: it has an effect. *partly*: some values are refused. *refused*: by name, with 400",
+        "`unsupported_parameter`. *ignored*: taken without effect. Empty: unknown there, and",
+        "ignored as all unknown fields are. `null` is always the default. A model's",
+        "`generation_config.json` may say another for temperature, top_p, top_k, min_p and",
+        "repetition_penalty.",
+        "",
+        f"| field | {heads} | values | default |",
+        "|---" * (len(ROUTES) + 3) + "|",
+    ]
+    for name in names:
+        cells = " | ".join(_cell(route, fields[route.name], name) for route in ROUTES)
+        values = _merged({route.name: fields[route.name].get(name) for route in ROUTES})
+        default = _merged(
+            {r.name: _default(r.name, name) if name in fields[r.name] else None for r in ROUTES}
+        )
+        lines.append(f"| `{name}` | {cells} | {values} | {default} |")
+    lines += [
+        "",
+        "## Without effect, or refused",
+        "",
+        "*fine*: values that are taken nevertheless, beside `null`; *empty* is `false`, 0, and a",
+        "text, list or object with nothing in it.",
+        "",
+        f"| field | {heads} | fine |",
+        "|---" * (len(ROUTES) + 2) + "|",
+    ]
+    for name in others:
+        if name in names:
+            continue
+        cells = " | ".join(_cell(route, fields[route.name], name) for route in ROUTES)
+        fine = _merged({r.name: _fine(r.refused, name) for r in ROUTES})
+        lines.append(f"| `{name}` | {cells} | {fine} |")
+    return "\n".join(lines) + "\n"
+
+
+def _fields(schemas: dict[str, Any], route: BodyRoute) -> Iterator[tuple[str, str]]:
+    """Names and values of what has an effect; those of an object that is always the same too."""
+    for name, schema in schemas[route.schema]["properties"].items():
+        if name == "sampling_params":
+            yield name, "object of sampling fields"
+            continue
+        references = [o["$ref"] for o in schema.get("anyOf", ()) if "$ref" in o]
+        nested = schemas[references[0].split("/")[-1]] if references else {}
+        if nested.get("type") == "object":
+            for inner, inner_schema in nested["properties"].items():
+                yield f"{name}.{inner}", _values(inner_schema, schemas)
+        else:
+            yield name, _values(schema, schemas)
+
+
+def _cell(route: BodyRoute, fields: Mapping[str, str], name: str) -> str:
+    if name in fields:
+        return "partly" if name in route.refused else "yes"
+    if name in route.refused:
+        return "refused"
+    return "ignored" if name in IGNORED else ""
+
+
+def _default(route: str, name: str) -> str:
+    for key in (f"{route} {name}", name):
+        if key in DEFAULTS:
+            return f"`{json.dumps(DEFAULTS[key])}`"
+        if key in _WORDS:
+            return _WORDS[key]
+    return "none"
+
+
+def _fine(refused: Refused, name: str) -> str | None:
+    if name not in refused:
+        return None
+    fine = [probe for probe in _PROBES if not refused[name](probe)]
+    words = [f"`{json.dumps(probe)}`" for probe in fine]
+    if not any(refused[name](probe) for probe in _EMPTY):
+        words.insert(0, "empty")
+    return ", ".join(words) or None
+
+
+def _merged(by_route: Mapping[str, str | None]) -> str:
+    """One text where all routes agree, else each with its routes."""
+    routes_of: dict[str, list[str]] = {}
+    for route, text in by_route.items():
+        if text is not None:
+            routes_of.setdefault(text, []).append(route)
+    if len(routes_of) <= 1:
+        return next(iter(routes_of), "")
+    return "; ".join(f"{', '.join(routes)}: {text}" for text, routes in routes_of.items())
+
+
+def _values(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """A JSON Schema in a few words."""
+    if "$ref" in schema:
+        return _values(schemas[schema["$ref"].split("/")[-1]], schemas)
+    if "anyOf" in schema:
+        options = [o for o in schema["anyOf"] if o != {"type": "null"}]
+        return " or ".join(dict.fromkeys(_values(option, schemas) for option in options))
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    match schema.get("type"):
+        case "boolean":
+            return "`true`, `false`"
+        case "number" | "integer" as kind:
+            return f"{kind} {_bounds(schema)}".rstrip()
+        case "string":
+            return "text" + _sized(schema, "Length", "characters")
+        case "array":
+            items = _values(schema.get("items", {}), schemas)
+            return f"list of {items}" + _sized(schema, "Items", "items")
+        case "object":
+            return "object"
+    return "any"
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    low, above, high = (schema.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))
+    if above is not None:
+        return f"above {above}" if high is None else f"above {above}, to {high}"
+    if low is None:
+        return ""
+    return f"from {low}" if high is None else f"{low} to {high}"
+
+
+def _sized(schema: Mapping[str, Any], kind: str, unit: str) -> str:
+    low, high = schema.get(f"min{kind}"), schema.get(f"max{kind}")
+    if high is None:
+        return ""
+    return f" ({low or 0} to {high} {unit})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(api_table())

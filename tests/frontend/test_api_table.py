@@ -1,0 +1,85 @@
+"""The table of fields says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from frontend.api_table import DEFAULTS, ROUTES, BodyRoute, api_table
+from frontend.embedding_request import EmbeddingRequests
+from frontend.openapi_bodies import body_schemas
+from frontend.prompt_encoder import PromptEncoder
+from frontend.request_body import IGNORED
+from shared.errors import UnsupportedParameter
+from shared.protocol import EmbeddingCard, GenerateRequest, PoolingKind
+from tests.frontend.directory import AllRequests, make_directory
+from tests.frontend.test_validation import chat_body, completion_body, requests_of
+
+DOCUMENT = Path(__file__).parents[2] / "docs/api.md"
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": chat_body(),
+    "completions": completion_body(),
+    "generate": {"text": "Hi"},
+    "embeddings": {"model": "tiny", "input": "Hi"},
+}
+ASKING: tuple[Any, ...] = (True, "x", ["x"], 7, False)
+
+
+async def requests_for(
+    route: BodyRoute, fields: dict[str, Any]
+) -> tuple[bool, list[GenerateRequest]]:
+    """What is queued for the shortest body with these fields; and whether it is streamed."""
+    card = EmbeddingCard(num_dimensions=8, pooling=PoolingKind.LAST, normalize=True)
+    directory = make_directory(embedding=card)
+    requests: Any
+    if route.name == "embeddings":
+        requests = EmbeddingRequests(directory, PromptEncoder())
+    else:
+        requests = getattr(AllRequests(directory), route.name)
+        fields = {"seed": 1, **fields}
+    job = await requests.job({**BODIES[route.name], **fields})
+    made = [
+        msgspec.structs.replace(request, reply=msgspec.structs.replace(request.reply, created=0))
+        for request in requests_of(job)
+    ]
+    return job.stream, made
+
+
+def test_the_document_is_what_the_code_says() -> None:
+    assert DOCUMENT.read_text() == api_table(), "run: python -m frontend.api_table > docs/api.md"
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_what_is_refused_is_refused_by_name(route: BodyRoute) -> None:
+    for name, asks in route.refused.items():
+        value = next(value for value in ASKING if asks(value))
+        with pytest.raises(UnsupportedParameter) as caught:
+            await requests_for(route, {name: value})
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_what_is_ignored_changes_nothing(route: BodyRoute) -> None:
+    plain = await requests_for(route, {})
+    assert await requests_for(route, dict.fromkeys(IGNORED, "x")) == plain
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_a_default_is_the_same_as_nothing(route: BodyRoute) -> None:
+    plain = await requests_for(route, {})
+    num_tried = 0
+    taken = body_schemas()[route.schema]["properties"]
+    for key, value in DEFAULTS.items():
+        of_route, _, name = key.rpartition(" ")
+        outer, _, inner = name.partition(".")
+        if of_route not in ("", route.name) or outer not in taken:
+            continue
+        if not of_route and f"{route.name} {name}" in DEFAULTS:
+            continue
+        fields = {outer: {inner: value}} if inner else {outer: value}
+        assert await requests_for(route, fields) == plain, key
+        num_tried += 1
+    assert num_tried >= 3
