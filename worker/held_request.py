@@ -27,6 +27,9 @@ class HoldState(enum.Enum):
     DROPPED = "dropped"  # fenced, ended or handed back: write nothing more, ever
 
 
+_ACTIVE = (HoldState.CLAIMING, HoldState.RUNNING)
+
+
 @dataclass(slots=True)
 class HeldRequest:
     """What the I/O process knows of one request.
@@ -64,12 +67,12 @@ class HeldRequest:
     @property
     def is_active(self) -> bool:
         """Whether it needs the engine."""
-        return self.state in (HoldState.CLAIMING, HoldState.RUNNING)
+        return self.state in _ACTIVE
 
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens that the engine may still have to prefill for it."""
-        if not self.is_active or len(self.tokens) > self.num_prefix:
+        if len(self.tokens) > self.num_prefix or not self.is_active:
             return 0
         num_cached = self.num_cached_blocks * BLOCK_TOKENS
         return self.request.reply.num_prompt_tokens + self.num_prefix - num_cached

@@ -101,6 +101,10 @@ class RequestPuller:
         self._on_delivery = on_delivery
         self._inbox = ""
         self._lanes = {lane: _LaneState(lane) for lane in LANES}
+        self._classes = [
+            [state for lane, state in self._lanes.items() if lane.job_class == job_class]
+            for job_class in JOB_CLASSES
+        ]
         self._turns = {job_class: LaneTurns() for job_class in JOB_CLASSES}
         self._pull_ids = itertools.count(1)
         self._wake = asyncio.Event()
@@ -156,7 +160,7 @@ class RequestPuller:
         if num_free <= 0:
             return
         now = time.monotonic()
-        urgent, *others = (self._states(job_class) for job_class in JOB_CLASSES)
+        urgent, *others = self._classes
         if not await self._has_nothing(urgent, num_free, now):
             return
         for state in urgent:
@@ -167,9 +171,6 @@ class RequestPuller:
         for states in others:
             if not await self._has_nothing(states, num_free, now):
                 return
-
-    def _states(self, job_class: str) -> Sequence[_LaneState]:
-        return [state for lane, state in self._lanes.items() if lane.job_class == job_class]
 
     async def _has_nothing(self, states: Sequence[_LaneState], num_free: int, now: float) -> bool:
         """Whether all lanes of a class are empty; if not, they are asked for what is free."""

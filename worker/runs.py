@@ -115,6 +115,7 @@ class Runs:
             num_tokens += len(output.token_ids)
             has_ended = has_ended or held.finish is not None
         self._metrics.generation_tokens.inc(num_tokens)
+        self.meter.note_tokens(num_tokens)
         self._token_log.flush()
         self._engine.set_stalled(self._token_log.is_overfull)
         return has_ended
@@ -123,8 +124,10 @@ class Runs:
         num_prefill = held.num_prefill_tokens
         if held.accept(output, self._storable(output.finish)):
             self._engine.abort(held.run_id)
-        self.meter.note_output(held, num_prefill, len(output.token_ids))
+        if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
+            self.meter.note_tokens(num_prefill)
         if held.finish is not None:
+            self.meter.note_finish(held)
             self._held_requests.end_run(held)
             self._note_output(held)
         if held.state is HoldState.RUNNING:

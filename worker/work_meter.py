@@ -23,12 +23,13 @@ class WorkMeter:
             num_redelivered=num_redelivered,
         )
 
-    def note_output(self, held: HeldRequest, num_prefill_before: int, num_new: int) -> None:
-        """A run has made `num_new` tokens; so much prefill was before it until then."""
-        if held.finish is not None or not held.num_prefill_tokens:
-            self._num_tokens += num_prefill_before
-        self._num_tokens += num_new
-        if held.finish is not None:
-            self._num_finished += 1
-            num_prompt = held.request.reply.num_prompt_tokens - held.finish.num_cached_tokens
-            self._num_finished_tokens += max(0, num_prompt) + len(held.tokens)
+    def note_tokens(self, num_tokens: int) -> None:
+        """So many have been prefilled, or made."""
+        self._num_tokens += num_tokens
+
+    def note_finish(self, held: HeldRequest) -> None:
+        """It has made its last token."""
+        assert held.finish is not None
+        self._num_finished += 1
+        num_prompt = held.request.reply.num_prompt_tokens - held.finish.num_cached_tokens
+        self._num_finished_tokens += max(0, num_prompt) + len(held.tokens)

@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from shared.protocol import SamplingParams
+from shared.subjects import LANES
 from tests.worker.io_stage import make_reply, make_request
 from worker.credits import CreditPolicy
 from worker.delivery import Delivery
@@ -32,7 +33,7 @@ def make_held(
         reply=make_reply("0" * 32, num_prompt_tokens),
         sampling=SamplingParams(max_tokens=max_tokens, seed=1),
     )
-    delivery = Delivery(b"", "ack", 1, 1, datetime.datetime.now(datetime.UTC), "", "")
+    delivery = Delivery(b"", "ack", 1, 1, datetime.datetime.now(datetime.UTC), "", LANES[0], 0)
     held = HeldRequest(request, delivery, None, state)
     held.tokens = [0] * num_tokens
     return held

@@ -20,6 +20,7 @@ from shared.protocol import (
     PoolingParams,
     SamplingParams,
     TextParams,
+    WorkDone,
 )
 from tests.worker.io_stage import (
     POOL,
@@ -65,6 +66,26 @@ async def test_the_log_holds_what_the_engine_gave(stage: Stage) -> None:
         assert worker.engine.aborted == []
     [claim] = await stage.records(request.rid)
     assert isinstance(claim.record, Claim)
+
+
+async def test_work_is_counted_once_prefill_with_the_first_output(stage: Stage) -> None:
+    request, embedding = make_request(), make_request(pooling=PoolingParams(PoolingKind.MEAN))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert worker.runner.work_done == WorkDone()
+        worker.engine.emit(run.run_id, ids("ab"))
+        worker.engine.emit(run.run_id, ids("c"))
+        assert worker.runner.work_done == WorkDone(num_tokens=3 + 3)
+        cached = Finish(FinishReason.LENGTH, num_cached_tokens=2)
+        worker.engine.emit(run.run_id, ids("d"), cached)
+        await stage.submit(embedding)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, [], STOP)
+        await stage.until_queue_is_empty()
+        assert worker.runner.work_done == WorkDone(
+            num_tokens=3 + 4 + 3, num_finished=2, num_finished_tokens=1 + 4 + 3
+        )
 
 
 async def test_requests_with_different_salts_are_told_apart(stage: Stage) -> None:
