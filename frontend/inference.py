@@ -55,8 +55,8 @@ class Answer:
     generation: Generation
     feed: EventFeed
     stream: bool
-    resumed: bool = False  # the client has seen the opening
-    headers: Mapping[str, str] = field(default_factory=dict)  # of an HTTP response
+    resumed: bool  # the client has seen the opening
+    headers: Mapping[str, str]  # of an HTTP response
 
 
 class Inference:
@@ -110,7 +110,8 @@ class Inference:
         key = key_of(body, caller.idempotency_key)
         body.pop(FIELD, None)
         queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
-        caller = replace(caller, queue_timeout_s=queue_timeout_s)
+        if queue_timeout_s != caller.queue_timeout_s:
+            caller = replace(caller, queue_timeout_s=queue_timeout_s)
         if key:
             return await self._keyed_starts.start(
                 _KeyedRequest(self, surface, body, caller),
@@ -188,7 +189,7 @@ class Inference:
         generation.is_stored = True
         self._count_accepted(job)
         headers = self._admission.headers(caller.tenant)
-        return replace(self._answer(generation, stream=job.stream), headers=headers)
+        return self._answer(generation, headers, stream=job.stream)
 
     async def resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
@@ -335,7 +336,7 @@ class Inference:
         return generation
 
     def _resumed_answer(self, generation: Generation, *, stream: bool, resumed: bool) -> Answer:
-        answer = self._answer(generation, stream=stream, resumed=resumed)
+        answer = self._answer(generation, {}, stream=stream, resumed=resumed)
         for text_stream in generation.streams:
             if text_stream.has_pending or text_stream.finish is not None:
                 generation.on_news(text_stream)
@@ -420,14 +421,21 @@ class Inference:
         )
         return generation
 
-    def _answer(self, generation: Generation, *, stream: bool, resumed: bool = False) -> Answer:
+    def _answer(
+        self,
+        generation: Generation,
+        headers: Mapping[str, str],
+        *,
+        stream: bool,
+        resumed: bool = False,
+    ) -> Answer:
         self.num_open += 1
         self.all_closed.clear()
         if self._is_cut:  # it was on its way when the others were
             generation.cut(Interrupt.SHUTDOWN)
         self._metrics.in_flight.inc()
         feed = EventFeed(generation, self._metrics.inter_token_latency)
-        return Answer(generation, feed, stream, resumed)
+        return Answer(generation, feed, stream, resumed, headers)
 
     def _refuse_when_draining(self) -> None:
         if self.is_draining:

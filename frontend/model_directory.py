@@ -116,6 +116,8 @@ class ModelDirectory:
 
     async def _text(self, tokenizer_hash: str) -> ModelText:
         task = self._load(tokenizer_hash)
+        if task.done():
+            return task.result()
         try:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
                 return await asyncio.shield(task)
