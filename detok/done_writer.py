@@ -22,7 +22,11 @@ log = get_logger(__name__)
 
 
 class DoneWriter:
-    """DONE is a function of the log: whoever wrote it first wrote the same."""
+    """DONE is a function of the log: whoever wrote it first wrote the same.
+
+    That of a kept response is written behind its record too, and only there: a response that was
+    deleted meanwhile does not come back.
+    """
 
     def __init__(self, cluster: Cluster, stats: DetokStats) -> None:
         self._cluster = cluster
@@ -30,19 +34,25 @@ class DoneWriter:
 
     async def write(self, status: DecodeStatus) -> None:
         """Return when the result is stored, by us or by another."""
-        subject = self._cluster.subjects.done(status.rid)
+        subjects, rid = self._cluster.subjects, status.rid
         payload = encode_done(done_of(status), self._cluster.nc.max_payload)
+        if status.reply is not None and status.reply.kept_at:
+            await self._store(subjects.response(rid), rid, payload, status.reply.kept_at)
+        if await self._store(subjects.done(rid), rid, payload, 0):
+            self._stats.done_written += 1
+
+    async def _store(self, subject: str, rid: str, payload: bytes, expected_last: int) -> bool:
+        """Until it is stored. False: another was faster, or its response was deleted."""
         retry_s = _RETRY_S
         while True:
             try:
-                await self._cluster.js.publish(subject, payload, expected_last=0)
+                await self._cluster.js.publish(subject, payload, expected_last=expected_last)
             except CasConflict:
-                return
+                return False
             except (BrokerError, nats.errors.Error, OSError) as exc:
-                log.warning("done_not_stored", rid=status.rid, error=str(exc))
+                log.warning("done_not_stored", rid=rid, subject=subject, error=str(exc))
             else:
-                self._stats.done_written += 1
-                return
+                return True
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
 

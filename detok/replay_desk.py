@@ -16,6 +16,7 @@ from detok.full_fold import fold_from_log
 from detok.tokenizer_cache import TokenizerCache
 from shared.cluster import Cluster
 from shared.codec import decode, encode
+from shared.done_chunk import done_chunk
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
 from shared.protocol import (
@@ -26,7 +27,6 @@ from shared.protocol import (
     ReplayStatus,
     TextChunk,
 )
-from shared.token_ids import unpack_token_ids
 
 _PATIENCE_S = 1.5  # for a text that is being caught up with
 _POLL_S = 0.02
@@ -43,6 +43,8 @@ class WaitingSubjects:
         self._by_rid: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def add(self, rid: str, subject: str) -> None:
+        if not subject:
+            return
         self._by_rid[rid] = (time.monotonic(), subject)
         self._by_rid.move_to_end(rid)
         oldest_at = next(iter(self._by_rid.values()))[0]
@@ -171,16 +173,4 @@ def _live_reply(status: DecodeStatus, offset: int) -> ReplayReply:
 
 
 def _done_reply(done: Done, offset: int) -> ReplayReply:
-    token_ids = unpack_token_ids(done.token_ids)
-    start = min(offset, len(done.text))
-    chunk = TextChunk(
-        done.rid,
-        len(token_ids),
-        start,
-        done.text[start:],
-        token_ids,
-        done.finish,
-        done.logprobs,
-        done.prompt_logprobs,
-    )
-    return ReplayReply(ReplayStatus.DONE, done.reply, chunk)
+    return ReplayReply(ReplayStatus.DONE, done.reply, done_chunk(done, offset))

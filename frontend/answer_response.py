@@ -101,7 +101,7 @@ class AnswerResponse:
         if feed.error is not None:
             self.status_code = feed.error.status_code
         else:
-            body += b"id: " + events[-1].event_id + b"\ndata: [DONE]\n\n"
+            body += feed.epilogue
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _end_interrupted(self, interrupt: Interrupt, send: Send) -> None:
@@ -119,9 +119,17 @@ class AnswerResponse:
 def sse(events: list[Event]) -> bytes:
     """Events on the wire."""
     if len(events) == 1:
-        event_id, data = events[0]
+        return _sse(events[0])
+    return b"".join([_sse(event) for event in events])
+
+
+def _sse(event: Event) -> bytes:
+    event_id, data, name = event
+    if name:
+        return b"event: " + name + b"\ndata: " + data + b"\n\n"
+    if event_id:
         return b"id: " + event_id + b"\ndata: " + data + b"\n\n"
-    return b"".join([b"id: %b\ndata: %b\n\n" % event for event in events])
+    return b"data: " + data + b"\n\n"
 
 
 @asynccontextmanager

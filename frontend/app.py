@@ -27,6 +27,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.openapi import openapi_document
 from frontend.request_body import parse_object
+from frontend.responses import Responses, query_flag, query_number
 from shared.errors import (
     InternalError,
     InvalidRequest,
@@ -115,6 +116,7 @@ class App:
     def __init__(
         self,
         inference: Inference,
+        responses: Responses,
         models: ModelDirectory,
         callers: CallerReader,
         metrics: FrontendMetrics,
@@ -127,6 +129,7 @@ class App:
         cors_origins: tuple[str, ...] = (),
     ) -> None:
         self._inference = inference
+        self._responses = responses
         self._models = models
         self._callers = callers
         self._metrics = metrics
@@ -180,6 +183,11 @@ class App:
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
             route("/v1/embeddings", "POST", self._starter(Surface.EMBEDDINGS)),
             route("/generate", "POST", self._starter(Surface.GENERATE)),
+            route("/v1/responses", "POST", self._starter(Surface.RESPONSES)),
+            route("/v1/responses/{response_id}", "GET", self._get_response),
+            route("/v1/responses/{response_id}", "DELETE", self._delete_response),
+            route("/v1/responses/{response_id}/cancel", "POST", self._cancel_response),
+            route("/v1/responses/{response_id}/input_items", "GET", self._list_input_items),
             route("/v1/streams/{rid}", "GET", self._resume),
             route("/abort_request", "POST", self._abort),
             route("/v1/models", "GET", self._list_models),
@@ -214,6 +222,31 @@ class App:
             return AnswerResponse(self._inference, answer, self._ping_interval_s)
 
         return start
+
+    async def _get_response(self, request: Request, caller: Caller) -> Response | AnswerResponse:
+        response_id, query = request.path_params["response_id"], request.query_params
+        starting_after = query_number(query, "starting_after", 0, 1 << 53)
+        if query_flag(query, "stream"):
+            number = -1 if starting_after is None else starting_after
+            answer = await self._responses.stream(response_id, number, caller)
+            return AnswerResponse(self._inference, answer, self._ping_interval_s)
+        if starting_after is not None:
+            raise InvalidRequest("'starting_after' is of a stream", param="starting_after")
+        return json_response(encode_json(await self._responses.get(response_id, caller)))
+
+    async def _delete_response(self, request: Request, caller: Caller) -> Response:
+        deleted = await self._responses.delete(request.path_params["response_id"], caller)
+        return json_response(encode_json(deleted))
+
+    async def _cancel_response(self, request: Request, caller: Caller) -> Response:
+        response = await self._responses.cancel(request.path_params["response_id"], caller)
+        return json_response(encode_json(response))
+
+    async def _list_input_items(self, request: Request, caller: Caller) -> Response:
+        items = await self._responses.input_items(
+            request.path_params["response_id"], request.query_params, caller
+        )
+        return json_response(encode_json(items))
 
     async def _resume(self, request: Request, caller: Caller) -> AnswerResponse:
         rid = request.path_params["rid"]

@@ -25,6 +25,8 @@ class Attachments:
 
     async def join(self, rid: str, reply: ReplyParams) -> bool:
         """False: the last reader has left, and it is being ended. Raises BrokerError."""
+        if not reply.frontend_id:
+            return True  # detached: it runs on, whoever reads it
         if not reply.is_shared:
             await self._bucket.put(rid, encode(Readers((self._frontend_id,))))
             return True

@@ -123,20 +123,25 @@ class ChatRequests:
                     param="documents",
                 )
             template_kwargs = {**template_kwargs, "documents": body.documents}
-        if not model.chat_template().knows_developer_role:
-            messages = [
-                {**message, "role": "system"} if message["role"] == "developer" else message
-                for message in messages
-            ]
         return await self._encoder.encode_chat(
             model,
-            messages,
+            with_known_roles(model, messages),
             add_generation_prompt=not continues and body.add_generation_prompt is not False,
             continue_final_message=continues,
             template_kwargs=template_kwargs,
             add_special_tokens=bool(body.add_special_tokens),
             max_tokens=prompt_room(body, model.card, body.max_tokens),
         )
+
+
+def with_known_roles(model: ServedModel, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Developers speak as the system where the model's template does not know them."""
+    if model.chat_template().knows_developer_role:
+        return messages
+    return [
+        {**message, "role": "system"} if message["role"] == "developer" else message
+        for message in messages
+    ]
 
 
 def _logprob_wish(body: ChatBody) -> LogprobWish:

@@ -50,6 +50,8 @@ class FrontendConfig(ClusterConfig):
     batch_max_in_flight: int = 16
     """Requests of batches that a frontend has in the queue at a time; keep it below the slots
     (--max-running) of all workers, so that interactive requests find free ones."""
+    max_response_bytes: int = 512 << 10
+    """Largest conversation of a kept response; longer ones are served with "store": false."""
     orphan_wait_s: float = 30.0
     """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
     shutdown_timeout_s: float = 5.0

@@ -25,8 +25,15 @@ class DetokClient:
 
         Raises BrokerUnavailable when no detokenizer answers, MalformedMessage.
         """
-        subject = self._subjects.replay(self._subjects.partition(rid))
-        payload = encode(ReplayRequest(rid=rid, offset=offset, subject=self._reply_subject))
+        return await self._ask(ReplayRequest(rid, offset, self._reply_subject), timeout_s)
+
+    async def look(self, rid: str, timeout_s: float = 2.0) -> ReplayReply:
+        """How far it is, with all text so far; nothing follows. Raises as `replay` does."""
+        return await self._ask(ReplayRequest(rid, 0, subject=""), timeout_s)
+
+    async def _ask(self, request: ReplayRequest, timeout_s: float) -> ReplayReply:
+        subject = self._subjects.replay(self._subjects.partition(request.rid))
+        payload = encode(request)
         try:
             message = await self._nc.request(subject, payload, timeout_s)
         except NoRespondersError as exc:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from frontend.chat_events import ChatEvents
 from frontend.completion_events import CompletionEvents
@@ -19,10 +19,29 @@ from shared.protocol import Surface
 
 
 class Event(NamedTuple):
-    """One event: where it leaves the client, and its JSON."""
+    """One event: where it leaves the client, its JSON, and its type where it has one."""
 
     event_id: bytes
     data: bytes
+    name: bytes = b""
+
+
+class Feed(Protocol):
+    """What a transport sends of one generation."""
+
+    is_ended: bool  # set with the last events
+    error: RequestError | None  # set when they end in an error
+
+    @property
+    def epilogue(self) -> bytes:
+        """What follows the last event of a stream without error, as it is on the wire."""
+        ...
+
+    def opening(self, *, resumed: bool = False) -> list[Event]: ...
+
+    async def next(self) -> list[Event]: ...
+
+    async def whole(self) -> bytes: ...
 
 
 class EventFeed:
@@ -42,6 +61,10 @@ class EventFeed:
         self._num_running = len(generation.streams)
         self.is_ended = False
         self.error: RequestError | None = None
+
+    @property
+    def epilogue(self) -> bytes:
+        return b"id: " + self._event_id() + b"\ndata: [DONE]\n\n"
 
     def opening(self, *, resumed: bool = False) -> list[Event]:
         """What precedes all text; nothing for a client that has seen it."""
@@ -109,12 +132,7 @@ class EventFeed:
         return self._id_head + (marks[0] if len(marks) == 1 else b"_".join(marks))
 
     def _note_time(self) -> None:
-        timings, now = self._generation.timings, self._now()
-        if timings.first_text_at == 0.0:
-            timings.first_text_at = now
-        else:
-            self._inter_token_latency.observe(now - timings.last_text_at)
-        timings.last_text_at = now
+        self._generation.timings.note_text(self._now(), self._inter_token_latency)
 
 
 def writer_for(generation: Generation) -> EventWriter:
@@ -128,3 +146,5 @@ def writer_for(generation: Generation) -> EventWriter:
             return GenerateEvents(generation.streams, generation.token_texts)
         case Surface.EMBEDDINGS:
             return EmbeddingEvents(generation.streams)
+        case Surface.RESPONSES:
+            raise AssertionError("a response has a feed of its own")

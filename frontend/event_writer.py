@@ -43,6 +43,8 @@ def public_id(reply: ReplyParams) -> str:
             return f"chatcmpl-{reply.group_id}"
         case Surface.COMPLETIONS:
             return f"cmpl-{reply.group_id}"
+        case Surface.RESPONSES:
+            return f"resp_{reply.group_id}"
         case Surface.GENERATE | Surface.EMBEDDINGS:
             return reply.group_id
 

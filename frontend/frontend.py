@@ -42,6 +42,9 @@ from frontend.prompt_encoder import PromptEncoder
 from frontend.queue_limits import QueueLimits
 from frontend.replayer import Replayer
 from frontend.reply_router import ReplyRouter
+from frontend.response_request import ResponseRequests
+from frontend.response_store import ResponseStore
+from frontend.responses import Responses
 from frontend.stream_finder import StreamFinder
 from frontend.stream_watch import StreamWatch
 from frontend.submitter import Submitter
@@ -90,6 +93,7 @@ class Frontend:
         )
         self.queue_watch = QueueWatch(cluster)
         self._watch = StreamWatch(self._router, self._terminator)
+        responses = ResponseStore(cluster, detok, config.max_response_bytes)
         use_defaults = config.generation_config == "auto"
         self.inference = Inference(
             {
@@ -104,6 +108,10 @@ class Frontend:
                 ),
                 Surface.EMBEDDINGS: EmbeddingRequests(self._models, self._encoder),
             },
+            ResponseRequests(
+                self._models, self._encoder, responses, use_model_defaults=use_defaults
+            ),
+            responses,
             Submitter(cluster, catalog, self._terminator, self.queue_watch.drain, metrics),
             self._router,
             ledger,
@@ -142,6 +150,7 @@ class Frontend:
         self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
         self.app = App(
             self.inference,
+            Responses(self.inference, responses, self._models),
             self._models,
             callers,
             metrics,

@@ -7,6 +7,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from frontend.metrics import EventHistogram
+from frontend.stored_response import ResponseView
 from frontend.text_stream import TextStream
 from frontend.token_texts import TokenTexts
 from shared.errors import (
@@ -16,7 +18,7 @@ from shared.errors import (
     RequestError,
     ServiceUnavailable,
 )
-from shared.protocol import FinishReason, ReplyParams, Surface
+from shared.protocol import Finish, FinishReason, ReplyParams, Surface
 
 
 class Interrupt(enum.Enum):
@@ -43,6 +45,14 @@ class Timings:
     first_text_at: float = 0.0
     last_text_at: float = 0.0
 
+    def note_text(self, now: float, inter_token_latency: EventHistogram) -> None:
+        """Text goes to the client."""
+        if self.first_text_at == 0.0:
+            self.first_text_at = now
+        else:
+            inter_token_latency.observe(now - self.last_text_at)
+        self.last_text_at = now
+
 
 @dataclass(slots=True, eq=False)
 class Generation:
@@ -60,6 +70,7 @@ class Generation:
     grace_s: float = 0.0
     tenant: str = ""  # name of the one it counts for
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
+    response: ResponseView | None = None  # of /v1/responses
     is_resumed: bool = False
     is_stored: bool = False  # its requests are in the queue, or have been
     streams: list[TextStream] = field(default_factory=list)
@@ -81,6 +92,11 @@ class Generation:
     @property
     def surface(self) -> Surface:
         return self.reply.surface
+
+    @property
+    def is_detached(self) -> bool:
+        """It runs on without readers."""
+        return not self.reply.frontend_id
 
     @property
     def is_finished(self) -> bool:
@@ -150,37 +166,41 @@ class Generation:
 def error_of(stream: TextStream) -> RequestError | None:
     """None when the stream ended by itself: stop or length."""
     assert stream.finish is not None
-    match stream.finish.reason:
+    return failure_of(stream.finish, stream.reply)
+
+
+def failure_of(finish: Finish, reply: ReplyParams) -> RequestError | None:
+    """The same of a finish alone."""
+    match finish.reason:
         case FinishReason.STOP | FinishReason.LENGTH:
-            if stream.reply.surface is Surface.EMBEDDINGS and not stream.finish.embedding:
+            if reply.surface is Surface.EMBEDDINGS and not finish.embedding:
                 return InternalError("The worker's build makes no embeddings.")
             return None
         case FinishReason.CANCEL:
-            return RequestCancelled(stream.finish.message or "The request was cancelled.")
+            return RequestCancelled(finish.message or "The request was cancelled.")
         case FinishReason.DEADLINE:
             return DeadlineExceeded(
-                stream.finish.message or "The request's deadline passed before it was finished."
+                finish.message or "The request's deadline passed before it was finished."
             )
         case FinishReason.QUEUE_TIMEOUT:
             return DeadlineExceeded(
                 "No worker could take the request within "
-                f"{stream.reply.queue_timeout_s:g} s (queue_timeout_s).",
+                f"{reply.queue_timeout_s:g} s (queue_timeout_s).",
                 code="queue_timeout",
             )
         case FinishReason.POISON:
             return InternalError(
-                stream.finish.message
-                or "The request was given up: every worker that ran it crashed.",
+                finish.message or "The request was given up: every worker that ran it crashed.",
                 code="poison",
             )
         case FinishReason.WEIGHTS_REPLACED:
             return ServiceUnavailable(
-                stream.finish.message
+                finish.message
                 or "The model's weights were replaced before the request was finished.",
                 code="weights_replaced",
             )
         case FinishReason.ERROR:
-            return InternalError(stream.finish.message or "The engine could not finish it.")
+            return InternalError(finish.message or "The engine could not finish it.")
 
 
 def error_of_interrupt(interrupt: Interrupt, group_id: str) -> RequestError:

@@ -53,20 +53,38 @@ def resolve_grammar(fields: GrammarFields) -> WantedGrammar | None:
             f"'{wanted[1].param}' and '{wanted[0].param}' exclude each other",
             param=wanted[1].param,
         )
-    if not wanted:
-        return None
-    num_bytes = len(wanted[0].grammar.text.encode())
+    return _checked_size(wanted[0]) if wanted else None
+
+
+def _checked_size(wanted: WantedGrammar) -> WantedGrammar:
+    num_bytes = len(wanted.grammar.text.encode())
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise InvalidRequest(
-            f"'{wanted[0].param}' has {num_bytes} bytes, at most {MAX_GRAMMAR_BYTES}",
-            param=wanted[0].param,
+            f"'{wanted.param}' has {num_bytes} bytes, at most {MAX_GRAMMAR_BYTES}",
+            param=wanted.param,
         )
-    return wanted[0]
+    return wanted
+
+
+def resolve_text_format(value: Any) -> WantedGrammar | None:
+    """`text.format` of OpenAI's Responses: a response format without the inner object.
+
+    Raises InvalidRequest.
+    """
+    if value is None:
+        return None
+    param = "text.format"
+    kind = _typed(value, dict, param).get("type")
+    if kind != "json_schema":
+        wanted = list(_response_format(value, param))
+        return wanted[0] if wanted else None
+    inner = {key: each for key, each in value.items() if key != "type"}
+    return _checked_size(_named_schema(inner, param))
 
 
 def _wanted(fields: GrammarFields) -> Iterator[WantedGrammar]:
     if fields.response_format is not None:
-        yield from _response_format(fields.response_format)
+        yield from _response_format(fields.response_format, "response_format")
     if fields.structured_outputs is not None:
         yield from _structured_outputs(fields.structured_outputs)
     if fields.guided_json is not None:
@@ -84,8 +102,7 @@ def _wanted(fields: GrammarFields) -> Iterator[WantedGrammar]:
             yield _ebnf(text, name)
 
 
-def _response_format(value: Any) -> Iterator[WantedGrammar]:
-    name = "response_format"
+def _response_format(value: Any, name: str) -> Iterator[WantedGrammar]:
     match _typed(value, dict, name).get("type"):
         case "text":
             _only(value, {"type"}, name)

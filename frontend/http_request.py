@@ -34,7 +34,7 @@ class CallerReader:
         """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
         owner, tenant = self._keys.identify(headers.get("authorization", ""))
         config = self._config
-        deadline_s = _seconds(headers, "x-request-timeout")
+        asked_s = deadline_s = _seconds(headers, "x-request-timeout")
         if deadline_s is None:
             deadline_s = _lenient_seconds(headers, "x-stainless-read-timeout")
         if deadline_s is None:
@@ -45,6 +45,11 @@ class CallerReader:
             tenant=tenant,
             deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
             queue_timeout_s=config.queue_timeout_s,
+            detached_deadline_s=(
+                config.max_deadline_s
+                if asked_s is None
+                else min(max(asked_s, 0.001), config.max_deadline_s)
+            ),
             grace_s=min(grace_s, config.max_resume_grace_s),
             traceparent=headers.get("traceparent", "")[:55],
             transport=transport,

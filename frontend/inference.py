@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from frontend.access_log import log_finished
 from frontend.admission import Admission
 from frontend.attachments import Attachments
 from frontend.chat_request import ChatRequests
 from frontend.completion_request import CompletionRequests
 from frontend.embedding_request import EmbeddingRequests
-from frontend.event_feed import EventFeed
+from frontend.event_feed import EventFeed, Feed
 from frontend.event_id import EventId
+from frontend.event_writer import public_id
 from frontend.generate_request import GenerateRequests
 from frontend.generation import Generation, Interrupt, Timings
 from frontend.grammar_checker import GrammarChecker
@@ -27,12 +30,17 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.queue_timeout import take_queue_timeout
 from frontend.reply_router import ReplyRouter
+from frontend.response_feed import ResponseFeed
+from frontend.response_request import ResponseRequests
+from frontend.response_store import ResponseStore
+from frontend.stored_response import KeptResponse, ResponseView, StoredResponse
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter
 from frontend.tenant_ledger import TenantLedger
 from frontend.terminator import Terminator
 from frontend.text_stream import TextStream, tells_logprobs
 from frontend.token_texts import TokenTexts
+from shared.done_chunk import done_chunk
 from shared.errors import (
     BrokerError,
     InvalidRequest,
@@ -42,7 +50,7 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.logprobs import max_logprob_bytes
-from shared.protocol import FinishReason, ReplyParams, RequestGroup, Surface
+from shared.protocol import FinishReason, GenerateRequest, ReplyParams, RequestGroup, Surface
 from shared.subjects import new_rid, pool_slug
 
 _CATCH_UP_S = 10.0  # a client may be ahead of a detokenizer that has just taken over
@@ -53,7 +61,7 @@ class Answer:
     """An accepted request, to be sent by a transport and closed afterwards."""
 
     generation: Generation
-    feed: EventFeed
+    feed: Feed
     stream: bool
     resumed: bool  # the client has seen the opening
     headers: Mapping[str, str]  # of an HTTP response
@@ -67,6 +75,8 @@ class Inference:
         requests: dict[
             Surface, ChatRequests | CompletionRequests | GenerateRequests | EmbeddingRequests
         ],
+        response_requests: ResponseRequests,
+        responses: ResponseStore,
         submitter: Submitter,
         router: ReplyRouter,
         ledger: TenantLedger,
@@ -81,6 +91,8 @@ class Inference:
         grammar_checker: GrammarChecker,
     ) -> None:
         self._requests = requests
+        self._response_requests = response_requests
+        self._responses = responses
         self._submitter = submitter
         self._router = router
         self._ledger = ledger
@@ -120,15 +132,18 @@ class Inference:
                 fingerprint(surface, body),
             )
         self._admission.look(caller)
-        job = await self.validated(surface, body)
+        job = await self.validated(surface, body, caller)
         group = RequestGroup(new_rid(), "", int(time.time()), self._frontend_id)
         answer = await self.queue(job, group, caller, arrived_at)
         assert answer is not None, "nobody knows of it, so nobody has ended it"
         return answer
 
-    async def validated(self, surface: Surface, body: dict[str, Any]) -> Job:
+    async def validated(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
-        job = await self._requests[surface].job(body)
+        if surface is Surface.RESPONSES:
+            job = await self._response_requests.job(body, caller)
+        else:
+            job = await self._requests[surface].job(body)
         if job.pooling is None and not job.model.card.can_generate:
             raise InvalidRequest(
                 f"The model '{job.model.card.name}' makes embeddings, and generates nothing; "
@@ -154,6 +169,8 @@ class Inference:
 
         When we are not the first to do so, None: the group is being ended. Raises RequestError.
         """
+        if job.is_detached:
+            caller = replace(caller, deadline_s=caller.detached_deadline_s)
         requests = job.requests(
             group.group_id,
             caller,
@@ -181,15 +198,53 @@ class Inference:
                 self._router.remove(generation)
                 self._admission.give_back(caller, job)
                 return None
+            if job.response is not None:
+                requests = [await self._kept(job, requests[0], generation)]
             await self._submitter.submit(requests, lanes)
         except BaseException:
             self._router.remove(generation)
             self._admission.give_back(caller, job)
+            if requests[0].reply.kept_at and not is_shared:
+                await self._responses.forget(requests[0].rid)
             raise
         generation.is_stored = True
         self._count_accepted(job)
         headers = self._admission.headers(caller.tenant)
         return self._answer(generation, headers, stream=job.stream)
+
+    async def _kept(
+        self, job: Job, request: GenerateRequest, generation: Generation
+    ) -> GenerateRequest:
+        """The request of a response, whose record is stored before it is queued."""
+        assert job.response is not None
+        record = StoredResponse.of(request, job.response.params, job.response.items)
+        generation.response = ResponseView(record, job.model.text)
+        if not record.params.store:
+            return request
+        kept_at = await self._responses.put(record)
+        reply = msgspec.structs.replace(request.reply, kept_at=kept_at)
+        return msgspec.structs.replace(request, reply=reply)
+
+    async def read_response(
+        self, kept: KeptResponse, caller: Caller, starting_after: int
+    ) -> Answer:
+        """The events of a kept response behind a number. Raises RequestError."""
+        self._refuse_when_draining()
+        rid, reply = kept.record.rid, kept.record.reply
+        if kept.done is not None:
+            found = [FoundChoice(rid, reply, done_chunk(kept.done))]
+        else:
+            found = await self._finder.find(rid, caller.owner)
+        generation = await self._resumed(found, caller, kept.record)
+        try:
+            await self._catch_up(generation, found, None)
+            await self._attach(generation)
+        except BaseException:
+            self._router.remove(generation)
+            raise
+        return self._resumed_answer(
+            generation, stream=True, resumed=False, starting_after=starting_after
+        )
 
     async def resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
@@ -282,6 +337,8 @@ class Inference:
                 self._terminator.delete_prompt_later(text_stream.rid, text_stream.reply)
         elif generation.interrupt in (Interrupt.SHUTDOWN, Interrupt.NO_RESULT):
             self._router.remove(generation)
+        elif generation.is_detached:
+            self._terminator.let_run(generation)
         else:
             if answer.feed.error is not None:
                 generation.grace_s = 0.0
@@ -297,6 +354,12 @@ class Inference:
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
     ) -> Answer:
         found = await self._finder.find(group_id, caller.owner)
+        if event_id is not None and found[0].reply.surface is Surface.RESPONSES:
+            raise InvalidRequest(
+                "Events of a response have numbers: "
+                f"GET /v1/responses/resp_{group_id}?stream=true&starting_after=",
+                param="Last-Event-ID",
+            )
         if event_id is not None and len(event_id.marks) != len(found):
             raise ResumeConflict(
                 f"The event id describes {len(event_id.marks)} choices, the stream has "
@@ -313,12 +376,18 @@ class Inference:
             raise
         return self._resumed_answer(generation, stream=stream, resumed=event_id is not None)
 
-    async def _resumed(self, found: Sequence[FoundChoice], caller: Caller) -> Generation:
+    async def _resumed(
+        self,
+        found: Sequence[FoundChoice],
+        caller: Caller,
+        record: StoredResponse | None = None,
+    ) -> Generation:
         """Of requests that are in the queue, or have been; it hears their text from now on."""
         arrived_at = asyncio.get_running_loop().time()
         first = found[0].reply
+        view = await self._response_view(first, record)
         token_texts = None
-        if tells_logprobs(first):
+        if tells_logprobs(first) and view is None:
             token_texts = (await self._models.model(first.model)).text.token_texts
         budget_s = first.deadline_s or caller.deadline_s
         generation = self._generation(
@@ -332,11 +401,26 @@ class Inference:
             token_texts=token_texts,
         )
         generation.is_resumed = generation.is_stored = True
+        generation.response = view
         self._router.add(generation)
         return generation
 
-    def _resumed_answer(self, generation: Generation, *, stream: bool, resumed: bool) -> Answer:
-        answer = self._answer(generation, {}, stream=stream, resumed=resumed)
+    async def _response_view(
+        self, reply: ReplyParams, record: StoredResponse | None
+    ) -> ResponseView | None:
+        """None for a request of another API. Raises NotFound when the response is not kept."""
+        if reply.surface is not Surface.RESPONSES:
+            return None
+        if record is None:
+            record = (await self._responses.get(public_id(reply), reply.owner)).record
+        return ResponseView(record, await self._models.text(record.tokenizer_hash))
+
+    def _resumed_answer(
+        self, generation: Generation, *, stream: bool, resumed: bool, starting_after: int = -1
+    ) -> Answer:
+        answer = self._answer(
+            generation, {}, stream=stream, resumed=resumed, starting_after=starting_after
+        )
         for text_stream in generation.streams:
             if text_stream.has_pending or text_stream.finish is not None:
                 generation.on_news(text_stream)
@@ -412,9 +496,8 @@ class Inference:
             tenant=tenant,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
-        keep_token_ids = (
-            first.surface is Surface.GENERATE or first.tells_token_ids or tells_logprobs(first)
-        )
+        by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)
+        keep_token_ids = by_tokens or first.tells_token_ids or tells_logprobs(first)
         generation.streams.extend(
             TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
             for rid, reply in choices
@@ -428,13 +511,19 @@ class Inference:
         *,
         stream: bool,
         resumed: bool = False,
+        starting_after: int = -1,
     ) -> Answer:
         self.num_open += 1
         self.all_closed.clear()
         if self._is_cut:  # it was on its way when the others were
             generation.cut(Interrupt.SHUTDOWN)
         self._metrics.in_flight.inc()
-        feed = EventFeed(generation, self._metrics.inter_token_latency)
+        latency = self._metrics.inter_token_latency
+        feed: Feed
+        if generation.response is not None:
+            feed = ResponseFeed(generation, generation.response, latency, starting_after)
+        else:
+            feed = EventFeed(generation, latency)
         return Answer(generation, feed, stream, resumed, headers)
 
     def _refuse_when_draining(self) -> None:
@@ -479,7 +568,7 @@ class _KeyedRequest:
 
     async def validate(self) -> None:
         if self.job is None:
-            self.job = await self.inference.validated(self.surface, self.body)
+            self.job = await self.inference.validated(self.surface, self.body, self.caller)
 
     async def queue(self, group: RequestGroup, *, is_first: bool) -> Answer | Absent:
         assert self.job is not None, "checked before"

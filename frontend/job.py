@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from frontend.model_directory import ServedModel
 from frontend.sampling_fields import Sampling
+from frontend.stored_response import ResponseParams
 from frontend.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest
 from shared.protocol import (
@@ -39,6 +41,7 @@ class Caller:
     tenant: Tenant = EVERYBODY
     deadline_s: float = 600.0
     queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
+    detached_deadline_s: float = 3600.0  # of requests that their client does not wait for
     grace_s: float = 0.0  # how long the request runs on without its client
     traceparent: str = ""
     transport: str = "http"
@@ -59,6 +62,14 @@ class AnswerWish:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseDraft:
+    """What becomes of a response besides its request."""
+
+    params: ResponseParams
+    items: list[dict[str, Any]]  # the whole conversation
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A checked body: prompts times n choices, each of which becomes one request."""
 
@@ -70,6 +81,12 @@ class Job:
     wish: AnswerWish = AnswerWish()
     pooling: PoolingParams | None = None  # set: embeddings, and no output tokens
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
+    response: ResponseDraft | None = None  # set for /v1/responses
+
+    @property
+    def is_detached(self) -> bool:
+        """It runs on whatever becomes of its client and of the frontend."""
+        return self.response is not None and self.response.params.background
 
     @property
     def num_choices(self) -> int:
@@ -125,7 +142,7 @@ class Job:
                 num_prompt_top=self.sampling.logprobs.num_prompt_top,
                 echo_logprobs=self.sampling.logprobs.echo,
                 owner=caller.owner,
-                frontend_id=frontend_id,
+                frontend_id="" if self.is_detached else frontend_id,
                 encoding_format=self.encoding_format,
                 is_shared=is_shared,
                 job_class=caller.job_class,

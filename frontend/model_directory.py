@@ -102,7 +102,7 @@ class ModelDirectory:
     async def model(self, name: str) -> ServedModel:
         """Raises ModelNotFound, or ServiceUnavailable while the tokenizer cannot be fetched."""
         card = await self.card(name)
-        return ServedModel(card, await self._text(card.tokenizer_hash))
+        return ServedModel(card, await self.text(card.tokenizer_hash))
 
     async def only_model(self) -> ServedModel:
         """The model, when there is exactly one. Raises InvalidRequest."""
@@ -114,7 +114,11 @@ class ModelDirectory:
             )
         return await self.model(next(iter(self._cards)))
 
-    async def _text(self, tokenizer_hash: str) -> ModelText:
+    async def text(self, tokenizer_hash: str) -> ModelText:
+        """Also of a model that is not served any more.
+
+        Raises ServiceUnavailable or InternalError.
+        """
         task = self._load(tokenizer_hash)
         if task.done():
             return task.result()

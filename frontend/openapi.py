@@ -7,6 +7,7 @@ from typing import Any
 from frontend.file_record import MADE, UPLOADED
 from frontend.openapi_answers import answer_schemas
 from frontend.openapi_bodies import body_schemas
+from frontend.responses import MAX_PAGE
 from shared.health import LIVE_PATH, READY_PATH
 from shared.subjects import JOB_CLASSES
 
@@ -45,6 +46,25 @@ _STREAM_QUERY = [
     {"name": "last_event_id", "in": "query", "schema": {"type": "string"}},
     {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
 ]
+_RESPONSE_ID = {
+    "name": "response_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+}
+_EVENT_QUERY = [
+    {"name": "stream", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
+    {"name": "starting_after", "in": "query", "schema": {"type": "integer", "minimum": 0}},
+]
+_PAGE_QUERY = [
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
+    },
+    {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}},
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+]
 _ABORT_BODY = {
     "type": "object",
     "properties": {"rid": {"type": "string", "minLength": 1}},
@@ -61,6 +81,21 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/v1/chat/completions": {"post": _start("chat", "ChatBody", "ChatCompletion")},
         "/v1/completions": {"post": _start("completion", "CompletionBody", "Completion")},
         "/v1/embeddings": {"post": _start("embedding", "EmbeddingBody", "EmbeddingList")},
+        "/v1/responses": {"post": _start("create_response", "ResponseBody", "Response")},
+        "/v1/responses/{response_id}": {
+            "get": _operation(
+                "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True
+            ),
+            "delete": _operation("delete_response", "Deleted", parameters=[_RESPONSE_ID]),
+        },
+        "/v1/responses/{response_id}/cancel": {
+            "post": _operation("cancel_response", "Response", parameters=[_RESPONSE_ID])
+        },
+        "/v1/responses/{response_id}/input_items": {
+            "get": _operation(
+                "list_input_items", "InputItems", parameters=[_RESPONSE_ID, *_PAGE_QUERY]
+            )
+        },
         "/generate": {"post": _start("generate", "GenerateBody", "Generated")},
         "/v1/streams/{rid}": {
             "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)

@@ -125,6 +125,48 @@ def _batch_schemas() -> dict[str, dict[str, Any]]:
     return {"Batch": batch, "BatchList": _page_of("Batch")}
 
 
+def _response(item: dict[str, Any]) -> dict[str, Any]:
+    error = _object({"code": {"const": "server_error"}, "message": _TEXT})
+    usage = _object(
+        {
+            "input_tokens": _COUNT,
+            "input_tokens_details": _object(
+                {"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}
+            ),
+            "output_tokens": _COUNT,
+            "output_tokens_details": _object({"reasoning_tokens": _COUNT}),
+            "total_tokens": _COUNT,
+        }
+    )
+    status = ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    return _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "response"},
+            "created_at": _COUNT,
+            "status": {"enum": status},
+            "error": {"anyOf": [error, {"type": "null"}]},
+            "incomplete_details": {
+                "anyOf": [_object({"reason": {"const": "max_output_tokens"}}), {"type": "null"}]
+            },
+            "model": _TEXT,
+            "output": _list_of(item),
+            "instructions": _OPTIONAL_TEXT,
+            "metadata": {"type": "object", "additionalProperties": _TEXT},
+            "previous_response_id": _OPTIONAL_TEXT,
+            "background": {"type": "boolean"},
+            "store": {"type": "boolean"},
+            "temperature": {"type": "number"},
+            "top_p": {"type": "number"},
+            "text": {"type": "object", "required": ["format"]},
+            "tools": {"type": "array"},
+            "tool_choice": _TEXT,
+            "usage": usage,
+        },
+        "usage",
+    )
+
+
 def answer_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     message = _object(
@@ -170,10 +212,32 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
     error = _object(
         {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL_TEXT, "code": _OPTIONAL_TEXT}
     )
+    item = _object(
+        {
+            "id": _TEXT,
+            "type": {"const": "message"},
+            "role": {"enum": ["user", "assistant", "system", "developer"]},
+            "status": {"enum": ["in_progress", "completed", "incomplete"]},
+            "content": _list_of({"type": "object", "required": ["type", "text"]}),
+        }
+    )
     return {
         **_file_schemas(),
         **_batch_schemas(),
         "Usage": usage,
+        "Response": _response(item),
+        "InputItems": _object(
+            {
+                "object": {"const": "list"},
+                "data": _list_of(item),
+                "first_id": _TEXT,
+                "last_id": _TEXT,
+                "has_more": {"type": "boolean"},
+            }
+        ),
+        "Deleted": _object(
+            {"id": _TEXT, "object": {"const": "response"}, "deleted": {"const": True}}
+        ),
         "ChatCompletion": _completion("chat.completion", _choice(message=message)),
         "Completion": _completion("text_completion", _choice(text=_TEXT)),
         "EmbeddingList": _object(
@@ -188,7 +252,13 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         "Answer": {
             "anyOf": [
                 _ref(name)
-                for name in ("ChatCompletion", "Completion", "EmbeddingList", "Generated")
+                for name in (
+                    "ChatCompletion",
+                    "Completion",
+                    "EmbeddingList",
+                    "Generated",
+                    "Response",
+                )
             ]
         },
         "Model": model,

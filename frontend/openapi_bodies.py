@@ -17,6 +17,9 @@ from frontend.generate_request import ALIASES, GenerateBody
 from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.idempotency_key import MAX_KEY_CHARS
 from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
+from frontend.response_items import MAX_ITEMS
+from frontend.response_items import ROLES as ITEM_ROLES
+from frontend.response_request import INCLUDABLE, REFUSED, ResponseBody
 from frontend.sampling_fields import MAX_SALT_CHARS, MAX_STOP, MAX_STOP_CHARS, SamplingFields
 
 _ID = {"type": "integer", "minimum": 0}
@@ -39,6 +42,35 @@ _MESSAGE = {
         "name": {"type": "string"},
     },
     "required": ["role"],
+}
+_ITEMS = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": MAX_ITEMS,
+    "items": {
+        "type": "object",
+        "properties": {
+            "type": {"const": "message"},
+            "role": {"enum": list(ITEM_ROLES)},
+            "content": {
+                "anyOf": [
+                    {"type": "string"},
+                    {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "type": {"enum": ["input_text", "output_text"]},
+                                "text": {"type": "string"},
+                            },
+                            "required": ["type", "text"],
+                        },
+                    },
+                ]
+            },
+        },
+        "required": ["role", "content"],
+    },
 }
 _STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 # Beside the ranges of numbers; a field that is not here is as its type says.
@@ -66,6 +98,7 @@ _OF_EVERY_BODY: dict[str, dict[str, Any]] = {
 _MORE_RANGES = {
     "max_completion_tokens": RANGES["max_tokens"],
     **{alias: RANGES[name] for alias, name in ALIASES.items() if name in RANGES},
+    "max_output_tokens": Range(low=1),
     "top_logprobs_num": RANGES["top_logprobs"],
     "dimensions": Range(low=1),
 }
@@ -74,7 +107,15 @@ _MORE_RANGES = {
 def body_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     _, schemas = msgspec.json.schema_components(
-        [ChatBody, CompletionBody, EmbeddingBody, GenerateBody, BatchBody, SamplingFields],
+        [
+            ChatBody,
+            CompletionBody,
+            EmbeddingBody,
+            GenerateBody,
+            BatchBody,
+            ResponseBody,
+            SamplingFields,
+        ],
         ref_template="#/components/schemas/{name}",
     )
     sampling = schemas.pop("SamplingFields")["properties"]
@@ -90,6 +131,14 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _require(schemas["ChatBody"], "model", "messages")
     _require(schemas["CompletionBody"], "model", "prompt")
     _require(schemas["EmbeddingBody"], "model", "input")
+    _require(schemas["ResponseBody"], "model", "input")
+    of_response = schemas["ResponseBody"]["properties"]
+    for name in REFUSED.keys() & of_response.keys():
+        del of_response[name]
+    of_response["input"] = {"anyOf": [{"type": "string"}, _ITEMS]}
+    of_response["include"] = {
+        "anyOf": [{"type": "array", "items": {"enum": list(INCLUDABLE)}}, {"type": "null"}]
+    }
     schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
     schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
     of_generate = schemas["GenerateBody"]["properties"]

@@ -9,7 +9,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from frontend.field_ranges import RANGES, Range
-from frontend.grammar_fields import GrammarFields, resolve_grammar
+from frontend.grammar_fields import GrammarFields, WantedGrammar, resolve_grammar
 from frontend.logprob_fields import LogprobWish
 from frontend.token_rules import (
     bad_sequences,
@@ -128,10 +128,12 @@ def resolve_sampling(
     tokenizer: Tokenizer,
     logprobs: LogprobWish,
     may_be_empty: bool = False,
+    text_format: WantedGrammar | None = None,
 ) -> Sampling:
     """Check every field and fill in defaults. Raises InvalidRequest.
 
-    `may_be_empty`: the answer makes sense without output tokens.
+    `may_be_empty`: the answer makes sense without output tokens. `text_format`: of a body that
+    says it elsewhere than in these fields.
     """
 
     def choose(name: str, otherwise: float) -> Any:
@@ -155,7 +157,7 @@ def resolve_sampling(
         )
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
-    wanted = resolve_grammar(fields)
+    wanted = text_format or resolve_grammar(fields)
     seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
     params = SamplingParams(
         max_tokens=max_tokens or 0,

@@ -21,6 +21,7 @@ from shared.prompt_object import prompt_object
 from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ReplyParams
 
 _RETRY_S = 1.0
+_LAST_WORD_S = 15.0  # after its deadline, for the finish of a request that nobody reads
 _MAX_TRY_S = 300.0  # how long we try to end a request while NATS is away
 
 log = get_logger(__name__)
@@ -57,6 +58,11 @@ class Terminator:
         """End it after its grace period, unless it finishes or is read elsewhere by then."""
         generation.is_watched = False
         self._spawn(self._end_after_grace(generation))
+
+    def let_run(self, generation: Generation) -> None:
+        """Nobody reads it, and it goes on: until it ends it counts for its tenant here."""
+        generation.is_watched = False
+        self._spawn(self._remove_when_finished(generation))
 
     def expire(self, generation: Generation) -> None:
         """The deadline has passed. The detokenizer will say so to whoever reads the stream."""
@@ -147,6 +153,13 @@ class Terminator:
         finally:
             self._router.remove(generation)
 
+    async def _remove_when_finished(self, generation: Generation) -> None:
+        remaining_s = generation.deadline_at - asyncio.get_running_loop().time()
+        try:
+            await _finished_within(generation, max(0.0, remaining_s) + _LAST_WORD_S)
+        finally:
+            self._router.remove(generation)
+
     async def _delete_object(self, name: str) -> None:
         """A failure leaves rubbish, nothing worse."""
         with contextlib.suppress(nats.errors.Error, TimeoutError):
@@ -203,7 +216,7 @@ class Terminator:
         self, rid: str, reply: ReplyParams, reason: FinishReason, generation: Generation | None
     ) -> bool:
         """Whether nobody else reads it. Raises BrokerError."""
-        if reply.is_shared and reason is FinishReason.DEADLINE:
+        if reason is FinishReason.DEADLINE and (reply.is_shared or not reply.frontend_id):
             return True  # all its readers have the same
         if self._is_read_here(rid, generation):
             return False

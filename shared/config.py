@@ -71,6 +71,11 @@ class ClusterConfig:
     """Longest time a request may wait and run."""
     resume_window_s: float = 600.0
     """How long a finished result can be fetched and a finished stream resumed."""
+    response_ttl_s: float = 86_400.0
+    """How long a response of /v1/responses is kept, from its request on; its result as long, from
+    its end on."""
+    response_store_bytes: int = 1 << 30
+    """Bytes of all kept responses; at nine tenths of it no new one is kept."""
     ack_wait_s: float = 8.0
     """Silence after which the server gives a worker's request to another."""
     log_level: str = "info"

@@ -109,6 +109,7 @@ class Surface(enum.StrEnum):
     COMPLETIONS = "completions"
     GENERATE = "generate"
     EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
 
 
 class EncodingFormat(enum.StrEnum):
@@ -144,6 +145,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     echo_logprobs: bool = False  # the prompt's are shown before the output's
     owner: str = ""  # hash of the API key: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
+    kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
@@ -346,7 +348,7 @@ class ReplayRequest(msgspec.Struct, frozen=True):
 
     rid: str
     offset: int  # code points that the asker has
-    subject: str
+    subject: str  # "": nobody wants the rest
 
 
 class ReplayStatus(enum.StrEnum):

@@ -7,7 +7,7 @@ from typing import Any
 
 from shared.codec import decode, encode
 from shared.config import ClusterConfig
-from shared.errors import BrokerError, CasConflict, IncarnationMismatch
+from shared.errors import BrokerError, CasConflict, ConfigError, IncarnationMismatch
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
@@ -49,9 +49,15 @@ async def ensure_streams(
     """Make what is missing, check what is there, compare the incarnation.
 
     `default_partitions` counts when streams are made and the configuration leaves it open.
-    Returns the subjects to use. Raises IncarnationMismatch, or BrokerError when JetStream is off.
+    Returns the subjects to use. Raises IncarnationMismatch, ConfigError, or BrokerError when
+    JetStream is off.
     """
     wanted = config.num_partitions
+    if config.response_ttl_s < config.token_retention_s:
+        raise ConfigError(
+            f"response_ttl_s is {config.response_ttl_s:g}, must be at least max_deadline_s + "
+            f"resume_window_s + 60, {config.token_retention_s:g}"
+        )
     subjects = Subjects(config.prefix, wanted or default_partitions)
     for stream in stream_configs(config, subjects):
         await _ensure_stream(js, stream)
@@ -138,6 +144,15 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
             "name": subjects.dead_stream,
             "subjects": [f"{prefix}.dead.*"],
             "retention": "limits",
+            "allow_direct": True,
+        },
+        base
+        | {
+            "name": subjects.responses_stream,
+            "subjects": [subjects.response("*")],
+            "retention": "limits",
+            "max_bytes": config.response_store_bytes,
+            "max_age": int(config.response_ttl_s * _NS),
             "allow_direct": True,
         },
     ]

@@ -112,6 +112,10 @@ class Subjects:
     def batch_stream(self) -> str:
         return f"{self.prefix}_BATCH"
 
+    @property
+    def responses_stream(self) -> str:
+        return f"{self.prefix}_RESPONSES"
+
     # Subjects in streams
 
     def request(self, pool: str, lane: str) -> str:
@@ -146,6 +150,10 @@ class Subjects:
 
     def batch_lines(self, batch_id: str) -> str:
         return f"{self.prefix}.batch.{batch_id}.*"
+
+    def response(self, rid: str) -> str:
+        """What was asked and, behind it, the result."""
+        return f"{self.prefix}.resp.{rid}"
 
     # Consumers of REQUESTS
 

@@ -38,17 +38,21 @@ class StoreLimits:
     queue_max_bytes: int
     log_max_bytes: int
     files_max_bytes: int  # of files; and again of what running batches have done
+    response_store_bytes: int
 
-    @classmethod
-    def that_fit(
-        cls, queue_max_bytes: int, log_max_bytes: int, files_max_bytes: int, free_bytes: int
-    ) -> StoreLimits:
-        """The limits wanted, or less on a small disk: a full one stops the queue for good."""
-        return cls(
-            queue_max_bytes=min(queue_max_bytes, free_bytes // 8),
-            log_max_bytes=min(log_max_bytes, free_bytes // 2),
-            files_max_bytes=min(files_max_bytes, free_bytes // 16),
+    def that_fit(self, free_bytes: int) -> StoreLimits:
+        """These limits, or less on a small disk: a full one stops the queue for good."""
+        return StoreLimits(
+            queue_max_bytes=min(self.queue_max_bytes, free_bytes // 8),
+            log_max_bytes=min(self.log_max_bytes, free_bytes // 2),
+            files_max_bytes=min(self.files_max_bytes, free_bytes // 16),
+            response_store_bytes=min(self.response_store_bytes, free_bytes // 16),
         )
+
+    @property
+    def sum(self) -> int:
+        logs = self.queue_max_bytes + self.log_max_bytes
+        return logs + 2 * self.files_max_bytes + self.response_store_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,7 @@ class NatsChild:
             "listen": f"127.0.0.1:{port}",
             "jetstream": {
                 "store_dir": str(folder),
-                "max_file_store": limits.queue_max_bytes
-                + limits.log_max_bytes
-                + 2 * limits.files_max_bytes
-                + _RESERVE_BYTES,
+                "max_file_store": limits.sum + _RESERVE_BYTES,
             },
         }
         try:

@@ -51,9 +51,12 @@ def log_format_of(config: ServeConfig, terminal: Terminal) -> LogFormat:
 
 def _prepare_nats(config: ServeConfig, data: DataFolder) -> tuple[NatsChild, ServeConfig]:
     """The server to start, and the configuration that points to it."""
-    limits = StoreLimits.that_fit(
-        config.queue_max_bytes, config.log_max_bytes, config.files_max_bytes, data.free_bytes
-    )
+    limits = StoreLimits(
+        config.queue_max_bytes,
+        config.log_max_bytes,
+        config.files_max_bytes,
+        config.response_store_bytes,
+    ).that_fit(data.free_bytes)
     child = NatsChild.prepare(find_nats_server(), config.nats_port, data, limits)
     return child, replace(
         config,
@@ -61,6 +64,7 @@ def _prepare_nats(config: ServeConfig, data: DataFolder) -> tuple[NatsChild, Ser
         queue_max_bytes=limits.queue_max_bytes,
         log_max_bytes=limits.log_max_bytes,
         files_max_bytes=limits.files_max_bytes,
+        response_store_bytes=limits.response_store_bytes,
     )
 
 

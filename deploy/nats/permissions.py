@@ -40,7 +40,10 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 subjects.control("*"),
                 subjects.tenants,
                 f"{prefix}.rpc.detok.*",
+                subjects.response("*"),
+                _purge(subjects.responses_stream),
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
+                *_reads(subjects.responses_stream),
                 *_reads(*_buckets(subjects.models_bucket)),
                 *_bucket_writes(
                     subjects.roles_bucket,
@@ -92,6 +95,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
             DETOK,
             publish=[
                 subjects.done("*"),
+                subjects.response("*"),
                 subjects.reply("*"),
                 subjects.control("*"),
                 *_acks(subjects.requests_stream),  # gives back what a dead worker had

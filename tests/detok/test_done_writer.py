@@ -10,7 +10,7 @@ from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter, encode_done
 from shared.codec import decode
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
-from shared.protocol import Done, End, Finish, FinishReason
+from shared.protocol import Done, End, Finish, FinishReason, ReplyParams, Surface
 from shared.subjects import Subjects
 from shared.token_ids import pack_token_ids
 
@@ -56,6 +56,17 @@ async def test_until_it_is_stored(
     await DoneWriter(FakeCluster(js), stats).write(status)  # type: ignore[arg-type]
     assert js.published == [(f"jf.done.{'0' * 32}", 0)] * len(outcomes)
     assert stats.done_written == num_written
+
+
+@pytest.mark.parametrize("outcome", [None, CasConflict("the response was deleted")])
+async def test_a_kept_response_gets_its_result_behind_its_record(outcome: Exception | None) -> None:
+    status = DecodeStatus("0" * 32, 1)
+    reply = ReplyParams("s", Surface.RESPONSES, "m", 0, 1, "0" * 32, kept_at=7)
+    status.apply_record(1, End(0, FinishReason.CANCEL, "f", reply=reply))
+    js, stats = FakeJetStream(outcome, None), DetokStats()
+    await DoneWriter(FakeCluster(js), stats).write(status)  # type: ignore[arg-type]
+    assert js.published == [(f"jf.resp.{'0' * 32}", 7), (f"jf.done.{'0' * 32}", 0)]
+    assert stats.done_written == 1
 
 
 def test_a_result_that_fits_is_whole() -> None:

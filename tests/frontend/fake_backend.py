@@ -12,8 +12,10 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from shared.cluster import Cluster
 from shared.codec import decode, decode_control, encode, encode_text_frame
+from shared.errors import CasConflict
 from shared.protocol import (
     Cancel,
+    Done,
     End,
     Finish,
     FinishReason,
@@ -23,11 +25,13 @@ from shared.protocol import (
     ReplayRequest,
     ReplayStatus,
     ReplyParams,
+    Surface,
     TextChunk,
     TextFrame,
 )
 from shared.subjects import LANES
-from shared.token_ids import unpack_token_ids
+from shared.token_ids import pack_token_ids, unpack_token_ids
+from tests.frontend.tiny_model import make_tokenizer
 from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
 STOP = Finish(FinishReason.STOP)
@@ -81,6 +85,7 @@ class FakeBackend:
     ) -> None:
         self._cluster = cluster
         self._card = card
+        self._tokenizer = make_tokenizer()
         self.script = script
         self.runs: dict[str, Run] = {}
         self.num_served = 0  # messages taken from the queue
@@ -138,7 +143,7 @@ class FakeBackend:
     async def _say(
         self, run: Run, piece: str, finish: Finish | None, script: Script, i: int
     ) -> None:
-        before, ids = len(run.text), [65 + i % 26] if piece else []
+        before, ids = len(run.text), self._ids_of(run, piece, i)
         run.text += piece
         run.token_ids += ids
         run.finish = finish
@@ -168,7 +173,33 @@ class FakeBackend:
             )
             await self._publish(run, [whole, chunk])
 
+    def _ids_of(self, run: Run, piece: str, i: int) -> list[int]:
+        if run.reply.surface is Surface.RESPONSES:  # is decoded again, to cut it
+            ids: list[int] = self._tokenizer.encode(piece, add_special_tokens=False).ids
+            return ids
+        return [65 + i % 26] if piece else []
+
+    async def _keep(self, run: Run) -> None:
+        """The result of a kept response, as the detokenizer writes it."""
+        assert run.finish is not None
+        done = Done(
+            run.request.rid,
+            pack_token_ids(run.token_ids),
+            run.text,
+            run.finish,
+            run.reply,
+            run.logprobs_from(0),
+        )
+        with contextlib.suppress(CasConflict):
+            await self._cluster.js.publish(
+                self._cluster.subjects.response(run.request.rid),
+                encode(done),
+                expected_last=run.reply.kept_at,
+            )
+
     async def _publish(self, run: Run, chunks: list[TextChunk]) -> None:
+        if run.finish is not None and run.reply.kept_at:
+            await self._keep(run)
         for subject in run.subjects:
             await self._cluster.nc.publish(subject, encode_text_frame(TextFrame("fake", chunks)))
 
@@ -200,7 +231,7 @@ class FakeBackend:
         if run is None:
             reply = ReplayReply(ReplayStatus.QUEUED)
         else:
-            if request.subject not in run.subjects:
+            if request.subject and request.subject not in run.subjects:
                 run.subjects.append(request.subject)
             text = run.text[request.offset :]
             ids = list(run.token_ids)

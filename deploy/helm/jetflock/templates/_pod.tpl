@@ -73,6 +73,8 @@ securityContext:
 - {name: JETFLOCK_QUEUE_MAX_MSGS, value: {{ $values.streams.queueMaxMsgs | int64 | quote }}}
 - {name: JETFLOCK_QUEUE_MAX_BYTES, value: {{ $values.streams.queueMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_LOG_MAX_BYTES, value: {{ $values.streams.logMaxBytes | int64 | quote }}}
+- {name: JETFLOCK_RESPONSE_TTL_S, value: {{ $values.streams.responseTtlSeconds | quote }}}
+- {name: JETFLOCK_RESPONSE_STORE_BYTES, value: {{ $values.streams.responseStoreBytes | int64 | quote }}}
 - {name: JETFLOCK_LOG_LEVEL, value: {{ $values.logLevel | quote }}}
 - {name: JETFLOCK_LOG_FORMAT, value: json}
 {{- if $secret }}

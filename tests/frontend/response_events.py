@@ -1,0 +1,77 @@
+"""Reads the events of responses in tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai.types.responses as openai_types
+from pydantic import TypeAdapter
+
+_EVENTS: TypeAdapter[Any] = TypeAdapter(openai_types.ResponseStreamEvent)
+_RESPONSE = TypeAdapter(openai_types.Response)
+
+
+async def events_of(response: httpx.Response, limit: int = 1 << 20) -> list[dict[str, Any]]:
+    """The first so many; each has the type that its `event:` line says."""
+    events: list[dict[str, Any]] = []
+    name = ""
+    async for line in response.aiter_lines():
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            events.append(json.loads(line[6:]))
+            assert events[-1]["type"] == name
+            if len(events) == limit:
+                break
+    return events
+
+
+def check_events(events: list[dict[str, Any]]) -> None:
+    """Each is what OpenAI's client calls one, and none is missing."""
+    for event in events:
+        _EVENTS.validate_python(event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+def check_response(response: dict[str, Any]) -> None:
+    _RESPONSE.validate_python(response)
+
+
+def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The response that a client builds from all events but the last one's object."""
+    response: dict[str, Any] = {}
+    for event in events[:-1]:
+        match event["type"]:
+            case "response.created" | "response.in_progress":
+                response = event["response"]
+            case "response.output_item.added":
+                assert event["output_index"] == len(response["output"])
+                response["output"].append(event["item"])
+            case "response.content_part.added":
+                content = response["output"][event["output_index"]]["content"]
+                assert event["content_index"] == len(content)
+                content.append(event["part"])
+            case "response.output_text.delta":
+                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                part["text"] += event["delta"]
+                part["logprobs"] += event["logprobs"]
+            case "response.output_text.done":
+                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                assert part["text"] == event["text"]
+                told = len(part["logprobs"])
+                assert part["logprobs"] == event["logprobs"][:told]
+                part["logprobs"] = event["logprobs"]  # the end token has no text
+            case "response.content_part.done":
+                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                assert part == event["part"]
+            case "response.output_item.done":
+                item = response["output"][event["output_index"]]
+                item["status"] = event["item"]["status"]
+                assert item == event["item"]
+            case other:
+                raise AssertionError(f"unknown event {other}")
+    last = events[-1]["response"]
+    ending = ("status", "usage", "error", "incomplete_details")
+    return {**response, **{name: last[name] for name in ending if name in last}}
