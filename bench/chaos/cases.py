@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,8 +127,10 @@ class CaseMaker:
         return Case(kind, "/v1/completions", body, is_streamed, is_slow)
 
     def _num_tokens(self) -> int:
-        """From 1 on: a few short ones, most long enough to be hit."""
-        return round(math.exp(math.log(self._max_tokens) * self._rng.random() ** 0.7))
+        """Of eight streams seven are short: many are in the middle when something strikes."""
+        if self._rng.random() < 0.125:
+            return self._rng.randint(100, self._max_tokens)
+        return self._rng.randint(1, 100)
 
     def _greedy(self) -> Case:
         return self._completion("greedy", temperature=0)
@@ -167,7 +168,7 @@ class CaseMaker:
         )
 
     def _choices(self) -> Case:
-        return self._completion("choices", n=3, max_tokens=self._rng.randint(20, 250))
+        return self._completion("choices", n=3, max_tokens=self._rng.randint(10, 80))
 
     def _logprobs(self) -> Case:
         return self._completion("logprobs", logprobs=2)
@@ -197,7 +198,7 @@ class CaseMaker:
             "divergent",
             seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
             temperature=1.0,
-            max_tokens=self._rng.randint(self._max_tokens // 4, self._max_tokens // 2),
+            max_tokens=self._rng.randint(self._max_tokens // 16, self._max_tokens // 4),
         )
 
     def _chat_case(self, kind: str, **fields: Any) -> Case:
