@@ -18,8 +18,8 @@ from shared.kv_bucket import KvBucket, KvEntry
 from shared.log import get_logger
 from shared.streams import LEASE_TTL_S
 
-_POLL_S = 0.25
-_RENEW_S = 0.5
+_POLL_S = 0.2
+_RENEW_S = 0.4
 _ORPHAN_S = 1.0  # a lease that nobody took for so long is taken beyond the fair share
 _TIMEOUT_S = 1.0
 _FRESH_S = 3.0

@@ -17,7 +17,7 @@ from shared.subjects import LANES, Subjects
 DEFAULT_PARTITIONS = 4
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_TTL_S = 4.0  # absence of a heartbeat key means death
-LEASE_TTL_S = 1.5
+LEASE_TTL_S = 1.25
 TURN_TTL_S = 5.0
 EVENTS_MAX_AGE_S = 86_400.0
 

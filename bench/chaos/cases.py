@@ -198,7 +198,7 @@ class CaseMaker:
             "divergent",
             seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
             temperature=1.0,
-            max_tokens=self._rng.randint(self._max_tokens // 16, self._max_tokens // 4),
+            max_tokens=self._rng.randint(self._max_tokens // 8, self._max_tokens // 4),
         )
 
     def _chat_case(self, kind: str, **fields: Any) -> Case:

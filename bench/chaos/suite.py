@@ -45,7 +45,7 @@ class Control(NamedTuple):
 # What a woken worker writes differs from what its successor wrote only where the two go on
 # differently, and does harm only while the successor runs.
 CONTROLS: dict[str, Control] = {
-    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=5000),
+    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=6000),
     "resend": Control(("broker_kill", "cut_worker")),
     "replay": Control(("half_open_frontend",)),
 }
