@@ -24,6 +24,7 @@ from shared.errors import BrokerUnavailable
 from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
+from shared.log_watch import LogWatch
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard
 from shared.shutdown import Shutdown
@@ -68,6 +69,7 @@ class Detokenizer:
             pid=os.getpid(),
             started_at=time.time(),
         )
+        self._log_watch = LogWatch(cluster, self._last_seen)
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -108,6 +110,7 @@ class Detokenizer:
                     self._tokenizers.run(),
                     self._worker_watch.run(),
                     self._watch_connection(),
+                    self._log_watch.run(),
                 )
             ]
             keeper = tasks.create_task(self._leases.run())
@@ -120,6 +123,10 @@ class Detokenizer:
                 keeper.cancel()  # the leases expire
             for task in services:
                 task.cancel()
+
+    def _last_seen(self) -> int:
+        """The last record of the log that any partition has been given."""
+        return max((p.last_seen_seq for p in self._partitions.values()), default=0)
 
     async def _watch_connection(self) -> None:
         """A closed connection never comes back: better to be started again."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.log import get_logger
+from shared.log_watch import last_seq
 
 _INTERVAL_S = 1.0
 _RETRY_S = 0.3
@@ -24,21 +25,27 @@ class FloorKeeper:
     """
 
     def __init__(self, cluster: Cluster, partition: int) -> None:
+        self._cluster = cluster
         self._bucket = cluster.bucket(cluster.subjects.floors_bucket)
         self._key = str(partition)
 
     async def load(self) -> int:
-        """The last floor written; 1 when there is none."""
+        """The last floor written; 1 when there is none, or the log ends below it."""
         while True:
             try:
                 entry = await self._bucket.get(self._key)
+                end = await last_seq(self._cluster)
             except BrokerError as exc:
                 log.warning("floor_not_read", partition=self._key, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
                 continue
             if entry is None or len(entry.value) > _MAX_DIGITS or not entry.value.isdigit():
                 return 1
-            return int(entry.value)
+            floor = int(entry.value)
+            if floor > end + 1:
+                log.error("log_went_back", partition=self._key, floor=floor, end=end)
+                return 1
+            return floor
 
     async def run(self, floor: Callable[[], int | None]) -> None:
         """Write `floor()` every second when it changed; None says that there is nothing to say."""

@@ -110,6 +110,10 @@ class Partition:
     def num_pending(self) -> int:
         return 0 if self._reader is None else self._reader.num_pending
 
+    @property
+    def last_seen_seq(self) -> int:
+        return 0 if self._reader is None else self._reader.next_seq - 1
+
     def _floor(self) -> int | None:
         """The lowest sequence that a new owner must read from."""
         if self._reader is None or not self.may_publish:

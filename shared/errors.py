@@ -46,6 +46,10 @@ class IncarnationMismatch(ConfigError):
     """The streams on the server are not the ones this configuration expects."""
 
 
+class LogWentBack(ConfigError):
+    """The token log has lost records that this process has seen: it must be started anew."""
+
+
 class BrokerError(JetflockError):
     """JetStream refused an operation; `err_code` is the server's own number."""
 

@@ -22,6 +22,7 @@ from shared.dead_requests import DeadRequests
 from shared.errors import BrokerError, JetflockError, ProtocolError
 from shared.heartbeat import Writability
 from shared.log import get_logger
+from shared.log_watch import LogWatch
 from shared.model_catalog import ModelCatalog
 from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry, WorkDone
 from worker.claimer import Claimer
@@ -89,6 +90,7 @@ class RequestRunner:
         self._token_log = TokenLog(
             nc, subjects, worker_id, self._on_finish_confirmed, window=config.frame_window
         )
+        self.log_watch = LogWatch(cluster, lambda: self._token_log.last_confirmed_seq)
         self._runs = Runs(
             self._held_requests, engine, self._token_log, tokenizer, self._prefixes, metrics
         )

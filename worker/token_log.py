@@ -64,7 +64,7 @@ class PartitionWriter:
         self._sent: deque[_SentFrame] = deque()
         self._by_number: dict[int, _SentFrame] = {}
         self._last_number = 0
-        self._confirmed_seq = 0
+        self.confirmed_seq = 0
         self.num_resent = 0
 
     @property
@@ -133,14 +133,14 @@ class PartitionWriter:
         frame.ack_seqs.append(seq)
         while self._sent:
             head = self._sent[0]
-            later = [seq for seq in head.ack_seqs if seq > self._confirmed_seq]
+            later = [seq for seq in head.ack_seqs if seq > self.confirmed_seq]
             if not later:
                 return
-            self._confirmed_seq = min(later)
+            self.confirmed_seq = min(later)
             self._sent.popleft()
             del self._by_number[head.number]
             for entry in head.finishing:
-                self._on_finish_confirmed(entry, self._confirmed_seq)
+                self._on_finish_confirmed(entry, self.confirmed_seq)
 
     def frames_to_resend(self, now: float, *, all_of_them: bool) -> list[_SentFrame]:
         """Everything from the first unconfirmed frame on, once that is overdue."""
@@ -227,6 +227,11 @@ class TokenLog:
     def is_overfull(self) -> bool:
         num_tokens = sum(partition.num_pending_tokens for partition in self._partitions)
         return num_tokens > self._max_pending_tokens
+
+    @property
+    def last_confirmed_seq(self) -> int:
+        """The highest place in the log where a frame of ours is known to be."""
+        return max(partition.confirmed_seq for partition in self._partitions)
 
     @property
     def num_resent(self) -> int:

@@ -108,6 +108,7 @@ class Worker:
                     tasks.create_task(part)
                     for part in (
                         self._runner.run(),
+                        self._runner.log_watch.run(),
                         self._heartbeat.run(),
                         self._control.run(),
                         self._control_desk.run(),
