@@ -29,7 +29,7 @@ from shared.protocol import Surface
 
 PRIORITY = 100  # of a line that names none: what else waits inside a worker begins before it
 _PAUSE_S = 1.0
-_MAX_PAUSE_S = 30.0
+_MAX_PAUSE_S = 5.0  # of a line that is refused: what is in flight is bounded anyway
 _MAX_CANCELS = 3  # after so many, somebody aborts this line and means it
 
 log = get_logger(__name__)

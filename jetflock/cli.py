@@ -33,6 +33,7 @@ COMMANDS = {
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
+    "batch": Command("jetflock.batch", "Run a file of requests.", ALSO, "frontend"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
     "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),

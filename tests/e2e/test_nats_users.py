@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import AsyncOpenAI
 
 from deploy.nats.permissions import permissions
 from deploy.nats.users import write_users
@@ -21,6 +22,7 @@ from shared.model_files import ModelFiles
 from shared.subjects import Subjects
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.frontend.batch_calls import create, jsonl, line, rows, until
 from tests.nats_server import NatsServer
 from tests.tls_files import make_tls_files
 
@@ -64,8 +66,8 @@ async def post(stack: RoleStack, path: str, body: dict[str, Any], **headers: str
 
 def assert_nothing_refused(stack: RoleStack) -> None:
     for role in stack.roles:
-        for line in role.log.splitlines():
-            assert "permissions violation" not in line.lower(), f"{role.name}: {line}"
+        for told in role.log.splitlines():
+            assert "permissions violation" not in told.lower(), f"{role.name}: {told}"
 
 
 async def test_streams_keys_resumes_offers_clients_and_long_prompts(
@@ -128,6 +130,20 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     first.kill()
     await asyncio.wait_for(asyncio.gather(*running), 60)
     assert [stream.text for stream in streams] == [stream.text for stream in expected]
+    assert_nothing_refused(stack)
+
+
+async def test_a_batch(stack: RoleStack) -> None:
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    async with AsyncOpenAI(base_url=f"{stack.url()}/v1", api_key="none", timeout=30) as client:
+        asked = {"model": MODEL_NAME, "max_tokens": 3}
+        lines = [line(0, **asked), line(1, **asked), line(2, **asked, top_p=7)]
+        batch = await until(client, await create(client, jsonl(*lines)), "completed")
+        assert len(await rows(client, batch.output_file_id)) == 2
+        assert len(await rows(client, batch.error_file_id)) == 1
+        await client.files.delete(batch.input_file_id)
+        assert len([file async for file in client.files.list()]) == 2
     assert_nothing_refused(stack)
 
 

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI
-from openai.types import Batch
 
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import unpack_token_ids
+from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 
 pytestmark = pytest.mark.integration
 
 CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-OVER = ("completed", "failed", "expired", "cancelled")
-
-
-def line(idx: int, url: str = COMPLETIONS, **body: Any) -> dict[str, Any]:
-    asked = {"model": "tiny", "prompt": "x" * (idx + 1)} | body
-    return {"custom_id": f"line-{idx}", "method": "POST", "url": url, "body": asked}
-
-
-def jsonl(*lines: Any) -> bytes:
-    return "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines).encode()
 
 
 def idx_of(request: GenerateRequest) -> int:
@@ -52,38 +43,6 @@ async def client(frontend: RunningFrontend) -> AsyncIterator[AsyncOpenAI]:
 
 def openai_client(frontend: RunningFrontend, key: str = "none") -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{frontend.url}/v1", api_key=key, max_retries=0, timeout=20)
-
-
-async def upload(client: AsyncOpenAI, content: bytes, **options: Any) -> str:
-    file = await client.files.create(file=("in.jsonl", content), purpose="batch", **options)
-    return file.id
-
-
-async def create(
-    client: AsyncOpenAI, content: bytes, endpoint: str = COMPLETIONS, window: str = "24h"
-) -> Batch:
-    return await client.batches.create(
-        input_file_id=await upload(client, content),
-        endpoint=endpoint,  # type: ignore[arg-type]
-        completion_window=window,  # type: ignore[arg-type]
-        metadata={"job": "nightly"},
-    )
-
-
-async def until(client: AsyncOpenAI, batch: Batch, *statuses: str) -> Batch:
-    deadline = time.monotonic() + 40
-    while batch.status not in statuses:
-        assert batch.status not in OVER, batch
-        assert time.monotonic() < deadline, batch
-        await asyncio.sleep(0.1)
-        batch = await client.batches.retrieve(batch.id)
-    return batch
-
-
-async def rows(client: AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    assert file_id is not None
-    content = await client.files.content(file_id)
-    return [json.loads(text) for text in content.text.splitlines()]
 
 
 async def test_a_file_comes_and_goes(client: AsyncOpenAI) -> None:
@@ -357,3 +316,46 @@ async def test_a_frontend_that_stops_leaves_its_batch_to_another(stack: Stack) -
             f"line-{i}" for i in range(6)
         ]
     assert len(stack.backend.runs) == 6  # none ran twice
+
+
+async def jetflock_batch(*words: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "jetflock", "batch", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed, told = await process.communicate()
+    return process.returncode, printed.decode(), told.decode()
+
+
+async def test_a_batch_from_the_shell(stack: Stack, tmp_path: Path) -> None:
+    running = await stack.start_frontend(api_key=("secret",))
+    stack.answer(lambda request: Script([f"<{idx_of(request)}>"]))
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(jsonl(*(line(i) for i in range(5)), line(5, top_p=7)))
+    where = ("--url", running.url, "--api-key", "secret")
+    status, printed, told = await jetflock_batch(
+        "run", str(source), "--output", str(output), *where
+    )
+    assert status == 1, told
+    assert "5 of 6 requests were answered" in told
+    batch = json.loads(printed)
+    assert batch["request_counts"] == {"total": 6, "completed": 5, "failed": 1}
+    good = [json.loads(text) for text in output.read_text().splitlines()]
+    texts = [row["response"]["body"]["choices"][0]["text"] for row in good]
+    assert texts == [f"<{i}>" for i in range(5)]
+    (bad,) = (tmp_path / "out.errors.jsonl").read_text().splitlines()
+    assert json.loads(bad)["custom_id"] == "line-5"
+    status, printed, told = await jetflock_batch("list", *where)
+    assert (status, printed.split()[:2]) == (0, [batch["id"], "completed"])
+
+
+async def test_the_shell_says_what_is_wrong(stack: Stack, tmp_path: Path) -> None:
+    running = await stack.start_frontend()
+    source = tmp_path / "in.jsonl"
+    source.write_text("hello")
+    status, _, told = await jetflock_batch("run", str(source), "--url", running.url)
+    assert (status, "is no request of a batch" in told) == (2, True), told
+    source.write_bytes(jsonl(line(0), line(0)))
+    status, _, told = await jetflock_batch("run", str(source), "--url", running.url)
+    assert (status, "line 2: The custom_id 'line-0' is used twice" in told) == (1, True), told
