@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -42,7 +43,7 @@ def check_response(response: dict[str, Any]) -> None:
 def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The response that a client builds from all events but the last one's object."""
     response: dict[str, Any] = {}
-    for event in events[:-1]:
+    for event in copy.deepcopy(events[:-1]):
         match event["type"]:
             case "response.created" | "response.in_progress":
                 response = event["response"]
