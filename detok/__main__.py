@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import uvloop
@@ -13,6 +14,7 @@ from shared.config import FLAT, run_program
 from shared.garbage import settle_garbage
 from shared.health import HealthBoard
 from shared.log import setup_logging
+from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
 from shared.status_server import serving_status
 
@@ -40,7 +42,11 @@ async def _run(config: DetokConfig) -> None:
         registry.register(detokenizer.collector)
         settle_garbage()
         board.watch(detokenizer.checkup)
-        await detokenizer.run()
+        watching = asyncio.create_task(LoopWatch(registry).run())
+        try:
+            await detokenizer.run()
+        finally:
+            watching.cancel()
 
 
 if __name__ == "__main__":

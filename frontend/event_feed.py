@@ -12,9 +12,9 @@ from frontend.event_writer import EventWriter, error_body
 from frontend.generate_events import GenerateEvents
 from frontend.generation import Generation, error_of
 from frontend.logprob_view import MAX_EVENT_LOGPROBS
-from frontend.metrics import EventHistogram
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
+from shared.event_histogram import EventHistogram
 from shared.protocol import Surface
 
 

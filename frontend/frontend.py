@@ -55,6 +55,7 @@ from shared.cluster import Cluster
 from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
+from shared.loop_watch import LoopWatch
 from shared.model_catalog import ModelCatalog
 from shared.protocol import RoleCard, Surface
 from shared.shutdown import Shutdown
@@ -161,6 +162,7 @@ class Frontend:
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
         )
+        self._loop_watch = LoopWatch(metrics.registry)
         self._server = http_server(self.app)
         self._service = NatsService(
             cluster.nc, config.service_name, self.inference, self._models, callers, metrics
@@ -203,6 +205,7 @@ class Frontend:
                         self._exchange,
                         self._key_watch,
                         self._batch_keeper,
+                        self._loop_watch,
                     )
                     if part is not None
                 ]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from shared.event_histogram import EventHistogram
 from shared.metrics import METRICS_PREFIX
 
 PREFIX = f"{METRICS_PREFIX}_frontend"
@@ -36,31 +32,6 @@ _TTFT_S = (
 _ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 _E2E_S = (0.05, 0.1, 0.3, 0.5, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
-
-
-class EventHistogram(Collector):
-    """A histogram without labels or locks: observing is a bisection. For the event loop only."""
-
-    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def collect(self) -> Iterable[Metric]:
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
-        yield HistogramMetricFamily(
-            self._name, self._documentation, buckets=buckets, sum_value=self._sum
-        )
 
 
 class FrontendMetrics:

@@ -50,23 +50,22 @@ class ControlDesk:
 
     async def _answer(self, message: Msg) -> None:
         reply = await self._reply(message.data)
-        log.info(
-            "control",
-            verb=message.data[:200].decode(errors="replace"),
-            ok=reply.ok,
-            message=reply.message,
-        )
         if message.reply:
             with contextlib.suppress(NatsError):
                 await self._nc.publish(message.reply, encode_control(reply))
 
     async def _reply(self, data: bytes) -> ControlReply:
         try:
-            return await self._handle(decode_control_request(data))
+            request = decode_control_request(data)
         except ProtocolError as exc:
+            log.warning("control_unreadable", num_bytes=len(data))
             return ControlReply(self._worker_id, False, f"the request cannot be read: {exc}")
+        try:
+            reply = await self._handle(request)
         except (JetflockError, NatsError) as exc:
-            return ControlReply(self._worker_id, False, str(exc))
+            reply = ControlReply(self._worker_id, False, str(exc))
+        log.info("control", verb=type(request).__name__, ok=reply.ok, message=reply.message)
+        return reply
 
 
 async def _unsubscribe(unsubscribe: Callable[[], Awaitable[None]]) -> None:

@@ -12,7 +12,7 @@ class WorkerMetrics:
     """vLLM's stems under our prefix, and what only a queue has."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        self._registry = registry
+        self.registry = registry
         self._labels = {"model_name": model_name}
 
         def gauge(name: str, text: str) -> Gauge:
@@ -71,7 +71,7 @@ class WorkerMetrics:
 
     def total(self, name: str) -> int:
         """What the counter of this name, without our prefix, has come to."""
-        value = self._registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
+        value = self.registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
         assert value is not None, f"there is no counter {name}"
         return int(value)
 

@@ -15,6 +15,7 @@ from shared.errors import ConfigError, EngineHung
 from shared.health import Checkup
 from shared.heartbeat import Heartbeat
 from shared.log import get_logger
+from shared.loop_watch import LoopWatch
 from shared.pool_events import GONE, PoolEvents
 from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
@@ -54,6 +55,7 @@ class Worker:
         self._card = card
         self._worker_id = worker_id
         self._metrics = metrics
+        self._loop_watch = LoopWatch(metrics.registry)
         self._engine = EngineHost(engine_factory, checkpoint.path)
         self._weights = ServedWeights(checkpoint)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
@@ -113,6 +115,7 @@ class Worker:
                         self._control.run(),
                         self._control_desk.run(),
                         self._report_metrics(),
+                        self._loop_watch.run(),
                         self._report_states(),
                         self._leave_when_hung(),
                     )

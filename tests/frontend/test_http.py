@@ -217,3 +217,13 @@ async def test_nothing_of_the_admin_plane_is_on_the_public_port(stack: Stack) ->
         for path in (*orders.split(), "update_weights_from_disk", "get_server_info"):
             assert (await client.post(f"/{path}", json={})).status_code == 404
             assert (await client.get(f"/{path}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" + b"[]," * 300_000 + b"[]]", b"[" + b"1," * 1_100_000 + b"1]"]
+)
+@pytest.mark.integration
+async def test_bodies_that_take_long_to_decode_are_refused(stack: Stack, body: bytes) -> None:
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        assert_error(await client.post(CHAT, content=body), 413, "request_too_large")
