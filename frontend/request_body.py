@@ -16,8 +16,8 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
-# Decoding keeps the event loop: so many lists take 30 ms, so many numbers 45 ms. Those that stand in
-# texts count as well; a text that has so many is longer than any context.
+# Decoding keeps the event loop: so many lists take 30 ms, so many numbers 45 ms. Those in texts
+# count as well; a text that has so many is longer than any context.
 _MAX_CONTAINERS = 200_000
 _MAX_COMMAS = 1_000_000
 
@@ -46,7 +46,7 @@ IGNORED = frozenset(
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object. Raises InvalidRequest, or RequestTooLarge for one that takes long to decode."""
+    """A JSON object. Raises InvalidRequest, or RequestTooLarge when it takes long to decode."""
     for what, most, num in (
         ("lists and objects", _MAX_CONTAINERS, data.count(b"[") + data.count(b"{")),
         ("commas", _MAX_COMMAS, data.count(b",")),
