@@ -7,7 +7,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frontend.metrics import EventHistogram
 from frontend.stored_response import ResponseView
 from frontend.text_stream import TextStream
 from frontend.token_texts import TokenTexts
@@ -18,6 +17,7 @@ from shared.errors import (
     RequestError,
     ServiceUnavailable,
 )
+from shared.event_histogram import EventHistogram
 from shared.protocol import Finish, FinishReason, ReplyParams, Surface
 
 

@@ -7,10 +7,10 @@ import asyncio
 from frontend.event_feed import Event
 from frontend.event_writer import encode_json, error_body
 from frontend.generation import Generation, error_of
-from frontend.metrics import EventHistogram
 from frontend.response_events import NamedEvent, ResponseEvents
 from frontend.stored_response import ResponseView
 from shared.errors import InternalError, RequestError
+from shared.event_histogram import EventHistogram
 
 
 class ResponseFeed:
