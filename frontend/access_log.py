@@ -19,6 +19,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
     log.info(
         "request_finished",
         id=generation.group_id,
+        client_id=generation.client_id or None,
         model=generation.reply.model,
         route=generation.surface.value,
         transport=transport,

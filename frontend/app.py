@@ -16,6 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from frontend.answer_response import AnswerResponse
 from frontend.batch_routes import BatchRoutes
+from frontend.client_request_id import HEADER as CLIENT_REQUEST_ID
+from frontend.client_request_id import telling_client_id
 from frontend.error_response import error_response, json_response
 from frontend.event_id import parse_event_id
 from frontend.event_writer import encode_json
@@ -51,7 +53,7 @@ log = get_logger(__name__)
 Handler = Callable[[Request, Caller], Awaitable[Response | AnswerResponse]]
 _NOBODY = Caller()
 _EXPOSED_HEADERS = ", ".join(
-    ["x-request-id", "retry-after"]
+    ["x-request-id", CLIENT_REQUEST_ID, "retry-after"]
     + [
         f"x-ratelimit-{what}-{kind}"
         for kind in ("requests", "tokens")
@@ -152,6 +154,7 @@ class App:
         if scope["type"] != "http":
             return
         scope["app"] = self  # starlette then raises for unknown paths and methods
+        send = telling_client_id(scope, send)
         if self._inference.is_draining:
             send = _closing(send)
         if self._cors_origins:
@@ -302,6 +305,7 @@ class App:
                 headers["access-control-allow-origin"] = origin
                 headers["access-control-allow-headers"] = "*, Authorization"
                 headers["access-control-allow-methods"] = "GET, POST, DELETE, OPTIONS"
+                headers["access-control-max-age"] = "600"
                 headers["access-control-expose-headers"] = _EXPOSED_HEADERS
                 headers.add_vary_header("Origin")
             await send(message)

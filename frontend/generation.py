@@ -68,6 +68,7 @@ class Generation:
     deadline_at: float
     queue_timeout_at: float = float("inf")  # inf also when it has been dealt with
     grace_s: float = 0.0
+    client_id: str = ""  # what its client calls it
     tenant: str = ""  # name of the one it counts for
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
     response: ResponseView | None = None  # of /v1/responses

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from starlette.requests import ClientDisconnect, Request
 
 from frontend.auth import ApiKeys
+from frontend.client_request_id import client_request_id
 from frontend.config import FrontendConfig
 from frontend.idempotency_key import checked_key
 from frontend.job import Caller
@@ -54,6 +55,7 @@ class CallerReader:
             traceparent=headers.get("traceparent", "")[:55],
             transport=transport,
             job_class=_job_class(headers),
+            client_id=client_request_id(headers),
             idempotency_key=checked_key(headers.get("idempotency-key")),
         )
 

@@ -188,6 +188,7 @@ class Inference:
             queue_timeout_s=caller.queue_timeout_s,
             grace_s=caller.grace_s,
             tenant=caller.tenant.name,
+            client_id=caller.client_id,
             token_texts=job.model.text.token_texts,
         )
         lanes = self._ledger.lanes(caller.tenant, caller.job_class, len(requests))
@@ -398,6 +399,7 @@ class Inference:
             queue_timeout_s=_left_s(first),
             grace_s=caller.grace_s,
             tenant=caller.tenant.name,
+            client_id=caller.client_id,
             token_texts=token_texts,
         )
         generation.is_resumed = generation.is_stored = True
@@ -481,6 +483,7 @@ class Inference:
         queue_timeout_s: float,
         grace_s: float,
         tenant: str,
+        client_id: str,
         token_texts: TokenTexts | None,
     ) -> Generation:
         now = asyncio.get_running_loop().time()
@@ -494,6 +497,7 @@ class Inference:
             queue_timeout_at=queue_timeout_at,
             grace_s=grace_s,
             tenant=tenant,
+            client_id=client_id,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
         by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)

@@ -45,6 +45,7 @@ class Caller:
     grace_s: float = 0.0  # how long the request runs on without its client
     traceparent: str = ""
     transport: str = "http"
+    client_id: str = ""  # what it calls its request, for the log
     idempotency_key: str = ""  # "": none
     job_class: str = JOB_CLASSES[0]
 
