@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import openai
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from shared.protocol import Finish, FinishReason, GenerateRequest
@@ -138,3 +139,58 @@ async def test_models(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         await client.models.retrieve("some/other")
     assert caught.value.code == "model_not_found"
+
+
+async def test_the_sync_client(stack: Stack) -> None:
+    running = await stack.start_frontend()
+
+    def talk() -> tuple[str, str, str | None]:
+        with OpenAI(base_url=f"{running.url}/v1", api_key="none", timeout=20) as client:
+            whole = client.chat.completions.create(model="tiny", messages=MESSAGES)
+            stream = client.completions.create(model="tiny", prompt="a", stream=True)
+            text = "".join(chunk.choices[0].text for chunk in stream)
+            return whole.choices[0].message.content or "", text, whole._request_id
+
+    chat, completion, request_id = await asyncio.to_thread(talk)
+    assert chat == completion == "Hello, world!"
+    assert request_id in stack.backend.runs
+
+
+async def test_a_408_is_tried_again_by_the_client(stack: Stack) -> None:
+    finishes = [Finish(FinishReason.DEADLINE), Finish(FinishReason.STOP)]
+    stack.answer(lambda request: Script(["x"], finishes.pop(0)))
+    running = await stack.start_frontend()
+    async with AsyncOpenAI(
+        base_url=f"{running.url}/v1", api_key="none", max_retries=1, timeout=20
+    ) as client:
+        answer = await client.completions.create(model="tiny", prompt="a")
+    assert answer.choices[0].text == "x"
+    assert len(stack.backend.runs) == 2
+
+
+async def test_a_stream_that_is_closed_ends_its_request(client: AsyncOpenAI, stack: Stack) -> None:
+    stack.say("a", never_finish=True)
+    stream = await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True)
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    await stream.close()
+    (rid,) = stack.backend.runs
+    async with asyncio.timeout(20):
+        while rid not in stack.backend.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_what_is_not_openais_goes_through_extra_body(
+    client: AsyncOpenAI, stack: Stack
+) -> None:
+    answer = await client.completions.create(
+        model="tiny", prompt="ab", extra_body={"return_token_ids": True, "top_k": 3, "min_p": 0.1}
+    )
+    (run,) = stack.backend.runs.values()
+    assert answer.choices[0].model_extra is not None
+    assert answer.choices[0].model_extra["token_ids"] == run.token_ids
+    assert (run.request.sampling.top_k, run.request.sampling.min_p) == (3, 0.1)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(model="tiny", prompt="ab", suffix="x")
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "suffix")
