@@ -78,7 +78,8 @@ def stopped(role: str, name: str) -> Fault:
         field.strike(name, hits)
         victim.signal(signal.SIGSTOP, with_engine=True)
         try:
-            await asyncio.sleep(field.flock.plan.ack_wait_s + _WOKEN_S)
+            # Whoever gets its requests may wait for its heartbeat once more, for half of that.
+            await asyncio.sleep(field.flock.plan.ack_wait_s * 1.5 + _WOKEN_S)
         finally:
             victim.signal(signal.SIGCONT, with_engine=True)
 
