@@ -204,7 +204,7 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _schema_ref(answer)}}
     if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {}}  # of one event
     operation: dict[str, Any] = {
         "operationId": operation_id,
         "parameters": parameters or [],
