@@ -15,6 +15,7 @@ from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
 from frontend.request_body import (
     IGNORED,
+    OF_OPENAI,
     UNSUPPORTED,
     UnknownFields,
     always,
@@ -76,9 +77,9 @@ class ResponseBody(SamplingFields, omit_defaults=True):
 
 REFUSED = {
     **UNSUPPORTED,
+    **OF_OPENAI,
     **dict.fromkeys(GrammarFields.__struct_fields__, always),  # `text.format` says it here
     "n": lambda value: value != 1,
-    "best_of": lambda value: value != 1,
     "max_tokens": always,
     "max_completion_tokens": always,
     "messages": always,

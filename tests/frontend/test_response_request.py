@@ -62,6 +62,8 @@ async def job_of(fields: dict[str, Any]) -> Job:
         ({"tools": [{"type": "web_search"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
         ({"conversation": "c"}, "conversation", "unsupported_parameter"),
+        ({"return_token_ids": True}, "return_token_ids", "unsupported_parameter"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
         ({"n": 2}, "n", "unsupported_parameter"),
         ({"max_tokens": 2}, "max_tokens", "unsupported_parameter"),
