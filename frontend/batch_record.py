@@ -16,6 +16,7 @@ ENDPOINTS = {
     "/v1/chat/completions": Surface.CHAT,
     "/v1/completions": Surface.COMPLETIONS,
     "/v1/embeddings": Surface.EMBEDDINGS,
+    "/v1/responses": Surface.RESPONSES,
 }
 
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")

@@ -142,6 +142,15 @@ async def test_chat_and_answers_that_fill_messages(client: AsyncOpenAI, stack: S
     assert len(names) == 1
 
 
+async def test_responses(client: AsyncOpenAI) -> None:
+    asked = line(0, "/v1/responses", prompt=None, input="Hi")
+    batch = await until(client, await create(client, jsonl(asked), "/v1/responses"), "completed")
+    (row,) = await rows(client, batch.output_file_id)
+    body = row["response"]["body"]
+    assert (body["object"], body["status"]) == ("response", "completed")
+    assert (await client.responses.retrieve(body["id"])).output_text == "Hello, world!"
+
+
 async def test_lines_that_fail_are_told_in_the_error_file(
     client: AsyncOpenAI, stack: Stack
 ) -> None:
