@@ -63,6 +63,10 @@ DEFAULTS: Mapping[str, Any] = {
     "generate max_new_tokens": generate_request.DEFAULT_MAX_TOKENS,
     "encoding_format": "float",
     "chat logprobs": False,
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "include_reasoning": True,
+    "separate_reasoning": True,
 }
 _WORDS: Mapping[str, str] = {
     "model": "required",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from frontend.answer_reader import AnswerReader
 from frontend.event_writer import (
     encode_json,
     finish_reason,
@@ -36,6 +37,7 @@ class ChatEvents:
                 "system_fingerprint": None,
             }
         )
+        self._readers = [AnswerReader(stream) for stream in streams if stream.reply.answer]
         self._head = head[:-1] + b',"choices":['
         self._before_text = [
             self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(streams))
@@ -56,15 +58,35 @@ class ChatEvents:
         return events
 
     def text(self, stream: TextStream, text: str) -> bytes:
+        if self._readers:
+            return self._parsed(stream, text)
         head = self._before_text[stream.reply.choice_idx] + encode_json(text)
         if not self._tells_more:
             return head + self._after_text
         tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
         return head + b"}" + self._rest(stream, tokens, None)
 
+    def _parsed(self, stream: TextStream, text: str) -> bytes:
+        """Of an answer that is more than content."""
+        delta = self._readers[stream.reply.choice_idx].read(text)
+        tokens = slice(0, 0)
+        if self._tells_more:
+            tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        if not delta and tokens.start == tokens.stop:
+            return b""
+        return self._delta(stream, delta) + self._rest(stream, tokens, None)
+
+    def _delta(self, stream: TextStream, delta: dict[str, Any]) -> bytes:
+        """The event up to what `_rest` writes."""
+        head = self._head + b'{"index":%d,"delta":' % stream.reply.choice_idx
+        return head + encode_json(delta)
+
     def finish(self, stream: TextStream) -> bytes:
-        head = self._head + b'{"index":%d,"delta":{}' % stream.reply.choice_idx
-        return head + self._rest(stream, stream.tell_tokens(), finish_reason(stream))
+        delta: dict[str, Any] = {}
+        reason = finish_reason(stream)
+        if self._readers:
+            delta, reason = self._readers[stream.reply.choice_idx].finish()
+        return self._delta(stream, delta) + self._rest(stream, stream.tell_tokens(), reason)
 
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:
@@ -104,13 +126,7 @@ class ChatEvents:
                 "model": self._reply.model,
                 "system_fingerprint": None,
                 "choices": [
-                    {
-                        "index": stream.reply.choice_idx,
-                        "message": {"role": "assistant", "content": text, "refusal": None},
-                        "logprobs": self._logprobs(stream, stream.all_tokens),
-                        "finish_reason": finish_reason(stream),
-                        **token_ids_field(stream, stream.all_tokens),
-                    }
+                    self._whole_choice(stream, text)
                     for stream, text in zip(self._streams, texts, strict=True)
                 ],
                 "usage": usage_of(self._streams),
@@ -118,3 +134,16 @@ class ChatEvents:
                 **prompt_ids_field(self._reply),
             }
         )
+
+    def _whole_choice(self, stream: TextStream, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"content": text}
+        reason = finish_reason(stream)
+        if self._readers:
+            message, reason = self._readers[stream.reply.choice_idx].whole(text)
+        return {
+            "index": stream.reply.choice_idx,
+            "message": {"role": "assistant", "refusal": None, **message},
+            "logprobs": self._logprobs(stream, stream.all_tokens),
+            "finish_reason": reason,
+            **token_ids_field(stream, stream.all_tokens),
+        }

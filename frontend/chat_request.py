@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+import msgspec
+
+from frontend.answer_styles import AnswerStyles, begins_in_reasoning, mark_ids
 from frontend.job import Job, Prompt
 from frontend.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.model_directory import ModelDirectory, ServedModel
@@ -19,9 +21,13 @@ from frontend.request_body import (
     non_empty,
     refuse_unsupported,
 )
-from frontend.sampling_fields import resolve_sampling
+from frontend.sampling_fields import Sampling, resolve_sampling
+from frontend.tool_fields import ToolUse, read_tools
+from frontend.tool_grammar import ToolGrammar
+from frontend.tool_marks import REASONING_MARKS
+from frontend.tool_messages import checked_tool_calls, told_in_words, with_short_ids
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.protocol import Surface
+from shared.protocol import AnswerFormat, Surface, ToolStyle
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -38,12 +44,15 @@ class ChatBody(OpenAIFields, omit_defaults=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
 
 
 REFUSED = {
     **UNSUPPORTED,
-    "tools": non_empty,
-    "tool_choice": lambda value: value not in ("none", "auto"),
     "functions": non_empty,
     "function_call": lambda value: value not in ("none", "auto"),
     "modalities": lambda value: value != ["text"],
@@ -61,8 +70,14 @@ class ChatRequests:
     """Turns bodies into jobs."""
 
     def __init__(
-        self, models: ModelDirectory, encoder: PromptEncoder, *, use_model_defaults: bool
+        self,
+        models: ModelDirectory,
+        encoder: PromptEncoder,
+        *,
+        use_model_defaults: bool,
+        styles: AnswerStyles | None = None,
     ) -> None:
+        self._styles = styles or AnswerStyles()
         self._models = models
         self._encoder = encoder
         self._use_model_defaults = use_model_defaults
@@ -77,6 +92,7 @@ class ChatRequests:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
         messages = checked_messages(body.messages)
         wish = answer_wish(body)
+        use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         model = await self._models.model(body.model)
         uses_new_name = body.max_completion_tokens is not None
         if uses_new_name:
@@ -91,18 +107,57 @@ class ChatRequests:
             tokenizer=model.text.tokenizer,
             logprobs=_logprob_wish(body),
         )
-        token_ids = await self._encode(model, messages, body)
+        tools = None if use is None else self._styles.tools(model.chat_template())
+        token_ids = await self._encode(model, messages, body, use, tools)
+        answer = self._answer_format(model, messages, body, use, sampling, token_ids)
         return Job(
             surface=Surface.CHAT,
             model=model,
             prompts=(Prompt(token_ids),),
-            sampling=sampling,
+            sampling=_with_answer(sampling, answer, use, model),
             stream=bool(body.stream),
             wish=wish,
+            answer=answer,
+        )
+
+    def _answer_format(
+        self,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        body: ChatBody,
+        use: ToolUse | None,
+        sampling: Sampling,
+        token_ids: list[int],
+    ) -> AnswerFormat | None:
+        """None when all that the model says is content."""
+        template = model.chat_template()
+        reasoning = self._styles.reasoning(template)
+        has_own_grammar = use is None and sampling.params.grammar is not None
+        if body.separate_reasoning is False or has_own_grammar:
+            reasoning = None
+        if use is None and reasoning is None:
+            return None
+        is_inside = False
+        if reasoning is not None and body.continue_final_message:
+            marks, content = REASONING_MARKS[reasoning], messages[-1]["content"]
+            is_inside = content.rfind(marks.begin) > content.rfind(marks.end)
+        elif reasoning is not None:
+            is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, token_ids)
+        return AnswerFormat(
+            tools=None if use is None else self._styles.tools(template),
+            tool_names=() if use is None else tuple(tool.name for tool in use.callable),
+            reasoning=reasoning,
+            begins_in_reasoning=is_inside,
+            hides_reasoning=body.include_reasoning is False,
         )
 
     async def _encode(
-        self, model: ServedModel, messages: list[dict[str, Any]], body: ChatBody
+        self,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        body: ChatBody,
+        use: ToolUse | None,
+        tools: ToolStyle | None,
     ) -> list[int]:
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:
@@ -111,13 +166,21 @@ class ChatRequests:
                 param="continue_final_message",
             )
         template_kwargs = body.chat_template_kwargs or {}
-        if reserved := {"messages", "add_generation_prompt"} & template_kwargs.keys():
+        if reserved := {"messages", "add_generation_prompt", "tools"} & template_kwargs.keys():
             raise InvalidRequest(
                 f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
                 param="chat_template_kwargs",
             )
+        template = model.chat_template()
+        declared = [] if use is None else use.declared
+        if not template.knows_tools:
+            messages = told_in_words(messages, declared, tools or ToolStyle.JSON)
+        elif template.tool_style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
+            messages = with_short_ids(messages)
+        if declared:
+            template_kwargs = {**template_kwargs, "tools": declared}
         if body.documents:
-            if not model.chat_template().knows_documents:
+            if not template.knows_documents:
                 raise InvalidRequest(
                     "'documents' do not work with this model's chat template: it leaves them out",
                     param="documents",
@@ -142,6 +205,28 @@ def with_known_roles(model: ServedModel, messages: list[dict[str, Any]]) -> list
         {**message, "role": "system"} if message["role"] == "developer" else message
         for message in messages
     ]
+
+
+def _with_answer(
+    sampling: Sampling, answer: AnswerFormat | None, use: ToolUse | None, model: ServedModel
+) -> Sampling:
+    """With the grammar of the calls, and the marks as visible text. Raises InvalidRequest."""
+    if answer is None:
+        return sampling
+    token_ids = mark_ids(answer.tools, answer.reasoning, model.text.tokenizer)
+    text = msgspec.structs.replace(sampling.text, shown_ids=tuple(token_ids.values()))
+    sampling = msgspec.structs.replace(sampling, text=text)
+    content = sampling.params.grammar
+    if use is None or not (use.is_constrained or content):
+        return sampling
+    if content is not None and use.is_required:
+        raise InvalidRequest(
+            f"'{sampling.grammar_param}' and a required tool exclude each other",
+            param=sampling.grammar_param,
+        )
+    grammar = ToolGrammar(use, answer, token_ids).grammar(content)
+    params = msgspec.structs.replace(sampling.params, grammar=grammar)
+    return msgspec.structs.replace(sampling, params=params, grammar_param="tools")
 
 
 def _logprob_wish(body: ChatBody) -> LogprobWish:
@@ -179,6 +264,8 @@ def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
             param=f"{where}.role",
         )
     checked = {key: value for key, value in message.items() if value is not None}
+    if "reasoning" in checked:  # templates know it by its other name
+        checked.setdefault("reasoning_content", checked["reasoning"])
     if message.get("audio") is not None:
         raise UnsupportedParameter(f"{where}.audio")
     content = message.get("content")
@@ -187,7 +274,7 @@ def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
         raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
     checked["content"] = "" if content is None else _text_of(content, f"{where}.content")
     if tool_calls is not None:
-        checked["tool_calls"] = _checked_tool_calls(tool_calls, f"{where}.tool_calls")
+        checked["tool_calls"] = checked_tool_calls(tool_calls, f"{where}.tool_calls")
     return checked
 
 
@@ -215,21 +302,3 @@ def _text_of(content: Any, where: str) -> str:
         else:
             raise InvalidRequest(f"'{where}[{i}]' is not a text part", param=f"{where}[{i}]")
     return "\n".join(texts)
-
-
-def _checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
-    """Calls of an earlier turn: templates want the arguments as an object, OpenAI sends JSON."""
-    if not isinstance(tool_calls, list) or not all(isinstance(call, dict) for call in tool_calls):
-        raise InvalidRequest(f"'{where}' must be a list of objects", param=where)
-    return [_with_parsed_arguments(call) for call in tool_calls]
-
-
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError:
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}

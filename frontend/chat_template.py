@@ -17,8 +17,17 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from frontend.tool_marks import REASONING_MARKS
 from shared.errors import ConfigError, InvalidRequest
+from shared.protocol import ReasoningStyle, ToolStyle
 
+# What templates hold whose models write calls in none of the styles that we read.
+_OTHER_CALLS = (
+    "<|channel|>",
+    "tool_calls_section_begin",
+    "tool\u2581calls\u2581begin",
+    "<tool_calls>",
+)
 _CUT_HERE = "\ue000cut-here\ue001"  # private use: marks the end of a message to be continued
 
 
@@ -34,6 +43,9 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.knows_developer_role = "developer" in source
         self.knows_documents = "documents" in source
+        self.knows_tools = "tools" in source
+        self.tool_style = _tool_style(source)
+        self.reasoning_style = _reasoning_style(source)
 
     def render(
         self,
@@ -71,6 +83,25 @@ class ChatTemplate:
         if continue_final_message:
             return _cut(text)
         return text
+
+
+def _tool_style(source: str) -> ToolStyle | None:
+    """As which the model writes calls; None for a style that we cannot read."""
+    if "[TOOL_CALLS]" in source:
+        return ToolStyle.MISTRAL_ARGS if "[ARGS]" in source else ToolStyle.MISTRAL
+    if "<tool_call>" in source:
+        return None if "<function=" in source or "<arg_key>" in source else ToolStyle.HERMES
+    if "ipython" in source and '"parameters"' in source:
+        return ToolStyle.LLAMA3
+    return ToolStyle.JSON if not any(mark in source for mark in _OTHER_CALLS) else None
+
+
+def _reasoning_style(source: str) -> ReasoningStyle | None:
+    """None for a model that does not think aloud."""
+    for style, marks in REASONING_MARKS.items():
+        if marks.end in source:
+            return style
+    return None
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class FrontendConfig(ClusterConfig):
     """Name of the NATS micro service and first token of its subjects; empty switches it off."""
     generation_config: Literal["auto", "none"] = "auto"
     """auto: the model's generation_config.json supplies sampling defaults; none: it does not."""
+    tool_parser: Literal["auto", "hermes", "llama3", "mistral", "mistral-args", "json"] = "auto"
+    """How models write tool calls; auto: as their chat templates say."""
+    reasoning_parser: Literal["auto", "none", "think", "mistral"] = "auto"
+    """How models set reasoning apart; auto: as their chat templates say; none: not at all."""
     default_deadline_s: float = 600.0
     """Time a request may wait and run when its client names none."""
     queue_timeout_s: float = 0.0

@@ -33,6 +33,11 @@ class Feed(Protocol):
     error: RequestError | None  # set when they end in an error
 
     @property
+    def event_id(self) -> bytes:
+        """Of the last event; before the first one, of where the client is."""
+        ...
+
+    @property
     def epilogue(self) -> bytes:
         """What follows the last event of a stream without error, as it is on the wire."""
         ...
@@ -65,6 +70,10 @@ class EventFeed:
     @property
     def epilogue(self) -> bytes:
         return b"id: " + self._event_id() + b"\ndata: [DONE]\n\n"
+
+    @property
+    def event_id(self) -> bytes:
+        return self._event_id()
 
     def opening(self, *, resumed: bool = False) -> list[Event]:
         """What precedes all text; nothing for a client that has seen it."""
@@ -113,19 +122,23 @@ class EventFeed:
         text = stream.take()
         if text:
             self._note_time()
-            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
-            events.append(Event(self._event_id(), self._writer.text(stream, text)))
+            data = self._writer.text(stream, text)
+            if data:
+                self._marks[stream.reply.choice_idx] = stream.mark_bytes()
+                events.append(Event(self._event_id(), data))
         if finish is None:
             return
-        self._marks[stream.reply.choice_idx] = stream.mark_bytes()
         error = error_of(stream)
         if error is not None:
+            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
             self.error = error
             self.is_ended = True
             events.append(Event(self._event_id(), error_body(error)))
             return
         self._num_running -= 1
-        events.append(Event(self._event_id(), self._writer.finish(stream)))
+        data = self._writer.finish(stream)
+        self._marks[stream.reply.choice_idx] = stream.mark_bytes()
+        events.append(Event(self._event_id(), data))
 
     def _event_id(self) -> bytes:
         marks = self._marks

@@ -8,6 +8,7 @@ import socket
 import time
 
 from frontend.admission import Admission
+from frontend.answer_styles import AnswerStyles
 from frontend.app import App
 from frontend.attachments import Attachments
 from frontend.auth import ApiKeys
@@ -99,7 +100,10 @@ class Frontend:
         self.inference = Inference(
             {
                 Surface.CHAT: ChatRequests(
-                    self._models, self._encoder, use_model_defaults=use_defaults
+                    self._models,
+                    self._encoder,
+                    use_model_defaults=use_defaults,
+                    styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
                 ),
                 Surface.COMPLETIONS: CompletionRequests(
                     self._models, self._encoder, use_model_defaults=use_defaults

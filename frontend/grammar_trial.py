@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import resource
 import signal
 import struct
@@ -14,11 +15,13 @@ from llguidance import LLMatcher, LLTokenizer
 
 from shared.errors import GrammarError
 from shared.grammar_source import grammar_source, parser_limits
-from shared.protocol import Grammar
+from shared.protocol import Grammar, GrammarKind
 
 CPU_LIMIT_S = 1.0
 MEMORY_BYTES = 1 << 30
 LENGTH = struct.Struct("<I")
+_TOKEN_REF = re.compile(r"<\[\d+\]>")  # a token of the model's vocabulary
+_ANY_REF = "<[256]>"  # one that is no byte
 _NUM_WALKS = 3
 _WALK_LEN = 24
 _MAX_ERROR_CHARS = 400
@@ -48,6 +51,9 @@ def main() -> None:
 def try_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> str:
     """Compiles it, and lets a few outputs begin: "" when all went well."""
     try:
+        if grammar.kind is GrammarKind.LARK:
+            text = _TOKEN_REF.sub(_ANY_REF, grammar.text)
+            grammar = msgspec.structs.replace(grammar, text=text)
         source = grammar_source(grammar)
     except GrammarError as exc:
         return str(exc)

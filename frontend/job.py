@@ -11,6 +11,7 @@ from frontend.stored_response import ResponseParams
 from frontend.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest
 from shared.protocol import (
+    AnswerFormat,
     EncodingFormat,
     GenerateRequest,
     PoolingParams,
@@ -82,6 +83,7 @@ class Job:
     wish: AnswerWish = AnswerWish()
     pooling: PoolingParams | None = None  # set: embeddings, and no output tokens
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
+    answer: AnswerFormat | None = None  # of a chat
     response: ResponseDraft | None = None  # set for /v1/responses
 
     @property
@@ -148,6 +150,7 @@ class Job:
                 is_shared=is_shared,
                 job_class=caller.job_class,
                 queue_timeout_s=caller.queue_timeout_s,
+                answer=self.answer,
             )
             requests.append(
                 GenerateRequest(

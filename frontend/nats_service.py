@@ -40,6 +40,7 @@ from shared.protocol import Surface
 STATUS_HEADER = "Jetflock-Status"
 REQUEST_ID_HEADER = "Jetflock-Request-Id"
 EVENT_ID_HEADER = "Jetflock-Event-Id"
+EVENT_BEFORE_HEADER = "Jetflock-Event-Before"  # id of the event before: was one lost?
 KEEPALIVE_S = 2.0
 _HEADER_ROOM = 1024
 
@@ -237,6 +238,7 @@ class NatsService:
         generation, feed = answer.generation, answer.feed
         headers = {REQUEST_ID_HEADER: generation.group_id}
         await reply.send(b"", {**headers, STATUS_HEADER: "accepted"})
+        event_before = feed.event_id.decode()
         events = feed.opening(resumed=answer.resumed)
         generation.last_sent_at = asyncio.get_running_loop().time()
         generation.keepalive_s = KEEPALIVE_S
@@ -244,6 +246,9 @@ class NatsService:
             while True:
                 for event in events:
                     event_headers = {**headers, EVENT_ID_HEADER: event.event_id.decode()}
+                    if generation.reply.answer is not None:  # its events do not tell all text
+                        event_headers[EVENT_BEFORE_HEADER] = event_before
+                        event_before = event_headers[EVENT_ID_HEADER]
                     if feed.error is not None and event is events[-1]:
                         event_headers |= error_headers(feed.error)
                     if len(event.data) > self._nc.max_payload - _HEADER_ROOM:

@@ -169,8 +169,20 @@ def _response(item: dict[str, Any]) -> dict[str, Any]:
 
 def answer_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
+    function = _object({"name": _TEXT, "arguments": _TEXT})
+    call = _object({"id": _TEXT, "type": {"const": "function"}, "function": function})
     message = _object(
-        {"role": {"const": "assistant"}, "content": _OPTIONAL_TEXT, "refusal": _OPTIONAL_TEXT}
+        {
+            "role": {"const": "assistant"},
+            "content": _OPTIONAL_TEXT,
+            "refusal": _OPTIONAL_TEXT,
+            "tool_calls": _list_of(call),
+            "reasoning_content": _TEXT,
+            "reasoning": _TEXT,
+        },
+        "tool_calls",
+        "reasoning_content",
+        "reasoning",
     )
     usage = _object(
         {

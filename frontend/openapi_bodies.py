@@ -21,12 +21,26 @@ from frontend.response_items import MAX_ITEMS
 from frontend.response_items import ROLES as ITEM_ROLES
 from frontend.response_request import INCLUDABLE, REFUSED, ResponseBody
 from frontend.sampling_fields import MAX_SALT_CHARS, MAX_STOP, MAX_STOP_CHARS, SamplingFields
+from frontend.tool_fields import MAX_TOOLS, NAME_PATTERN
 
 _ID = {"type": "integer", "minimum": 0}
 _TEXT_PART = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
+}
+_TOOL_CALL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
 }
 _MESSAGE = {
     "type": "object",
@@ -40,6 +54,10 @@ _MESSAGE = {
             ]
         },
         "name": {"type": "string"},
+        "tool_calls": {
+            "anyOf": [{"type": "array", "items": _TOOL_CALL}, {"type": "null"}],
+        },
+        "tool_call_id": {"type": "string"},
     },
     "required": ["role"],
 }
@@ -72,6 +90,34 @@ _ITEMS = {
         "required": ["role", "content"],
     },
 }
+_FUNCTION_NAME = {"type": "string", "pattern": NAME_PATTERN}
+_FUNCTION = {
+    "type": "object",
+    "properties": {
+        "name": _FUNCTION_NAME,
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"]},
+        "strict": {"type": ["boolean", "null"]},
+    },
+    "required": ["name"],
+}
+_TOOL = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+    "required": ["type", "function"],
+}
+_NAMED_FUNCTION = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": _FUNCTION_NAME},
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
 _STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
@@ -87,6 +133,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
     },
     "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+    "tools": {
+        "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
+    },
+    "tool_choice": {
+        "anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED_FUNCTION, {"type": "null"}]
+    },
 }
 # Read before the route's own fields.
 _OF_EVERY_BODY: dict[str, dict[str, Any]] = {

@@ -35,7 +35,6 @@ IGNORED = frozenset(
         "moderation",
         "reasoning_effort",
         "user",
-        "parallel_tool_calls",
         # Only tokenizers of another kind put any there.
         "spaces_between_special_tokens",
         # A client names its request by a header, X-Client-Request-Id.

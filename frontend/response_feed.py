@@ -16,6 +16,7 @@ from shared.event_histogram import EventHistogram
 class ResponseFeed:
     """To a transport what `EventFeed` is. `starting_after` is the last number the client has."""
 
+    event_id = b""  # events have numbers in its place
     epilogue = b""  # the last event says that it is the last
 
     def __init__(

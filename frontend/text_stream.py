@@ -36,6 +36,7 @@ class TextStream:
         "prompt_logprobs",
         "reply",
         "rid",
+        "skipped",
         "token_ids",
         "told_position",
     )
@@ -64,6 +65,7 @@ class TextStream:
         self.asked_at = now  # of the last replay, kept by the Replayer with the next two
         self.backoff_s = 1.0
         self.is_asking = False
+        self.skipped = ""  # what a resuming client has, where its answer must be parsed again
         self._pending: list[str] = []
         self._on_news = on_news
         self.keeps_token_ids = keep_token_ids
@@ -125,7 +127,12 @@ class TextStream:
         self._pending[:] = [rest] if rest else []
         self._taken_position, self._taken_len, self._taken_checksum = mark
         self.told_position = mark.position
+        self.skipped = seen if self.reply.answer is not None else ""
         return True
+
+    def hold_back(self, text_len: int, text_checksum: int) -> None:
+        """Of what was taken only so much has been told: `mark` describes that."""
+        self._taken_len, self._taken_checksum = text_len, text_checksum
 
     @property
     def all_tokens(self) -> slice:

@@ -7,7 +7,15 @@ import json
 from collections.abc import AsyncIterator, Generator
 
 from jetflock.errors import ClientError, ServerError, StreamLost
-from jetflock.link import EVENT_ID_HEADER, ConnectionChanged, Inbox, Link, Message, NoFrontend
+from jetflock.link import (
+    EVENT_BEFORE_HEADER,
+    EVENT_ID_HEADER,
+    ConnectionChanged,
+    Inbox,
+    Link,
+    Message,
+    NoFrontend,
+)
 from jetflock.result import Choice, Chunk, Piece, Result, Usage, pieces_of, usage_of
 
 SILENCE_S = 6.0  # a frontend gives a sign of life every 2 s
@@ -103,9 +111,14 @@ class Job:
         lens = text_lens(event_id)
         if not self._text_lens:
             self._text_lens = [0] * len(lens)
+        event_before = message.headers.get(EVENT_BEFORE_HEADER)
+        if event_before is not None and self.event_id not in (None, event_before):
+            raise _Gap
         for piece in pieces_of(event):
-            if self._is_news(piece, lens[piece.choice_idx]):
+            if event_before is not None or self._is_news(piece, lens[piece.choice_idx]):
                 self._add(piece, event_id)
+        if event_before is not None:
+            self._text_lens = lens
         self.event_id = event_id
         if (usage := usage_of(event)) is not None:
             self.usage = self._sum(usage) if "meta_info" in event else usage

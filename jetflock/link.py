@@ -18,6 +18,7 @@ from jetflock.errors import ERROR_HEADER, ApiError, ClientError, RequestTooLarge
 STATUS_HEADER = "Jetflock-Status"
 REQUEST_ID_HEADER = "Jetflock-Request-Id"
 EVENT_ID_HEADER = "Jetflock-Event-Id"
+EVENT_BEFORE_HEADER = "Jetflock-Event-Before"
 
 
 class NoFrontend(ClientError):

@@ -46,6 +46,8 @@ def grammar_source(grammar: Grammar) -> str:
             return LLMatcher.grammar_from_lark("start: " + "\n  | ".join(choices))
         case GrammarKind.EBNF:
             return LLMatcher.grammar_from_lark(lark_of(grammar.text))
+        case GrammarKind.LARK:
+            return LLMatcher.grammar_from_lark(grammar.text)
 
 
 def _json_source(grammar: Grammar) -> str:

@@ -43,6 +43,7 @@ class GrammarKind(enum.StrEnum):
     REGEX = "regex"  # Rust's syntax; the whole output matches
     CHOICE = "choice"  # a JSON list of strings
     EBNF = "ebnf"  # GBNF, as in llama.cpp, or Lark
+    LARK = "lark"  # llguidance's dialect, written by a frontend
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,6 +100,7 @@ class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
     include_stop: bool = False  # keep the stop string in the text
     min_tokens: int = 0  # a stop string ending within the first min_tokens tokens does not count
     skip_special_tokens: bool = True
+    shown_ids: tuple[int, ...] = ()  # special tokens that are text all the same
     prompt_tail: tuple[int, ...] = ()  # last prompt ids: the decoder's left context
 
 
@@ -110,6 +112,33 @@ class Surface(enum.StrEnum):
     GENERATE = "generate"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+
+
+class ToolStyle(enum.StrEnum):
+    """How a model writes calls of tools into its text."""
+
+    HERMES = "hermes"  # <tool_call>{"name": ..., "arguments": {...}}</tool_call>, also Qwen
+    LLAMA3 = "llama3"  # {"name": ..., "parameters": {...}}, also behind <|python_tag|>
+    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": ..., "arguments": {...}}]
+    MISTRAL_ARGS = "mistral-args"  # [TOOL_CALLS]name[ARGS]{...}
+    JSON = "json"  # the whole text is {"name": ..., "arguments": {...}}, or a list of such
+
+
+class ReasoningStyle(enum.StrEnum):
+    """Between which marks a model thinks before it answers."""
+
+    THINK = "think"  # <think> and </think>
+    MISTRAL = "mistral"  # [THINK] and [/THINK]
+
+
+class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the visible text of a chat answer holds besides content."""
+
+    tools: ToolStyle | None = None
+    tool_names: tuple[str, ...] = ()  # JSON without a mark is a call when it names one of them
+    reasoning: ReasoningStyle | None = None
+    begins_in_reasoning: bool = False  # the prompt ended with the opening mark
+    hides_reasoning: bool = False  # its client wants none of it
 
 
 class EncodingFormat(enum.StrEnum):
@@ -150,6 +179,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
+    answer: AnswerFormat | None = None  # of a chat; None: the text is the content
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):

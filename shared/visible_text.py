@@ -39,6 +39,7 @@ class TokenizerDecoder:
     def __init__(self, tokenizer: Tokenizer, params: TextParams) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = params.skip_special_tokens
+        self._shown_ids = frozenset(params.shown_ids if params.skip_special_tokens else ())
         self._context: list[int] = []  # the ids whose text was given out last
         self._pending: list[int] = []  # ids since then
         self._stream = self._new_stream()
@@ -46,6 +47,8 @@ class TokenizerDecoder:
             self.step(token_id)
 
     def step(self, token_id: int) -> str | None:
+        if token_id in self._shown_ids:
+            return self.flush() + (self._tokenizer.id_to_token(token_id) or "")
         try:
             text: str | None = self._stream.step(self._tokenizer, token_id)
         except TypeError:  # not a uint32: in no vocabulary

@@ -58,6 +58,28 @@ def test_the_curl_of_the_ready_block_works(stack: LocalStack) -> None:
     assert answer["choices"][0]["message"]["content"]
 
 
+def test_a_model_that_knows_no_tools_calls_them_when_it_must(stack: LocalStack) -> None:
+    """The demo model has never seen a call: the grammar makes it write one."""
+    days = {"type": "integer", "minimum": 1, "maximum": 7}
+    schema = {"type": "object", "properties": {"days": days}, "required": ["days"]}
+    schema["additionalProperties"] = False
+    tool: Any = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
+    client = OpenAI(base_url=f"http://127.0.0.1:{stack.port}/v1", api_key="none", timeout=60)
+    named: Any = {"type": "function", "function": {"name": "forecast"}}
+    answer = client.chat.completions.create(
+        model="jetflock-demo",
+        messages=[{"role": "user", "content": "Will it rain?"}],
+        tools=[tool],
+        tool_choice=named,
+        max_tokens=300,
+    )
+    assert answer.choices[0].finish_reason == "tool_calls"
+    [call] = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "forecast"
+    jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
 @pytest.mark.parametrize(
     "example", ["nats_client.py", "sync_client.py", "plain_nats.py", "openai_client.py", "curl.sh"]
 )

@@ -197,6 +197,22 @@ def test_special_tokens_are_shown_on_request() -> None:
     assert show_all(make_visible(tokenizer, params), [a, end, a]) == "a<|end|>a"
 
 
+def test_some_special_tokens_are_shown_on_request() -> None:
+    tokenizer = byte_fallback_tokenizer()
+    shown, hidden, the = (id_of(tokenizer, text) for text in ("<s>", "</s>", "▁the"))
+    params = TextParams(shown_ids=(shown,))
+    ids = [the, hidden, shown, the, shown, shown]
+    assert show_all(make_visible(tokenizer, params), ids) == "the<s> the<s><s>"
+
+
+def test_a_shown_token_ends_a_broken_character() -> None:
+    tokenizer = byte_level_tokenizer()
+    bad, end = id_of(tokenizer, "Ł"), id_of(tokenizer, "<|end|>")
+    params = TextParams(shown_ids=(end,))
+    shown = show_all(make_visible(tokenizer, params), [bad, end, *tokenizer.encode("a").ids])
+    assert shown == "\N{REPLACEMENT CHARACTER}<|end|>a"
+
+
 # Stop strings
 
 
