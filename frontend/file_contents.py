@@ -20,7 +20,7 @@ class FileContents:
     """Names are ours. What expires is gone without a trace: the stream's age takes it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._js = cluster.nc.jetstream()
+        self._nc = cluster.nc
         self._bucket = cluster.subjects.files_bucket
 
     async def put(self, name: str, content: IO[bytes]) -> int:
@@ -60,4 +60,4 @@ class FileContents:
             raise BrokerUnavailable(f"file {name} was not deleted: {exc!r}") from exc
 
     async def _store(self) -> ObjectStore:
-        return await self._js.object_store(self._bucket)
+        return await self._nc.jetstream().object_store(self._bucket)
