@@ -53,7 +53,7 @@ async def test_bombs_end_in_time_and_hurt_nobody(checker: GrammarChecker) -> Non
     await checker.check(Grammar(GrammarKind.REGEX, "beside it", "test"), "field")
     assert not slow.done()
     assert "more than 1 s" in await slow
-    assert time.monotonic() - begin < 8  # of a busy machine: the child's second is of CPU time
+    assert time.monotonic() - begin < 40  # the second is of CPU time, on a busy machine
     assert await refusal(checker, HUNGRY)
     await checker.check(Grammar(GrammarKind.REGEX, "after them", "test"), "field")
 

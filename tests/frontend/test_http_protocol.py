@@ -83,13 +83,13 @@ async def test_a_head_that_trickles_in_is_not_waited_for(
 async def test_a_kept_connection_may_be_idle_but_not_begin_and_stop(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GuardedProtocol, "head_timeout_s", 0.4)
+    monkeypatch.setattr(GuardedProtocol, "head_timeout_s", 1.0)
     running = await stack.start_frontend()
     connection = await Connection.open(running)
     for _ in range(2):
         connection.writer.write(HEAD + b"\r\n")
         assert b"200" in await connection.read_answer()
-        await asyncio.sleep(0.8)  # twice the time that a head may take
+        await asyncio.sleep(1.5)  # longer than a head may take
     connection.writer.write(HEAD)
     status, body = await connection.answer()
     assert (status, code_of(body)) == (408, "request_timeout")
