@@ -58,11 +58,12 @@ async def test_bombs_end_in_time_and_hurt_nobody(checker: GrammarChecker) -> Non
     await checker.check(Grammar(GrammarKind.REGEX, "after them", "test"), "field")
 
 
-async def test_an_outcome_is_remembered(checker: GrammarChecker) -> None:
+async def test_an_outcome_is_remembered(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = await refusal(checker, SLOW)
-    begin = time.monotonic()
+    monkeypatch.delattr(GrammarChecker, "_try")  # nothing is tried again
     assert await refusal(checker, SLOW) == first
-    assert time.monotonic() - begin < 0.5
 
 
 async def test_a_cancelled_check_takes_its_child_along(checker: GrammarChecker) -> None:
