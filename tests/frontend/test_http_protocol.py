@@ -39,7 +39,7 @@ class Connection:
     async def read_answer(self) -> bytes:
         """One answer to /health, the connection stays open."""
         async with asyncio.timeout(10):
-            return await self._reader.readuntil(b'{"status":"ok"}')
+            return await self._reader.readuntil(b'{"status":"live"}')
 
 
 def code_of(body: dict[str, Any]) -> str:

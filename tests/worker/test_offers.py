@@ -228,7 +228,14 @@ async def take_another(worker: RunningWorker, num_tokens: int) -> None:
     prompt_ids = pack_token_ids([9] * num_tokens)
     request = make_request(rid, prompt_ids=prompt_ids, reply=make_reply(rid, num_tokens))
     delivery = Delivery(
-        encode(request), "ack.none", 1, 1, datetime.datetime.now(datetime.UTC), rid, "interactive"
+        data=encode(request),
+        ack_subject="ack.none",
+        num_delivered=1,
+        request_seq=1,
+        queued_at=datetime.datetime.now(datetime.UTC),
+        msg_id=rid,
+        lane="interactive",
+        num_pending=0,
     )
     assert await worker.runner._taker.take(request, delivery)
     await worker.engine.next_run()
