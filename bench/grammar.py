@@ -22,7 +22,7 @@ import jsonschema
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from frontend.grammar_fields import GrammarFields, resolve_grammar
+from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
 from shared.protocol import Grammar
 from tests.json_schemas import SCHEMAS
 

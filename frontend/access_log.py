@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from frontend.event_writer import usage_of
+from frontend.answers.event_writer import usage_of
 from frontend.generation import Generation
 from shared.log import get_logger
 

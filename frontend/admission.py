@@ -8,8 +8,8 @@ from frontend.drain_rate import QueueWatch
 from frontend.job import Caller, Job
 from frontend.metrics import FrontendMetrics
 from frontend.queue_limits import QueueLimits
-from frontend.tenant import Tenant
-from frontend.tenant_ledger import TenantLedger
+from frontend.tenants.ledger import TenantLedger
+from frontend.tenants.tenant import Tenant
 from shared.errors import InvalidRequest, RateLimited, RequestError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from frontend.answer_parser import AnswerDelta, AnswerParser, CallDelta
-from frontend.event_writer import finish_reason
+from frontend.answers.event_writer import finish_reason
 from frontend.text_stream import TextStream
+from frontend.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
 from shared.protocol import FinishReason, ToolStyle
 
 _MISTRAL_ID_LEN = 9  # their chat templates refuse any other

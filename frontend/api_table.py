@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from frontend import chat_request, completion_request, embedding_request, generate_request
-from frontend.openapi_bodies import body_schemas
-from frontend.request_body import IGNORED
+from frontend.openapi.bodies import body_schemas
+from frontend.requests import (
+    chat_request,
+    completion_request,
+    embedding_request,
+    generate_request,
+)
+from frontend.requests.request_body import IGNORED
 from shared.protocol import SamplingParams, TextParams
 
 Refused = Mapping[str, Callable[[Any], bool]]

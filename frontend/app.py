@@ -15,21 +15,21 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from frontend.answer_response import AnswerResponse
-from frontend.batch_routes import BatchRoutes
+from frontend.answers.event_id import parse_event_id
+from frontend.answers.event_writer import encode_json
+from frontend.batches.routes import BatchRoutes
 from frontend.client_request_id import HEADER as CLIENT_REQUEST_ID
 from frontend.client_request_id import telling_client_id
 from frontend.error_response import error_response, json_response
-from frontend.event_id import parse_event_id
-from frontend.event_writer import encode_json
-from frontend.file_routes import FileRoutes
+from frontend.files.routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
 from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
-from frontend.openapi import openapi_document
-from frontend.request_body import parse_object
-from frontend.responses import Responses, query_flag, query_number
+from frontend.openapi.document import openapi_document
+from frontend.requests.request_body import parse_object
+from frontend.responses.responses import Responses, query_flag, query_number
 from shared.errors import (
     InternalError,
     InvalidRequest,

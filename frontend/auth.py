@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from frontend.tenant import EVERYBODY, Tenant
+from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import AuthenticationFailed
 
 

@@ -17,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from frontend.tool_marks import REASONING_MARKS
+from frontend.tools.marks import REASONING_MARKS
 from shared.errors import ConfigError, InvalidRequest
 from shared.protocol import ReasoningStyle, ToolStyle
 

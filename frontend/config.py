@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from frontend.auth import ApiKey
-from frontend.batch_limits import BatchLimits
-from frontend.key_file import read_key_file
+from frontend.batches.limits import BatchLimits
+from frontend.tenants.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from frontend.event_writer import error_body
+from frontend.answers.event_writer import error_body
 from shared.errors import (
     AuthenticationFailed,
     QueueFull,

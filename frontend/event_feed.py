@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple, Protocol
 
-from frontend.chat_events import ChatEvents
-from frontend.completion_events import CompletionEvents
-from frontend.embedding_events import EmbeddingEvents
-from frontend.event_writer import EventWriter, error_body
-from frontend.generate_events import GenerateEvents
+from frontend.answers.chat_events import ChatEvents
+from frontend.answers.completion_events import CompletionEvents
+from frontend.answers.embedding_events import EmbeddingEvents
+from frontend.answers.event_writer import EventWriter, error_body
+from frontend.answers.generate_events import GenerateEvents
+from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.generation import Generation, error_of
-from frontend.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
 from shared.event_histogram import EventHistogram

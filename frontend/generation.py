@@ -7,9 +7,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frontend.stored_response import ResponseView
+from frontend.answers.token_texts import TokenTexts
+from frontend.responses.stored_response import ResponseView
 from frontend.text_stream import TextStream
-from frontend.token_texts import TokenTexts
 from shared.errors import (
     DeadlineExceeded,
     InternalError,

@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from frontend.event_writer import error_body
+from frontend.answers.event_writer import error_body
 from shared.errors import (
     HeadersTooLarge,
     InvalidRequest,

@@ -12,16 +12,13 @@ import msgspec
 
 from frontend.access_log import log_finished
 from frontend.admission import Admission
+from frontend.answers.event_id import EventId
+from frontend.answers.event_writer import public_id
+from frontend.answers.token_texts import TokenTexts
 from frontend.attachments import Attachments
-from frontend.chat_request import ChatRequests
-from frontend.completion_request import CompletionRequests
-from frontend.embedding_request import EmbeddingRequests
 from frontend.event_feed import EventFeed, Feed
-from frontend.event_id import EventId
-from frontend.event_writer import public_id
-from frontend.generate_request import GenerateRequests
 from frontend.generation import Generation, Interrupt, Timings
-from frontend.grammar_checker import GrammarChecker
+from frontend.grammars.checker import GrammarChecker
 from frontend.idempotency_key import FIELD, fingerprint, key_name, key_of
 from frontend.idempotency_store import IdempotencyStore
 from frontend.job import Caller, Job
@@ -30,16 +27,19 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.queue_timeout import take_queue_timeout
 from frontend.reply_router import ReplyRouter
-from frontend.response_feed import ResponseFeed
-from frontend.response_request import ResponseRequests
-from frontend.response_store import ResponseStore
-from frontend.stored_response import KeptResponse, ResponseView, StoredResponse
+from frontend.requests.chat_request import ChatRequests
+from frontend.requests.completion_request import CompletionRequests
+from frontend.requests.embedding_request import EmbeddingRequests
+from frontend.requests.generate_request import GenerateRequests
+from frontend.responses.feed import ResponseFeed
+from frontend.responses.request import ResponseRequests
+from frontend.responses.store import ResponseStore
+from frontend.responses.stored_response import KeptResponse, ResponseView, StoredResponse
 from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.submitter import Submitter
-from frontend.tenant_ledger import TenantLedger
+from frontend.tenants.ledger import TenantLedger
 from frontend.terminator import Terminator
 from frontend.text_stream import TextStream, tells_logprobs
-from frontend.token_texts import TokenTexts
 from shared.done_chunk import done_chunk
 from shared.errors import (
     BrokerError,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontend.model_directory import ServedModel
-from frontend.sampling_fields import Sampling
-from frontend.stored_response import ResponseParams
-from frontend.tenant import EVERYBODY, Tenant
+from frontend.requests.sampling_fields import Sampling
+from frontend.responses.stored_response import ResponseParams
+from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest
 from shared.protocol import (
     AnswerFormat,

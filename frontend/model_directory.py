@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
+from frontend.answers.token_texts import TokenTexts
 from frontend.chat_template import ChatTemplate
-from frontend.token_texts import TokenTexts
 from shared.errors import (
     BrokerError,
     ConfigError,

@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from frontend.generation import Generation
-from frontend.tenant_ledger import TenantLedger
+from frontend.tenants.ledger import TenantLedger
 from frontend.text_stream import TextStream
 from shared.codec import decode_text_frame
 from shared.errors import ProtocolError

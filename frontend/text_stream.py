@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from frontend.event_id import START, Mark, checksum
+from frontend.answers.event_id import START, Mark, checksum
 from shared.logprobs import TokenLogprob, num_top_of, record_bytes, unpack_logprobs
 from shared.protocol import Finish, ReplyParams, TextChunk
 

@@ -19,7 +19,7 @@ from shared.tokenizer_bundle import TokenizerBundle
 
 Number = TypeVar("Number", int, float)
 
-# What a request may ask for, too: frontend/sampling_fields.py.
+# What a request may ask for, too: frontend/requests/sampling_fields.py.
 _DEFAULT_LIMITS = {
     "temperature": (0.0, 2.0),
     "top_p": (1e-6, 1.0),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from frontend.chat_request import ChatRequests
-from frontend.completion_request import CompletionRequests
-from frontend.generate_request import GenerateRequests
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.chat_request import ChatRequests
+from frontend.requests.completion_request import CompletionRequests
+from frontend.requests.generate_request import GenerateRequests
 from shared.errors import BrokerUnavailable
 from shared.protocol import ModelCard
 from shared.tokenizer_bundle import TokenizerBundle

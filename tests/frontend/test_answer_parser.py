@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.answer_parser import AnswerDelta, AnswerParser
+from frontend.tools.answer_parser import AnswerDelta, AnswerParser
 from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
 
 NAMES = ("add", "get_weather")

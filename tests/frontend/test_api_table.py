@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from frontend.api_table import DEFAULTS, ROUTES, BodyRoute, api_table
-from frontend.embedding_request import EmbeddingRequests
-from frontend.openapi_bodies import body_schemas
+from frontend.openapi.bodies import body_schemas
 from frontend.prompt_encoder import PromptEncoder
-from frontend.request_body import IGNORED
+from frontend.requests.embedding_request import EmbeddingRequests
+from frontend.requests.request_body import IGNORED
 from shared.errors import UnsupportedParameter
 from shared.protocol import EmbeddingCard, GenerateRequest, PoolingKind
 from tests.frontend.directory import AllRequests, make_directory

@@ -16,9 +16,9 @@ import pytest
 from openai import AsyncOpenAI
 
 import jetflock.client
-from frontend.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS, EmbeddingRequests
 from frontend.job import Caller
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS, EmbeddingRequests
 from jetflock import Client
 from shared.codec import encode
 from shared.errors import RequestError

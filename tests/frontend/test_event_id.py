@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.event_id import EventId, Mark, checksum, parse_event_id
+from frontend.answers.event_id import EventId, Mark, checksum, parse_event_id
 from shared.errors import InvalidRequest
 
 RID = "0123456789abcdef" * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from frontend.grammar_checker import GrammarChecker
+from frontend.grammars.checker import GrammarChecker
 from shared.errors import InvalidRequest
 from shared.protocol import Grammar, GrammarKind
 from tests.frontend.conftest import Stack

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from frontend.grammar_fields import GrammarFields, resolve_grammar
-from frontend.regex_check import expanded_len
+from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
+from frontend.requests.regex_check import expanded_len
 from shared.errors import InvalidRequest
 from shared.grammar_source import grammar_engine
 from shared.protocol import Grammar, GrammarKind

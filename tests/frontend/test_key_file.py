@@ -10,8 +10,8 @@ import pytest
 
 from frontend.auth import ApiKey, ApiKeys
 from frontend.config import FrontendConfig
-from frontend.key_file import read_key_file
-from frontend.tenant import Tenant
+from frontend.tenants.key_file import read_key_file
+from frontend.tenants.tenant import Tenant
 from shared.errors import AuthenticationFailed, ConfigError
 
 GOOD = """\

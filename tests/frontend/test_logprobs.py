@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from frontend.token_texts import TokenTexts
+from frontend.answers.token_texts import TokenTexts
 from shared.protocol import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from frontend.openapi import openapi_document
+from frontend.openapi.document import openapi_document
 from tests.frontend.conftest import Stack
 
 MAX_STALL_S = 0.05

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.rate_book import RateBook
-from frontend.rate_bucket import RateBucket
-from frontend.tenant import Tenant
+from frontend.tenants.rate_book import RateBook
+from frontend.tenants.rate_bucket import RateBucket
+from frontend.tenants.tenant import Tenant
 from shared.errors import RateLimited
 
 ALICE = Tenant("alice", requests_per_minute=60, tokens_per_minute=6000)

@@ -8,7 +8,7 @@ import pytest
 
 from frontend.job import Caller, Job
 from frontend.prompt_encoder import PromptEncoder
-from frontend.response_request import ResponseRequests
+from frontend.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
 from tests.frontend.directory import make_directory
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from frontend.event_id import parse_event_id
+from frontend.answers.event_id import parse_event_id
 from shared.codec import decode
 from shared.protocol import Finish, FinishReason, GenerateRequest, Readers
 from tests.frontend.conftest import Stack

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.tenant import LANE_SIZE, Tenant
-from frontend.tenant_ledger import TenantLedger
+from frontend.tenants.ledger import TenantLedger
+from frontend.tenants.tenant import LANE_SIZE, Tenant
 from shared.subjects import LANES, NUM_LANES, Lane
 from tests.frontend.conftest import Stack
 from tests.frontend.test_accept import BODY, CHAT, until_queued

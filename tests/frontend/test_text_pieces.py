@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.text_pieces import Piece, TextPieces
+from frontend.answers.text_pieces import Piece, TextPieces
 from shared.protocol import TextParams
 from tests.frontend.tiny_model import make_tokenizer
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.event_id import START, Mark, checksum
+from frontend.answers.event_id import START, Mark, checksum
 from frontend.text_stream import TextStream
 from shared.protocol import Finish, FinishReason, ReplyParams, Surface, TextChunk
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from frontend.token_texts import TextOffsets, TokenTexts
+from frontend.answers.token_texts import TextOffsets, TokenTexts
 from tests.frontend.tiny_model import BOS, make_tokenizer
 from tests.shared.small_tokenizers import (
     byte_fallback_tokenizer,

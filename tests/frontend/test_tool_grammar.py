@@ -11,10 +11,10 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
-from frontend.answer_styles import mark_ids
-from frontend.grammar_trial import try_grammar
-from frontend.tool_fields import ToolUse, read_tools
-from frontend.tool_grammar import ToolGrammar
+from frontend.grammars.trial import try_grammar
+from frontend.tools.answer_styles import mark_ids
+from frontend.tools.fields import ToolUse, read_tools
+from frontend.tools.grammar import ToolGrammar
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar_source import grammar_source, parser_limits
 from shared.protocol import AnswerFormat, Grammar, GrammarKind, ReasoningStyle, ToolStyle

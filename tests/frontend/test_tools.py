@@ -12,11 +12,11 @@ import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
-from frontend.answer_styles import mark_ids
 from frontend.chat_template import ChatTemplate
 from frontend.job import Caller
 from frontend.model_directory import ModelDirectory
-from frontend.tool_messages import with_short_ids
+from frontend.tools.answer_styles import mark_ids
+from frontend.tools.messages import with_short_ids
 from jetflock import Client
 from shared.errors import RequestError
 from shared.protocol import (

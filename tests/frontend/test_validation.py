@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from frontend.job import Caller, Job
-from frontend.request_body import IGNORED, parse_object
+from frontend.requests.request_body import IGNORED, parse_object
 from shared.errors import InvalidRequest, RequestError
 from shared.protocol import GenerateRequest
 from shared.subjects import choice_rid

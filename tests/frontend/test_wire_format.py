@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 
 from frontend.answer_response import sse
-from frontend.chat_events import ChatEvents
-from frontend.completion_events import CompletionEvents
+from frontend.answers.chat_events import ChatEvents
+from frontend.answers.completion_events import CompletionEvents
+from frontend.answers.generate_events import GenerateEvents
 from frontend.event_feed import Event
-from frontend.generate_events import GenerateEvents
 from frontend.text_stream import TextStream
 from shared.protocol import Finish, FinishReason, Surface, TextChunk
 from tests.frontend.test_text_stream import make_reply

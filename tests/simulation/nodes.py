@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
 from detok.lease_keeper import Lease
-from frontend.event_id import parse_event_id
+from frontend.answers.event_id import parse_event_id
 from frontend.frontend import Frontend
 from frontend.generation import Interrupt, Interrupted
 from frontend.inference import Answer
 from frontend.job import Caller, Job, Prompt
 from frontend.model_directory import ModelText, ServedModel
-from frontend.sampling_fields import Sampling
+from frontend.requests.sampling_fields import Sampling
 from shared.cluster import Cluster
 from shared.errors import EngineHung, RequestError
 from shared.jetstream import JetStream

@@ -10,7 +10,7 @@ import pytest
 from bench.chaos.checker import check, check_same
 from bench.chaos.transcript import Transcript
 from bench.chaos.violation import ViolationKind
-from frontend.event_id import Mark, checksum
+from frontend.answers.event_id import Mark, checksum
 from shared.subjects import new_rid
 
 RID = new_rid()

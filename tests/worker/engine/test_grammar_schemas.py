@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from frontend.grammar_fields import GrammarFields, resolve_grammar
+from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
 from shared.protocol import FinishReason, Grammar
 from shared.token_ids import pack_token_ids
 from tests.json_schemas import SCHEMAS

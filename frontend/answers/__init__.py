@@ -1,0 +1,1 @@
+"""Chunks of text made into what each route answers."""

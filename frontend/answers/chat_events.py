@@ -1,0 +1,149 @@
+"""The wire format of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from frontend.answer_reader import AnswerReader
+from frontend.answers.event_writer import (
+    encode_json,
+    finish_reason,
+    prompt_ids_field,
+    public_id,
+    tells_more_than_text,
+    token_ids_field,
+    usage_of,
+    usage_tail,
+)
+from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
+from frontend.answers.token_texts import TokenTexts
+from frontend.text_stream import TextStream
+
+
+class ChatEvents:
+    """`chat.completion.chunk` events, and the `chat.completion` object."""
+
+    def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
+        self._streams = streams
+        self._texts = texts  # None when nobody asks for logprobs
+        reply = self._reply = streams[0].reply
+        head = encode_json(
+            {
+                "id": public_id(reply),
+                "object": "chat.completion.chunk",
+                "created": reply.created,
+                "model": reply.model,
+                "system_fingerprint": None,
+            }
+        )
+        self._readers = [AnswerReader(stream) for stream in streams if stream.reply.answer]
+        self._head = head[:-1] + b',"choices":['
+        self._before_text = [
+            self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(streams))
+        ]
+        self._after_text = b'},"logprobs":null,"finish_reason":null}' + usage_tail(streams)
+        self._tells_more = tells_more_than_text(reply, texts)
+
+    def opening(self) -> list[bytes]:
+        events = [
+            self._head
+            + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
+            + b',"logprobs":null,"finish_reason":null}'
+            + usage_tail(self._streams)
+            for i in range(len(self._streams))
+        ]
+        if prompt_ids := prompt_ids_field(self._reply):
+            events[0] = events[0][:-1] + b"," + encode_json(prompt_ids)[1:]
+        return events
+
+    def text(self, stream: TextStream, text: str) -> bytes:
+        if self._readers:
+            return self._parsed(stream, text)
+        head = self._before_text[stream.reply.choice_idx] + encode_json(text)
+        if not self._tells_more:
+            return head + self._after_text
+        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        return head + b"}" + self._rest(stream, tokens, None)
+
+    def _parsed(self, stream: TextStream, text: str) -> bytes:
+        """Of an answer that is more than content."""
+        delta = self._readers[stream.reply.choice_idx].read(text)
+        tokens = slice(0, 0)
+        if self._tells_more:
+            tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        if not delta and tokens.start == tokens.stop:
+            return b""
+        return self._delta(stream, delta) + self._rest(stream, tokens, None)
+
+    def _delta(self, stream: TextStream, delta: dict[str, Any]) -> bytes:
+        """The event up to what `_rest` writes."""
+        head = self._head + b'{"index":%d,"delta":' % stream.reply.choice_idx
+        return head + encode_json(delta)
+
+    def finish(self, stream: TextStream) -> bytes:
+        delta: dict[str, Any] = {}
+        reason = finish_reason(stream)
+        if self._readers:
+            delta, reason = self._readers[stream.reply.choice_idx].finish()
+        return self._delta(stream, delta) + self._rest(stream, stream.tell_tokens(), reason)
+
+    def closing(self) -> list[bytes]:
+        if not self._reply.include_usage:
+            return []
+        return [self._head + b'],"usage":' + encode_json(usage_of(self._streams)) + b"}"]
+
+    def _rest(self, stream: TextStream, tokens: slice, reason: str | None) -> bytes:
+        """Of a choice behind its delta, and of the event."""
+        has_news = tokens.start < tokens.stop
+        fields = {
+            "logprobs": self._logprobs(stream, tokens) if has_news else None,
+            "finish_reason": reason,
+            **token_ids_field(stream, tokens),
+        }
+        return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
+
+    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
+        if self._texts is None or stream.reply.num_top is None:
+            return None
+        as_ids = stream.reply.tokens_as_ids
+        return chat_logprobs(stream.records(tokens), self._texts, as_ids=as_ids)
+
+    def _prompt_logprobs(self) -> dict[str, Any]:
+        """vLLM's field, beside the choices."""
+        stream = self._streams[0]
+        if self._texts is None or stream.reply.num_prompt_top is None:
+            return {}
+        records = stream.prompt_records(stream.reply.num_prompt_top)
+        return {"prompt_logprobs": prompt_logprobs(records, self._texts)}
+
+    def whole(self, texts: Sequence[str]) -> bytes:
+        return encode_json(
+            {
+                "id": public_id(self._reply),
+                "object": "chat.completion",
+                "created": self._reply.created,
+                "model": self._reply.model,
+                "system_fingerprint": None,
+                "choices": [
+                    self._whole_choice(stream, text)
+                    for stream, text in zip(self._streams, texts, strict=True)
+                ],
+                "usage": usage_of(self._streams),
+                **self._prompt_logprobs(),
+                **prompt_ids_field(self._reply),
+            }
+        )
+
+    def _whole_choice(self, stream: TextStream, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"content": text}
+        reason = finish_reason(stream)
+        if self._readers:
+            message, reason = self._readers[stream.reply.choice_idx].whole(text)
+        return {
+            "index": stream.reply.choice_idx,
+            "message": {"role": "assistant", "refusal": None, **message},
+            "logprobs": self._logprobs(stream, stream.all_tokens),
+            "finish_reason": reason,
+            **token_ids_field(stream, stream.all_tokens),
+        }

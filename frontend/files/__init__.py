@@ -1,0 +1,1 @@
+"""Uploaded files, in the object store."""

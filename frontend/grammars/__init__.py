@@ -1,0 +1,1 @@
+"""Grammars of clients, tried in children before they are accepted."""

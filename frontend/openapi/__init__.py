@@ -1,0 +1,1 @@
+"""The OpenAPI document: what the HTTP surface says of itself."""

@@ -1,0 +1,284 @@
+"""JSON Schema of whole answers; the events of a stream have the same fields in pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
+from frontend.files.record import MADE, UPLOADED
+
+_COUNT = {"type": "integer", "minimum": 0}
+_TEXT = {"type": "string"}
+_OPTIONAL_TEXT = {"type": ["string", "null"]}
+
+
+def _object(properties: dict[str, Any], *optional: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+    }
+
+
+def _list_of(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _choice(**own: dict[str, Any]) -> dict[str, Any]:
+    return _object(
+        {"index": _COUNT, **own, "logprobs": {"type": ["object", "null"]}, "finish_reason": _TEXT}
+    )
+
+
+def _completion(kind: str, choice: dict[str, Any]) -> dict[str, Any]:
+    return _object(
+        {
+            "id": _TEXT,
+            "object": {"const": kind},
+            "created": _COUNT,
+            "model": _TEXT,
+            "system_fingerprint": _OPTIONAL_TEXT,
+            "choices": _list_of(choice),
+            "usage": _ref("Usage"),
+        }
+    )
+
+
+def _page_of(name: str) -> dict[str, Any]:
+    return _object(
+        {
+            "object": {"const": "list"},
+            "data": _list_of(_ref(name)),
+            "first_id": _OPTIONAL_TEXT,
+            "last_id": _OPTIONAL_TEXT,
+            "has_more": {"type": "boolean"},
+        }
+    )
+
+
+def _file_schemas() -> dict[str, dict[str, Any]]:
+    file = _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "file"},
+            "bytes": _COUNT,
+            "created_at": _COUNT,
+            "expires_at": _COUNT,
+            "filename": _TEXT,
+            "purpose": {"enum": [UPLOADED, MADE]},
+            "status": {"const": "processed"},
+            "status_details": {"type": "null"},
+        }
+    )
+    form = _object(
+        {
+            "purpose": {"enum": [UPLOADED]},
+            "file": {"type": "string", "format": "binary"},
+            "expires_after[anchor]": {"const": "created_at"},
+            "expires_after[seconds]": _COUNT,
+        },
+        "expires_after[anchor]",
+        "expires_after[seconds]",
+    )
+    deleted = {"id": _TEXT, "object": {"const": "file"}, "deleted": {"const": True}}
+    return {
+        "File": file,
+        "FileForm": form,
+        "FileList": _page_of("File"),
+        "FileDeleted": _object(deleted),
+    }
+
+
+def _batch_schemas() -> dict[str, dict[str, Any]]:
+    error = _object(
+        {
+            "code": _TEXT,
+            "message": _TEXT,
+            "param": _OPTIONAL_TEXT,
+            "line": {"type": ["integer", "null"]},
+        }
+    )
+    errors = _object({"object": {"const": "list"}, "data": _list_of(error)})
+    moment = {"type": ["integer", "null"]}
+    batch = _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "batch"},
+            "endpoint": {"enum": list(ENDPOINTS)},
+            "errors": {"anyOf": [errors, {"type": "null"}]},
+            "input_file_id": _TEXT,
+            "completion_window": _TEXT,
+            "status": {"enum": [status.value for status in BatchStatus]},
+            "output_file_id": _OPTIONAL_TEXT,
+            "error_file_id": _OPTIONAL_TEXT,
+            "created_at": _COUNT,
+            "expires_at": _COUNT,
+            **dict.fromkeys(TIMES, moment),
+            "request_counts": _object({"total": _COUNT, "completed": _COUNT, "failed": _COUNT}),
+            "metadata": {"type": ["object", "null"]},
+        }
+    )
+    return {"Batch": batch, "BatchList": _page_of("Batch")}
+
+
+def _response(item: dict[str, Any]) -> dict[str, Any]:
+    error = _object({"code": {"const": "server_error"}, "message": _TEXT})
+    usage = _object(
+        {
+            "input_tokens": _COUNT,
+            "input_tokens_details": _object(
+                {"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}
+            ),
+            "output_tokens": _COUNT,
+            "output_tokens_details": _object({"reasoning_tokens": _COUNT}),
+            "total_tokens": _COUNT,
+        }
+    )
+    status = ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    return _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "response"},
+            "created_at": _COUNT,
+            "status": {"enum": status},
+            "error": {"anyOf": [error, {"type": "null"}]},
+            "incomplete_details": {
+                "anyOf": [_object({"reason": {"const": "max_output_tokens"}}), {"type": "null"}]
+            },
+            "model": _TEXT,
+            "output": _list_of(item),
+            "instructions": _OPTIONAL_TEXT,
+            "metadata": {"type": "object", "additionalProperties": _TEXT},
+            "previous_response_id": _OPTIONAL_TEXT,
+            "background": {"type": "boolean"},
+            "store": {"type": "boolean"},
+            "temperature": {"type": "number"},
+            "top_p": {"type": "number"},
+            "text": {"type": "object", "required": ["format"]},
+            "tools": {"type": "array"},
+            "tool_choice": _TEXT,
+            "usage": usage,
+        },
+        "usage",
+    )
+
+
+def answer_schemas() -> dict[str, dict[str, Any]]:
+    """By name, for the components of an OpenAPI document."""
+    function = _object({"name": _TEXT, "arguments": _TEXT})
+    call = _object({"id": _TEXT, "type": {"const": "function"}, "function": function})
+    message = _object(
+        {
+            "role": {"const": "assistant"},
+            "content": _OPTIONAL_TEXT,
+            "refusal": _OPTIONAL_TEXT,
+            "tool_calls": _list_of(call),
+            "reasoning_content": _TEXT,
+            "reasoning": _TEXT,
+        },
+        "tool_calls",
+        "reasoning_content",
+        "reasoning",
+    )
+    usage = _object(
+        {
+            "prompt_tokens": _COUNT,
+            "completion_tokens": _COUNT,
+            "total_tokens": _COUNT,
+            "prompt_tokens_details": _object({"cached_tokens": _COUNT}),
+        },
+        "completion_tokens",
+    )
+    embedding = _object(
+        {
+            "object": {"const": "embedding"},
+            "index": _COUNT,
+            "embedding": {"anyOf": [_list_of({"type": "number"}), _TEXT]},
+        }
+    )
+    generated = _object(
+        {
+            "text": _TEXT,
+            "output_ids": _list_of(_COUNT),
+            "meta_info": {"type": "object", "required": ["id", "finish_reason"]},
+            "index": _COUNT,
+        },
+        "index",
+    )
+    model = _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "model"},
+            "created": _COUNT,
+            "owned_by": _TEXT,
+            "root": _TEXT,
+            "parent": _OPTIONAL_TEXT,
+            "max_model_len": _COUNT,
+            "tasks": _list_of({"enum": ["generate", "embed"]}),
+        }
+    )
+    error = _object(
+        {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL_TEXT, "code": _OPTIONAL_TEXT}
+    )
+    item = _object(
+        {
+            "id": _TEXT,
+            "type": {"const": "message"},
+            "role": {"enum": ["user", "assistant", "system", "developer"]},
+            "status": {"enum": ["in_progress", "completed", "incomplete"]},
+            "content": _list_of({"type": "object", "required": ["type", "text"]}),
+        }
+    )
+    return {
+        **_file_schemas(),
+        **_batch_schemas(),
+        "Usage": usage,
+        "Response": _response(item),
+        "InputItems": _object(
+            {
+                "object": {"const": "list"},
+                "data": _list_of(item),
+                "first_id": _TEXT,
+                "last_id": _TEXT,
+                "has_more": {"type": "boolean"},
+            }
+        ),
+        "Deleted": _object(
+            {"id": _TEXT, "object": {"const": "response"}, "deleted": {"const": True}}
+        ),
+        "ChatCompletion": _completion("chat.completion", _choice(message=message)),
+        "Completion": _completion("text_completion", _choice(text=_TEXT)),
+        "EmbeddingList": _object(
+            {
+                "object": {"const": "list"},
+                "data": _list_of(embedding),
+                "model": _TEXT,
+                "usage": _ref("Usage"),
+            }
+        ),
+        "Generated": {"anyOf": [generated, _list_of(generated)]},
+        "Answer": {
+            "anyOf": [
+                _ref(name)
+                for name in (
+                    "ChatCompletion",
+                    "Completion",
+                    "EmbeddingList",
+                    "Generated",
+                    "Response",
+                )
+            ]
+        },
+        "Model": model,
+        "ModelList": _object({"object": {"const": "list"}, "data": _list_of(_ref("Model"))}),
+        "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
+        "Status": _object({"status": _TEXT}),
+        "NotWell": _object({"status": _TEXT, "why": _list_of(_TEXT)}),
+        "Version": _object({"version": _TEXT}),
+        "Document": {"type": "object", "required": ["openapi", "paths"]},
+        "Error": _object({"error": error}),
+    }

@@ -1,0 +1,250 @@
+"""JSON Schema of the request bodies: the types that read them, and what is checked beyond types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.batches.body import WINDOW_PATTERN, BatchBody
+from frontend.batches.record import ENDPOINTS
+from frontend.files.record import SHORTEST_TTL_S
+from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
+from frontend.idempotency_key import MAX_KEY_CHARS
+from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
+from frontend.requests.chat_request import ROLES, ChatBody
+from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
+from frontend.requests.embedding_request import MAX_INPUTS, EmbeddingBody
+from frontend.requests.field_ranges import RANGES, Range
+from frontend.requests.generate_request import ALIASES, GenerateBody
+from frontend.requests.sampling_fields import (
+    MAX_SALT_CHARS,
+    MAX_STOP,
+    MAX_STOP_CHARS,
+    SamplingFields,
+)
+from frontend.responses.items import MAX_ITEMS
+from frontend.responses.items import ROLES as ITEM_ROLES
+from frontend.responses.request import INCLUDABLE, REFUSED, ResponseBody
+from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
+
+_ID = {"type": "integer", "minimum": 0}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_TOOL_CALL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": sorted(ROLES)},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": _TEXT_PART},
+                {"type": "null"},
+            ]
+        },
+        "name": {"type": "string"},
+        "tool_calls": {
+            "anyOf": [{"type": "array", "items": _TOOL_CALL}, {"type": "null"}],
+        },
+        "tool_call_id": {"type": "string"},
+    },
+    "required": ["role"],
+}
+_ITEMS = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": MAX_ITEMS,
+    "items": {
+        "type": "object",
+        "properties": {
+            "type": {"const": "message"},
+            "role": {"enum": list(ITEM_ROLES)},
+            "content": {
+                "anyOf": [
+                    {"type": "string"},
+                    {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "type": {"enum": ["input_text", "output_text"]},
+                                "text": {"type": "string"},
+                            },
+                            "required": ["type", "text"],
+                        },
+                    },
+                ]
+            },
+        },
+        "required": ["role", "content"],
+    },
+}
+_FUNCTION_NAME = {"type": "string", "pattern": NAME_PATTERN}
+_FUNCTION = {
+    "type": "object",
+    "properties": {
+        "name": _FUNCTION_NAME,
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"]},
+        "strict": {"type": ["boolean", "null"]},
+    },
+    "required": ["name"],
+}
+_TOOL = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+    "required": ["type", "function"],
+}
+_NAMED_FUNCTION = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": _FUNCTION_NAME},
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+# Beside the ranges of numbers; a field that is not here is as its type says.
+_FIELDS: dict[str, dict[str, Any]] = {
+    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
+    "stop": {
+        "anyOf": [
+            _STOP_STRING,
+            {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP},
+            {"type": "null"},
+        ]
+    },
+    "cache_salt": {
+        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
+    },
+    "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+    "tools": {
+        "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
+    },
+    "tool_choice": {
+        "anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED_FUNCTION, {"type": "null"}]
+    },
+}
+# Read before the route's own fields.
+_OF_EVERY_BODY: dict[str, dict[str, Any]] = {
+    QUEUE_TIMEOUT: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
+    IDEMPOTENCY_KEY: {
+        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS}, {"type": "null"}]
+    },
+}
+_MORE_RANGES = {
+    "max_completion_tokens": RANGES["max_tokens"],
+    **{alias: RANGES[name] for alias, name in ALIASES.items() if name in RANGES},
+    "max_output_tokens": Range(low=1),
+    "top_logprobs_num": RANGES["top_logprobs"],
+    "dimensions": Range(low=1),
+}
+
+
+def body_schemas() -> dict[str, dict[str, Any]]:
+    """By name, for the components of an OpenAPI document."""
+    _, schemas = msgspec.json.schema_components(
+        [
+            ChatBody,
+            CompletionBody,
+            EmbeddingBody,
+            GenerateBody,
+            BatchBody,
+            ResponseBody,
+            SamplingFields,
+        ],
+        ref_template="#/components/schemas/{name}",
+    )
+    sampling = schemas.pop("SamplingFields")["properties"]
+    nested = {"sampling_params": {"anyOf": [{"$ref": "#/components/schemas/SamplingParams"}]}}
+    new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
+    schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
+    schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
+    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody"):
+        schemas[name]["properties"] |= _OF_EVERY_BODY
+    for schema in schemas.values():
+        for name, field in schema.get("properties", {}).items():
+            schema["properties"][name] = _checked(name, field)
+    _require(schemas["ChatBody"], "model", "messages")
+    _require(schemas["CompletionBody"], "model", "prompt")
+    _require(schemas["EmbeddingBody"], "model", "input")
+    _require(schemas["ResponseBody"], "model", "input")
+    of_response = schemas["ResponseBody"]["properties"]
+    for name in REFUSED.keys() & of_response.keys():
+        del of_response[name]
+    of_response["input"] = {"anyOf": [{"type": "string"}, _ITEMS]}
+    of_response["include"] = {
+        "anyOf": [{"type": "array", "items": {"enum": list(INCLUDABLE)}}, {"type": "null"}]
+    }
+    schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
+    schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
+    of_generate = schemas["GenerateBody"]["properties"]
+    of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
+    of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
+    schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
+    of_batch = schemas["BatchBody"]["properties"]
+    of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
+    of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
+    schemas["FileExpiry"]["properties"] = {
+        "anchor": {"const": "created_at"},
+        "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
+    }
+    return schemas
+
+
+def _checked(name: str, field: dict[str, Any]) -> dict[str, Any]:
+    if name in _FIELDS:
+        return _FIELDS[name]
+    bounds = RANGES.get(name) or _MORE_RANGES.get(name)
+    if bounds is None:
+        return field
+    return field | {
+        "anyOf": [
+            option | bounds.json_schema() if option.get("type") in ("number", "integer") else option
+            for option in field["anyOf"]
+        ]
+    }
+
+
+def _require(schema: dict[str, Any], *names: str) -> None:
+    """In the struct everything may be missing, so that our own words say what is."""
+    schema["required"] = list(names)
+    for name in names:
+        field = schema["properties"][name]
+        options = [option for option in field.get("anyOf", []) if option != {"type": "null"}]
+        if len(options) == 1:
+            schema["properties"][name] = options[0]
+
+
+def _prompts(max_prompts: int) -> dict[str, Any]:
+    return {"anyOf": _texts(max_prompts) + _ids(max_prompts)}
+
+
+def _texts(max_prompts: int) -> list[dict[str, Any]]:
+    text = {"type": "string", "minLength": 1}
+    return [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_prompts}]
+
+
+def _ids(max_prompts: int) -> list[dict[str, Any]]:
+    ids = {"type": "array", "items": _ID, "minItems": 1}
+    return [ids, {"type": "array", "items": ids, "minItems": 1, "maxItems": max_prompts}]

@@ -1,0 +1,231 @@
+"""The OpenAPI document of the HTTP surface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.files.record import MADE, UPLOADED
+from frontend.openapi.answers import answer_schemas
+from frontend.openapi.bodies import body_schemas
+from frontend.responses.responses import MAX_PAGE
+from shared.health import LIVE_PATH, READY_PATH
+from shared.subjects import JOB_CLASSES
+
+_SECONDS = {"type": "number", "minimum": 0}
+_HEADERS = {
+    "X-Request-Timeout": ("seconds for waiting and running together", _SECONDS),
+    "X-Resume-Grace": ("seconds that a request runs on without its client", _SECONDS),
+    "X-Job-Class": ("batch waits for interactive", {"enum": list(JOB_CLASSES)}),
+    "Idempotency-Key": (
+        "the same key and body are one generation",
+        {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    ),
+}
+_ERRORS = {
+    400: "the request is wrong; `param` names the field",
+    401: "the API key is missing or unknown",
+    404: "no such model, stream or path",
+    408: "the deadline has passed, or the body did not arrive in time",
+    409: "the idempotency key or the event id belongs to something else",
+    413: "the body is too large",
+    415: "the body is compressed",
+    429: "the queue is full, or a limit is reached; Retry-After says when to come back",
+    499: "aborted",
+    500: "the engine failed the request, or it is poison",
+    503: "NATS does not answer, or the frontend is shutting down",
+}
+_RID = {
+    "name": "rid",
+    "in": "path",
+    "required": True,
+    "description": "`x-request-id` of the first answer",
+    "schema": {"type": "string"},
+}
+_STREAM_QUERY = [
+    {"name": "stream", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
+    {"name": "last_event_id", "in": "query", "schema": {"type": "string"}},
+    {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
+]
+_RESPONSE_ID = {
+    "name": "response_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+}
+_EVENT_QUERY = [
+    {"name": "stream", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
+    {"name": "starting_after", "in": "query", "schema": {"type": "integer", "minimum": 0}},
+]
+_PAGE_QUERY = [
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
+    },
+    {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}},
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+]
+_ABORT_BODY = {
+    "type": "object",
+    "properties": {"rid": {"type": "string", "minLength": 1}},
+    "required": ["rid"],
+}
+_FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_BATCH_ID = _FILE_ID | {"name": "batch_id"}
+_MODEL_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """OpenAPI 3.1, made from the types that read the bodies and the ranges that are checked."""
+    paths: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"post": _start("chat", "ChatBody", "ChatCompletion")},
+        "/v1/completions": {"post": _start("completion", "CompletionBody", "Completion")},
+        "/v1/embeddings": {"post": _start("embedding", "EmbeddingBody", "EmbeddingList")},
+        "/v1/responses": {"post": _start("create_response", "ResponseBody", "Response")},
+        "/v1/responses/{response_id}": {
+            "get": _operation(
+                "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True
+            ),
+            "delete": _operation("delete_response", "Deleted", parameters=[_RESPONSE_ID]),
+        },
+        "/v1/responses/{response_id}/cancel": {
+            "post": _operation("cancel_response", "Response", parameters=[_RESPONSE_ID])
+        },
+        "/v1/responses/{response_id}/input_items": {
+            "get": _operation(
+                "list_input_items", "InputItems", parameters=[_RESPONSE_ID, *_PAGE_QUERY]
+            )
+        },
+        "/generate": {"post": _start("generate", "GenerateBody", "Generated")},
+        "/v1/streams/{rid}": {
+            "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
+        },
+        "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
+        **_file_paths(),
+        **_batch_paths(),
+        "/v1/models": {"get": _operation("list_models", "ModelList")},
+        "/v1/models/{name}": {"get": _operation("get_model", "Model", parameters=[_MODEL_NAME])},
+    }
+    for path, answer in _OPEN.items():
+        operation_id = path.strip("/").replace("/", "_").replace(".", "_")
+        paths[path] = {"get": _operation(operation_id, answer) | {"security": []}}
+    for path in _HEALTH_PATHS:
+        not_well = {"application/json": {"schema": _schema_ref("NotWell")}}
+        paths[path]["get"]["responses"]["503"] = _content(not_well)
+    paths["/metrics"] = {
+        "get": _operation("metrics", "")
+        | {"responses": {"200": _content({"text/plain": {"schema": {"type": "string"}}})}}
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jetflock", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": body_schemas() | answer_schemas(),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],  # a server without keys is open to all
+    }
+
+
+def _file_paths() -> dict[str, dict[str, Any]]:
+    upload = _operation("upload_file", "File")
+    upload["requestBody"] = {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": _schema_ref("FileForm")}},
+    }
+    content = _operation("file_content", "File", parameters=[_FILE_ID])
+    anything = {"schema": {"type": "string", "format": "binary"}}
+    content["responses"]["200"] = _content(
+        {"application/jsonl": anything, "application/octet-stream": anything}
+    )
+    purpose = {"name": "purpose", "in": "query", "schema": {"enum": [UPLOADED, MADE]}}
+    return {
+        "/v1/files": {
+            "post": upload,
+            "get": _operation("list_files", "FileList", parameters=[*_page(10_000), purpose]),
+        },
+        "/v1/files/{file_id}": {
+            "get": _operation("get_file", "File", parameters=[_FILE_ID]),
+            "delete": _operation("delete_file", "FileDeleted", parameters=[_FILE_ID]),
+        },
+        "/v1/files/{file_id}/content": {"get": content},
+    }
+
+
+def _batch_paths() -> dict[str, dict[str, Any]]:
+    body = _schema_ref("BatchBody")
+    return {
+        "/v1/batches": {
+            "post": _operation("create_batch", "Batch", body=body),
+            "get": _operation("list_batches", "BatchList", parameters=_page(100)),
+        },
+        "/v1/batches/{batch_id}": {"get": _operation("get_batch", "Batch", parameters=[_BATCH_ID])},
+        "/v1/batches/{batch_id}/cancel": {
+            "post": _operation("cancel_batch", "Batch", parameters=[_BATCH_ID])
+        },
+    }
+
+
+def _page(max_limit: int) -> list[dict[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": max_limit}
+    return [
+        {"name": "limit", "in": "query", "schema": limit},
+        {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}},
+        {"name": "after", "in": "query", "schema": {"type": "string"}},
+    ]
+
+
+_HEALTH_PATHS = ("/health", "/live", "/ready", LIVE_PATH, READY_PATH)
+_OPEN = {
+    **dict.fromkeys(_HEALTH_PATHS, "Status"),
+    "/version": "Version",
+    "/openapi.json": "Document",
+}
+
+
+def _start(operation_id: str, body: str, answer: str) -> dict[str, Any]:
+    """An operation that generates; streamed when the body says so."""
+    headers = [
+        {"name": name, "in": "header", "description": text, "schema": schema}
+        for name, (text, schema) in _HEADERS.items()
+    ]
+    body_schema = {"$ref": f"#/components/schemas/{body}"}
+    return _operation(operation_id, answer, body=body_schema, parameters=headers, streams=True)
+
+
+def _operation(
+    operation_id: str,
+    answer: str,
+    *,
+    body: dict[str, Any] | None = None,
+    parameters: list[dict[str, Any]] | None = None,
+    streams: bool = False,
+) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": _schema_ref(answer)}}
+    if streams:
+        content["text/event-stream"] = {"schema": {}}  # of one event
+    operation: dict[str, Any] = {
+        "operationId": operation_id,
+        "parameters": parameters or [],
+        "responses": {"200": _content(content)}
+        | {str(status): _error(text) for status, text in _ERRORS.items()},
+    }
+    if body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": body}},
+        }
+    return operation
+
+
+def _schema_ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _content(content: dict[str, Any]) -> dict[str, Any]:
+    return {"description": "the answer", "content": content}
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _schema_ref("Error")}}}

@@ -1,0 +1,1 @@
+"""Bodies of requests: read, checked, and made into what a worker takes."""

@@ -1,0 +1,304 @@
+"""Bodies of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.job import Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
+from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
+from frontend.requests.request_body import (
+    IGNORED,
+    UNSUPPORTED,
+    UnknownFields,
+    always,
+    convert,
+    non_empty,
+    refuse_unsupported,
+)
+from frontend.requests.sampling_fields import Sampling, resolve_sampling
+from frontend.tools.answer_styles import AnswerStyles, begins_in_reasoning, mark_ids
+from frontend.tools.fields import ToolUse, read_tools
+from frontend.tools.grammar import ToolGrammar
+from frontend.tools.marks import REASONING_MARKS
+from frontend.tools.messages import checked_tool_calls, told_in_words, with_short_ids
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol import AnswerFormat, Surface, ToolStyle
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+class ChatBody(OpenAIFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+
+
+REFUSED = {
+    **UNSUPPORTED,
+    "functions": non_empty,
+    "function_call": lambda value: value not in ("none", "auto"),
+    "modalities": lambda value: value != ["text"],
+    "audio": always,
+    "web_search_options": always,
+    "chat_template": always,
+    "best_of": lambda value: value != 1,
+    "echo": non_empty,
+    "suffix": non_empty,
+}
+_KNOWN = frozenset(ChatBody.__struct_fields__) | REFUSED.keys() | IGNORED
+
+
+class ChatRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self,
+        models: ModelDirectory,
+        encoder: PromptEncoder,
+        *,
+        use_model_defaults: bool,
+        styles: AnswerStyles | None = None,
+    ) -> None:
+        self._styles = styles or AnswerStyles()
+        self._models = models
+        self._encoder = encoder
+        self._use_model_defaults = use_model_defaults
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, ChatBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        messages = checked_messages(body.messages)
+        wish = answer_wish(body)
+        use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        model = await self._models.model(body.model)
+        uses_new_name = body.max_completion_tokens is not None
+        if uses_new_name:
+            body.max_tokens = body.max_completion_tokens
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=None,
+            prompt_param="messages",
+            max_tokens_param="max_completion_tokens" if uses_new_name else "max_tokens",
+            use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=_logprob_wish(body),
+        )
+        tools = None if use is None else self._styles.tools(model.chat_template())
+        token_ids = await self._encode(model, messages, body, use, tools)
+        answer = self._answer_format(model, messages, body, use, sampling, token_ids)
+        return Job(
+            surface=Surface.CHAT,
+            model=model,
+            prompts=(Prompt(token_ids),),
+            sampling=_with_answer(sampling, answer, use, model),
+            stream=bool(body.stream),
+            wish=wish,
+            answer=answer,
+        )
+
+    def _answer_format(
+        self,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        body: ChatBody,
+        use: ToolUse | None,
+        sampling: Sampling,
+        token_ids: list[int],
+    ) -> AnswerFormat | None:
+        """None when all that the model says is content."""
+        template = model.chat_template()
+        reasoning = self._styles.reasoning(template)
+        has_own_grammar = use is None and sampling.params.grammar is not None
+        if body.separate_reasoning is False or has_own_grammar:
+            reasoning = None
+        if use is None and reasoning is None:
+            return None
+        is_inside = False
+        if reasoning is not None and body.continue_final_message:
+            marks, content = REASONING_MARKS[reasoning], messages[-1]["content"]
+            is_inside = content.rfind(marks.begin) > content.rfind(marks.end)
+        elif reasoning is not None:
+            is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, token_ids)
+        return AnswerFormat(
+            tools=None if use is None else self._styles.tools(template),
+            tool_names=() if use is None else tuple(tool.name for tool in use.callable),
+            reasoning=reasoning,
+            begins_in_reasoning=is_inside,
+            hides_reasoning=body.include_reasoning is False,
+        )
+
+    async def _encode(
+        self,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        body: ChatBody,
+        use: ToolUse | None,
+        tools: ToolStyle | None,
+    ) -> list[int]:
+        continues = bool(body.continue_final_message)
+        if continues and body.add_generation_prompt:
+            raise InvalidRequest(
+                "'continue_final_message' and 'add_generation_prompt' exclude each other",
+                param="continue_final_message",
+            )
+        template_kwargs = body.chat_template_kwargs or {}
+        if reserved := {"messages", "add_generation_prompt", "tools"} & template_kwargs.keys():
+            raise InvalidRequest(
+                f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
+                param="chat_template_kwargs",
+            )
+        template = model.chat_template()
+        declared = [] if use is None else use.declared
+        if not template.knows_tools:
+            messages = told_in_words(messages, declared, tools or ToolStyle.JSON)
+        elif template.tool_style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
+            messages = with_short_ids(messages)
+        if declared:
+            template_kwargs = {**template_kwargs, "tools": declared}
+        if body.documents:
+            if not template.knows_documents:
+                raise InvalidRequest(
+                    "'documents' do not work with this model's chat template: it leaves them out",
+                    param="documents",
+                )
+            template_kwargs = {**template_kwargs, "documents": body.documents}
+        return await self._encoder.encode_chat(
+            model,
+            with_known_roles(model, messages),
+            add_generation_prompt=not continues and body.add_generation_prompt is not False,
+            continue_final_message=continues,
+            template_kwargs=template_kwargs,
+            add_special_tokens=bool(body.add_special_tokens),
+            max_tokens=prompt_room(body, model.card, body.max_tokens),
+        )
+
+
+def with_known_roles(model: ServedModel, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Developers speak as the system where the model's template does not know them."""
+    if model.chat_template().knows_developer_role:
+        return messages
+    return [
+        {**message, "role": "system"} if message["role"] == "developer" else message
+        for message in messages
+    ]
+
+
+def _with_answer(
+    sampling: Sampling, answer: AnswerFormat | None, use: ToolUse | None, model: ServedModel
+) -> Sampling:
+    """With the grammar of the calls, and the marks as visible text. Raises InvalidRequest."""
+    if answer is None:
+        return sampling
+    token_ids = mark_ids(answer.tools, answer.reasoning, model.text.tokenizer)
+    text = msgspec.structs.replace(sampling.text, shown_ids=tuple(token_ids.values()))
+    sampling = msgspec.structs.replace(sampling, text=text)
+    content = sampling.params.grammar
+    if use is None or not (use.is_constrained or content):
+        return sampling
+    if content is not None and use.is_required:
+        raise InvalidRequest(
+            f"'{sampling.grammar_param}' and a required tool exclude each other",
+            param=sampling.grammar_param,
+        )
+    grammar = ToolGrammar(use, answer, token_ids).grammar(content)
+    params = msgspec.structs.replace(sampling.params, grammar=grammar)
+    return msgspec.structs.replace(sampling, params=params, grammar_param="tools")
+
+
+def _logprob_wish(body: ChatBody) -> LogprobWish:
+    """Raises InvalidRequest."""
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest(
+            f"'top_logprobs' is {body.top_logprobs}, and 'logprobs' is not true",
+            param="top_logprobs",
+        )
+    num_top = checked_num_top("top_logprobs", body.top_logprobs)
+    return LogprobWish(
+        num_top=(num_top or 0) if body.logprobs else None,
+        num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
+        param="top_logprobs",
+    )
+
+
+def checked_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Messages as templates expect them: content is text. Raises InvalidRequest."""
+    if not messages:
+        raise InvalidRequest(
+            "'messages' is required and holds at least one message",
+            param="messages",
+            code="missing_field" if messages is None else "invalid_value",
+        )
+    return [_checked_message(message, i) for i, message in enumerate(messages)]
+
+
+def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
+    where = f"messages[{idx}]"
+    role = message.get("role")
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"'{where}.role' is {role!r}, must be one of {', '.join(sorted(ROLES))}",
+            param=f"{where}.role",
+        )
+    checked = {key: value for key, value in message.items() if value is not None}
+    if "reasoning" in checked:  # templates know it by its other name
+        checked.setdefault("reasoning_content", checked["reasoning"])
+    if message.get("audio") is not None:
+        raise UnsupportedParameter(f"{where}.audio")
+    content = message.get("content")
+    tool_calls = checked.get("tool_calls")
+    if content is None and role != "assistant":
+        raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
+    checked["content"] = "" if content is None else _text_of(content, f"{where}.content")
+    if tool_calls is not None:
+        checked["tool_calls"] = checked_tool_calls(tool_calls, f"{where}.tool_calls")
+    return checked
+
+
+def _text_of(content: Any, where: str) -> str:
+    """A string, or the text parts of a list, one a line."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(
+            f"'{where}' must be a string or a list of parts",
+            param=where,
+            code="invalid_type",
+        )
+    texts = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in ("text", "refusal") and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif isinstance(kind, str) and kind != "text":
+            raise UnsupportedParameter(
+                f"{where}[{i}]", f"is a part of type {kind!r}: only text is supported"
+            )
+        else:
+            raise InvalidRequest(f"'{where}[{i}]' is not a text part", param=f"{where}[{i}]")
+    return "\n".join(texts)

@@ -1,0 +1,214 @@
+"""Bodies of POST /v1/completions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from frontend.job import Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.field_ranges import RANGES
+from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
+from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
+from frontend.requests.request_body import (
+    IGNORED,
+    UNSUPPORTED,
+    UnknownFields,
+    convert,
+    non_empty,
+    refuse_unsupported,
+)
+from frontend.requests.sampling_fields import resolve_sampling
+from frontend.requests.token_rules import check_token_ids
+from shared.errors import InvalidRequest
+from shared.protocol import Surface
+
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 256
+MAX_ECHO_CHARS = 64 * 1024  # it travels with every record of the request
+
+
+class CompletionBody(OpenAIFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    prompt: Any = None
+    echo: bool | None = None
+    logprobs: int | bool | None = None
+    best_of: int | None = None
+
+
+REFUSED = {
+    **UNSUPPORTED,
+    "top_logprobs": non_empty,
+    "suffix": non_empty,
+    "tools": non_empty,
+}
+_KNOWN = frozenset(CompletionBody.__struct_fields__) | REFUSED.keys() | IGNORED
+
+
+class CompletionRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self, models: ModelDirectory, encoder: PromptEncoder, *, use_model_defaults: bool
+    ) -> None:
+        self._models = models
+        self._encoder = encoder
+        self._use_model_defaults = use_model_defaults
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, CompletionBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        wish = replace(
+            answer_wish(body),
+            num_kept=_num_kept(body),
+            hides_logprobs=body.logprobs is None or body.logprobs is False,
+        )
+        prompts = prompt_list(body.prompt, "prompt")
+        logprobs = _logprob_wish(body)
+        if wish.num_kept:
+            body.n = body.best_of
+            logprobs = replace(logprobs, num_top=logprobs.num_top or 0)
+        model = await self._models.model(body.model)
+        echo = bool(body.echo)
+        if echo and body.truncate_prompt_tokens is not None:
+            raise InvalidRequest(
+                "'truncate_prompt_tokens' and 'echo' exclude each other",
+                param="truncate_prompt_tokens",
+            )
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=DEFAULT_MAX_TOKENS,
+            prompt_param="prompt",
+            use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=logprobs,
+            may_be_empty=echo,
+        )
+        room = prompt_room(body, model.card, sampling.max_tokens)
+        return Job(
+            surface=Surface.COMPLETIONS,
+            model=model,
+            prompts=tuple(
+                [
+                    await encoded_prompt(
+                        self._encoder,
+                        model,
+                        prompt,
+                        "prompt",
+                        echo=echo,
+                        add_special_tokens=body.add_special_tokens is not False,
+                        max_tokens=room,
+                    )
+                    for prompt in prompts
+                ]
+            ),
+            sampling=sampling,
+            stream=bool(body.stream),
+            wish=wish,
+        )
+
+
+def _logprob_wish(body: CompletionBody) -> LogprobWish:
+    """Raises InvalidRequest."""
+    if body.logprobs is True:
+        raise InvalidRequest(
+            "'logprobs' is true, must be a number of alternatives",
+            param="logprobs",
+            code="invalid_type",
+        )
+    num_top = None if body.logprobs is False else body.logprobs
+    return LogprobWish(
+        num_top=checked_num_top("logprobs", num_top),
+        num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
+        echo=bool(body.echo) and num_top is not None,
+    )
+
+
+def _num_kept(body: CompletionBody) -> int:
+    """Of `best_of` choices, how many are told; 0: all. Raises InvalidRequest."""
+    n = 1 if body.n is None else body.n
+    RANGES["n"].check("n", n)
+    RANGES["best_of"].check("best_of", body.best_of)
+    if body.best_of is None or body.best_of == n:
+        return 0
+    if body.best_of < n:
+        raise InvalidRequest(
+            f"'best_of' is {body.best_of}, must be at least 'n', {n}", param="best_of"
+        )
+    if body.stream:
+        raise InvalidRequest(
+            f"'best_of' is {body.best_of}, and 'stream' is true: choices are ranked at their end",
+            param="best_of",
+        )
+    return n
+
+
+def prompt_list(prompt: Any, name: str, *, max_prompts: int = MAX_PROMPTS) -> list[str | list[int]]:
+    """Text, ids, or a list of either. Raises InvalidRequest."""
+    if prompt is None:
+        raise InvalidRequest(f"'{name}' is required", param=name, code="missing_field")
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(item, str) for item in prompt) or all(
+            isinstance(item, list) and item and _are_ids(item) for item in prompt
+        ):
+            if len(prompt) > max_prompts:
+                raise InvalidRequest(
+                    f"'{name}' holds {len(prompt)} prompts, at most {max_prompts}", param=name
+                )
+            return prompt
+    raise InvalidRequest(
+        f"'{name}' must be text, a list of texts, a list of token ids or a list of such lists",
+        param=name,
+        code="invalid_type",
+    )
+
+
+def _are_ids(items: list[Any]) -> bool:
+    return all(type(item) is int for item in items)
+
+
+async def encoded_prompt(
+    encoder: PromptEncoder,
+    model: ServedModel,
+    prompt: str | list[int],
+    name: str,
+    *,
+    echo: bool = False,
+    add_special_tokens: bool = True,
+    max_tokens: int | None = None,
+) -> Prompt:
+    """Cut to its last `max_tokens`; special tokens of a text stay.
+
+    Raises InvalidRequest for an empty prompt, unknown ids, or an echo that is too long.
+    """
+    if isinstance(prompt, str):
+        token_ids = await encoder.encode(
+            model, prompt, add_special_tokens=add_special_tokens, max_tokens=max_tokens
+        )
+        text = prompt
+    else:
+        check_token_ids(name, prompt, model.card.vocab_size)
+        token_ids = prompt if max_tokens is None else prompt[-max_tokens:]
+        text = await encoder.decode(model, prompt) if echo else ""
+    if not token_ids:
+        raise InvalidRequest(f"'{name}' has no tokens", param=name)
+    if echo and len(text) > MAX_ECHO_CHARS:
+        raise InvalidRequest(
+            f"'echo' repeats prompts of up to {MAX_ECHO_CHARS} characters, this one has "
+            f"{len(text)}",
+            param="echo",
+        )
+    return Prompt(token_ids, text if echo else "")

@@ -1,0 +1,168 @@
+"""Bodies of POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.job import Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.completion_request import prompt_list
+from frontend.requests.field_ranges import RANGES, Range
+from frontend.requests.request_body import (
+    IGNORED,
+    OF_OPENAI,
+    UNSUPPORTED,
+    UnknownFields,
+    convert,
+    refuse_unsupported,
+)
+from frontend.requests.sampling_fields import Sampling, checked_salt
+from frontend.requests.token_rules import check_token_ids
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.protocol import (
+    EmbeddingCard,
+    EncodingFormat,
+    PoolingKind,
+    PoolingParams,
+    SamplingParams,
+    Surface,
+    TextParams,
+)
+
+MAX_INPUTS = 2048  # as OpenAI
+MAX_STREAMED_INPUTS = 256  # the id of each event describes all of them
+
+
+class EmbeddingBody(msgspec.Struct, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    input: Any = None
+    encoding_format: EncodingFormat | None = None
+    dimensions: int | None = None
+    pooling: PoolingKind | None = None
+    normalize: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    stream: bool | None = None
+
+
+REFUSED = {**UNSUPPORTED, **OF_OPENAI}
+_KNOWN = frozenset(EmbeddingBody.__struct_fields__) | REFUSED.keys() | IGNORED
+
+
+class EmbeddingRequests:
+    """Turns bodies into jobs: each input becomes a request of its own."""
+
+    def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
+        self._models = models
+        self._encoder = encoder
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, EmbeddingBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        RANGES["priority"].check("priority", body.priority)
+        inputs = _inputs(body)
+        model = await self._models.model(body.model)
+        return Job(
+            surface=Surface.EMBEDDINGS,
+            model=model,
+            prompts=tuple(await self._prompts(model, inputs)),
+            sampling=_sampling(body),
+            stream=bool(body.stream),
+            pooling=_pooling(body, model),
+            encoding_format=body.encoding_format or EncodingFormat.FLOAT,
+        )
+
+    async def _prompts(self, model: ServedModel, inputs: list[str | list[int]]) -> list[Prompt]:
+        texts = [item for item in inputs if isinstance(item, str)]
+        encoded = iter(await self._encoder.encode_batch(model, texts))
+        prompts = []
+        for idx, item in enumerate(inputs):
+            name = "input" if len(inputs) == 1 else f"input[{idx}]"
+            if isinstance(item, str):
+                token_ids = next(encoded)
+            else:
+                token_ids = item
+                check_token_ids(name, token_ids, model.card.vocab_size)
+            if not item or not token_ids:
+                raise InvalidRequest(f"'{name}' is empty", param=name)
+            if len(token_ids) > model.card.max_context_len:
+                raise ContextLengthExceeded(
+                    len(token_ids), model.card.max_context_len, None, name, subject=f"'{name}'"
+                )
+            prompts.append(Prompt(token_ids))
+        return prompts
+
+
+def _sampling(body: EmbeddingBody) -> Sampling:
+    """Nothing is chosen: an embedding has no output tokens."""
+    return Sampling(
+        params=SamplingParams(max_tokens=0, seed=0),
+        text=TextParams(),
+        max_tokens=0,
+        max_tokens_is_default=False,
+        max_tokens_param="",
+        prompt_param="input",
+        n=1,
+        priority=body.priority or 0,
+        cache_salt=checked_salt(body.cache_salt),
+    )
+
+
+def _inputs(body: EmbeddingBody) -> list[str | list[int]]:
+    """Raises InvalidRequest."""
+    if body.input == []:
+        raise InvalidRequest("'input' is empty", param="input")
+    if isinstance(body.input, list) and all(isinstance(item, list) for item in body.input):
+        for idx, item in enumerate(body.input):
+            if not item:
+                raise InvalidRequest(f"'input[{idx}]' is empty", param=f"input[{idx}]")
+    inputs = prompt_list(body.input, "input", max_prompts=MAX_INPUTS)
+    if body.stream and len(inputs) > MAX_STREAMED_INPUTS:
+        raise InvalidRequest(
+            f"'input' holds {len(inputs)} inputs, at most {MAX_STREAMED_INPUTS} with 'stream'",
+            param="input",
+        )
+    return inputs
+
+
+def _pooling(body: EmbeddingBody, model: ServedModel) -> PoolingParams:
+    """What the request says, else the model's way. Raises InvalidRequest."""
+    card = model.card.embedding
+    if card is None:
+        raise InvalidRequest(f"The model '{model.card.name}' makes no embeddings.", param="model")
+    if body.dimensions is not None:
+        _check_dimensions(body.dimensions, card, model.card.name)
+    return PoolingParams(
+        kind=body.pooling or card.pooling,
+        normalize=card.normalize if body.normalize is None else body.normalize,
+        dimensions=body.dimensions,
+    )
+
+
+def _check_dimensions(dimensions: int, card: EmbeddingCard, name: str) -> None:
+    if dimensions == card.num_dimensions:
+        return
+    if not card.is_matryoshka:
+        raise InvalidRequest(
+            f"'dimensions' is {dimensions}, but the embeddings of '{name}' cannot be shortened: "
+            f"they have {card.num_dimensions} dimensions",
+            param="dimensions",
+        )
+    if card.matryoshka_dimensions and dimensions not in card.matryoshka_dimensions:
+        allowed = ", ".join(map(str, card.matryoshka_dimensions))
+        raise InvalidRequest(
+            f"'dimensions' is {dimensions}, '{name}' has embeddings of {allowed} or "
+            f"{card.num_dimensions}",
+            param="dimensions",
+        )
+    Range(low=1, high=card.num_dimensions).check("dimensions", dimensions)

@@ -1,0 +1,225 @@
+"""The sampling fields that all request bodies share: checked, and resolved to wire parameters."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+from frontend.requests.field_ranges import RANGES, Range
+from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_grammar
+from frontend.requests.logprob_fields import LogprobWish
+from frontend.requests.token_rules import (
+    bad_sequences,
+    check_token_ids,
+    checked_allowed_ids,
+    checked_bias,
+)
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.protocol import ModelCard, SamplingParams, TextParams
+
+MAX_STOP = 16
+MAX_STOP_CHARS = 1024
+MAX_SALT_CHARS = 256
+_SEED_MASK = (1 << 64) - 1
+PROMPT_TAIL_LEN = 6  # the detokenizer's left context
+
+
+class SamplingFields(GrammarFields, omit_defaults=True):
+    """Fields of a body that say how to choose tokens and when to stop; None means default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    seed: int | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    bad_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
+
+
+_RANGED = sorted(RANGES.keys() & set(SamplingFields.__struct_fields__) - {"max_tokens"})
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """Checked sampling fields of a request; `max_tokens` still depends on the prompt."""
+
+    params: SamplingParams  # max_tokens is a placeholder until `for_prompt`
+    text: TextParams
+    max_tokens: int | None  # None: as many as the context has room for
+    max_tokens_is_default: bool
+    max_tokens_param: str
+    prompt_param: str
+    n: int
+    priority: int
+    cache_salt: str  # "" is none
+    grammar_param: str = ""  # the field that gave `params.grammar`
+    logprobs: LogprobWish = LogprobWish()
+
+    def for_prompt(
+        self, prompt_ids: list[int], card: ModelCard, choice_idx: int, max_logprob_bytes: int
+    ) -> tuple[SamplingParams, TextParams]:
+        """Parameters of one choice. Raises ContextLengthExceeded or InvalidRequest."""
+        max_output = self.logprobs.max_output_tokens(len(prompt_ids), max_logprob_bytes)
+        return (
+            msgspec.structs.replace(
+                self.params,
+                max_tokens=self._max_tokens(len(prompt_ids), card.max_context_len, max_output),
+                seed=(self.params.seed + choice_idx) & _SEED_MASK,
+            ),
+            msgspec.structs.replace(self.text, prompt_tail=tuple(prompt_ids[-PROMPT_TAIL_LEN:])),
+        )
+
+    def _max_tokens(
+        self, num_prompt_tokens: int, max_context_len: int, max_output: int | None
+    ) -> int:
+        """`max_output`: how many tokens have room for their logprobs; None: any number."""
+        max_tokens = self._max_tokens_in_context(num_prompt_tokens, max_context_len)
+        if max_output is None or max_tokens <= max_output:
+            return max_tokens
+        if self.max_tokens_is_default and max_output:
+            return max_output
+        raise InvalidRequest(
+            f"'{self.max_tokens_param}' is {max_tokens}: with '{self.logprobs.param}' of "
+            f"{self.logprobs.num_top} alternatives there is room for {max_output} tokens",
+            param=self.max_tokens_param,
+        )
+
+    def _max_tokens_in_context(self, num_prompt_tokens: int, max_context_len: int) -> int:
+        room = max_context_len - num_prompt_tokens
+        if room < (0 if self.max_tokens == 0 else 1):
+            raise ContextLengthExceeded(num_prompt_tokens, max_context_len, None, self.prompt_param)
+        if self.max_tokens is None:
+            return room
+        if self.max_tokens > room:
+            if self.max_tokens_is_default:
+                return room
+            raise ContextLengthExceeded(
+                num_prompt_tokens, max_context_len, self.max_tokens, self.max_tokens_param
+            )
+        return self.max_tokens
+
+
+def resolve_sampling(
+    fields: SamplingFields,
+    card: ModelCard,
+    *,
+    default_max_tokens: int | None,
+    prompt_param: str,
+    max_tokens_param: str = "max_tokens",
+    use_model_defaults: bool = True,
+    tokenizer: Tokenizer,
+    logprobs: LogprobWish,
+    may_be_empty: bool = False,
+    text_format: WantedGrammar | None = None,
+) -> Sampling:
+    """Check every field and fill in defaults. Raises InvalidRequest.
+
+    `may_be_empty`: the answer makes sense without output tokens. `text_format`: of a body that
+    says it elsewhere than in these fields.
+    """
+
+    def choose(name: str, otherwise: float) -> Any:
+        given = getattr(fields, name)
+        if given is not None:
+            return given
+        of_model = getattr(card, f"default_{name}") if use_model_defaults else None
+        return otherwise if of_model is None else of_model
+
+    max_tokens = default_max_tokens if fields.max_tokens is None else fields.max_tokens
+    min_tokens = fields.min_tokens or 0
+    n = 1 if fields.n is None else fields.n
+    may_be_empty = may_be_empty or logprobs.num_scored_top is not None
+    Range(low=0 if may_be_empty else 1).check(max_tokens_param, fields.max_tokens)
+    for name in _RANGED:
+        RANGES[name].check(name, getattr(fields, name))
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
+            param="min_tokens",
+        )
+    stop_token_ids = tuple(fields.stop_token_ids or ())
+    check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
+    wanted = text_format or resolve_grammar(fields)
+    seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
+    params = SamplingParams(
+        max_tokens=max_tokens or 0,
+        seed=seed,
+        temperature=float(choose("temperature", 1.0)),
+        top_p=float(choose("top_p", 1.0)),
+        top_k=max(0, int(choose("top_k", 0))),
+        min_p=float(choose("min_p", 0.0)),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        repetition_penalty=float(choose("repetition_penalty", 1.0)),
+        min_tokens=min_tokens,
+        ignore_eos=bool(fields.ignore_eos),
+        stop_token_ids=stop_token_ids,
+        grammar=None if wanted is None else wanted.grammar,
+        logit_bias=checked_bias(fields.logit_bias, card.vocab_size),
+        allowed_token_ids=checked_allowed_ids(fields.allowed_token_ids, card.vocab_size),
+        bad_words=bad_sequences(fields.bad_words, fields.bad_token_ids, tokenizer, card.vocab_size),
+        logprobs=logprobs.num_top,
+        prompt_logprobs=logprobs.num_scored_top,
+    )
+    text = TextParams(
+        stop=_stop_strings(fields.stop),
+        include_stop=bool(fields.include_stop_str_in_output),
+        min_tokens=min_tokens,
+        skip_special_tokens=fields.skip_special_tokens is not False,
+    )
+    return Sampling(
+        params=params,
+        text=text,
+        max_tokens=max_tokens,
+        max_tokens_is_default=fields.max_tokens is None,
+        max_tokens_param=max_tokens_param,
+        prompt_param=prompt_param,
+        n=n,
+        priority=fields.priority or 0,
+        cache_salt=checked_salt(fields.cache_salt),
+        grammar_param="" if wanted is None else wanted.param,
+        logprobs=logprobs,
+    )
+
+
+def checked_salt(salt: str | None) -> str:
+    """Raises InvalidRequest."""
+    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARS:
+        raise InvalidRequest(
+            f"'cache_salt' has {len(salt)} characters, must have 1 to {MAX_SALT_CHARS}",
+            param="cache_salt",
+        )
+    return salt or ""
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOP:
+        raise InvalidRequest(f"'stop' has {len(strings)} strings, at most {MAX_STOP}", param="stop")
+    for string in strings:
+        if not string:
+            raise InvalidRequest("'stop' holds an empty string", param="stop")
+        if len(string) > MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"'stop' holds a string of {len(string)} characters, at most {MAX_STOP_CHARS}",
+                param="stop",
+            )
+    return strings

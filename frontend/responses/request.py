@@ -1,0 +1,225 @@
+"""Bodies of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.job import Caller, Job, Prompt, ResponseDraft
+from frontend.model_directory import ModelDirectory
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.chat_request import with_known_roles
+from frontend.requests.field_ranges import RANGES
+from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
+from frontend.requests.logprob_fields import LogprobWish
+from frontend.requests.request_body import (
+    IGNORED,
+    OF_OPENAI,
+    UNSUPPORTED,
+    UnknownFields,
+    always,
+    convert,
+    non_empty,
+    refuse_unsupported,
+)
+from frontend.requests.sampling_fields import Sampling, SamplingFields, resolve_sampling
+from frontend.responses.items import conversation_of, input_items, messages_of
+from frontend.responses.store import ResponseStore
+from frontend.responses.stored_response import ResponseParams
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol import Surface
+
+MAX_METADATA = 16  # pairs
+MAX_METADATA_KEY = 64  # characters
+MAX_METADATA_VALUE = 512
+MAX_CHAIN_ITEMS = 4096
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (
+    LOGPROBS,
+    # Of items that no response here has:
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+
+
+class TextField(msgspec.Struct):
+    """`text`: what the output is."""
+
+    format: Any = None
+    verbosity: str | None = None
+
+
+class ResponseBody(SamplingFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    input: Any = None
+    instructions: str | None = None
+    text: TextField | None = None
+    max_output_tokens: int | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+
+
+REFUSED = {
+    **UNSUPPORTED,
+    **OF_OPENAI,
+    **dict.fromkeys(GrammarFields.__struct_fields__, always),  # `text.format` says it here
+    "n": lambda value: value != 1,
+    "max_tokens": always,
+    "max_completion_tokens": always,
+    "messages": always,
+    "prompt_logprobs": always,
+    "logprobs": non_empty,
+    "tools": non_empty,
+    "tool_choice": lambda value: value not in ("none", "auto"),
+    "conversation": always,
+    "prompt": always,
+    "context_management": non_empty,
+    "truncation": lambda value: value != "disabled",
+    "modalities": lambda value: value != ["text"],
+}
+_IGNORED = (IGNORED - {"metadata", "store"}) | {"stream_options", "prompt_cache_options"}
+_KNOWN = frozenset(ResponseBody.__struct_fields__) | REFUSED.keys() | _IGNORED
+
+
+class ResponseRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self,
+        models: ModelDirectory,
+        encoder: PromptEncoder,
+        store: ResponseStore,
+        *,
+        use_model_defaults: bool,
+    ) -> None:
+        self._models = models
+        self._encoder = encoder
+        self._store = store
+        self._use_model_defaults = use_model_defaults
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, ResponseBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        _check(body, caller)
+        items = input_items(body.input)
+        grammar = None if body.text is None else resolve_text_format(body.text.format)
+        model = await self._models.model(body.model)
+        body.max_tokens = body.max_output_tokens
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=None,
+            prompt_param="input",
+            max_tokens_param="max_output_tokens",
+            use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            logprobs=LogprobWish(num_top=_num_top(body), param="top_logprobs"),
+            text_format=grammar,
+        )
+        if body.previous_response_id is not None:
+            items = await self._earlier_items(body.previous_response_id, caller) + items
+        token_ids = await self._encoder.encode_chat(
+            model,
+            with_known_roles(model, messages_of(items, body.instructions)),
+            add_generation_prompt=True,
+            continue_final_message=False,
+            template_kwargs={},
+        )
+        return Job(
+            surface=Surface.RESPONSES,
+            model=model,
+            prompts=(Prompt(token_ids),),
+            sampling=sampling,
+            stream=bool(body.stream),
+            response=ResponseDraft(_params(body, sampling, grammar), items),
+        )
+
+    async def _earlier_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:
+        items = conversation_of(await self._store.get(response_id, caller.owner))
+        if len(items) > MAX_CHAIN_ITEMS:
+            raise InvalidRequest(
+                f"'previous_response_id' names a conversation of {len(items)} items, at most "
+                f"{MAX_CHAIN_ITEMS}",
+                param="previous_response_id",
+            )
+        return items
+
+
+def _check(body: ResponseBody, caller: Caller) -> None:
+    """What is not about the input. Raises InvalidRequest."""
+    RANGES["top_logprobs"].check("top_logprobs", body.top_logprobs)
+    for name in body.include or ():
+        if name not in INCLUDABLE:
+            raise InvalidRequest(
+                f"'include' holds {name[:100]!r}, must be of {', '.join(INCLUDABLE)}",
+                param="include",
+            )
+    if body.store is False and body.background:
+        raise InvalidRequest(
+            "'store' is false, and 'background' is true: nobody could read it", param="store"
+        )
+    if body.store is False and caller.idempotency_key:
+        raise UnsupportedParameter("store", "is false, and an Idempotency-Key needs it kept")
+    metadata = body.metadata or {}
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(
+            f"'metadata' has {len(metadata)} pairs, at most {MAX_METADATA}", param="metadata"
+        )
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+            raise InvalidRequest(
+                f"'metadata' has a pair of {len(key)} and {len(value)} characters, at most "
+                f"{MAX_METADATA_KEY} and {MAX_METADATA_VALUE}",
+                param="metadata",
+            )
+
+
+def _num_top(body: ResponseBody) -> int | None:
+    """Logprobs are told to who names them in `include`, or wants alternatives."""
+    if body.top_logprobs or LOGPROBS in (body.include or ()):
+        return body.top_logprobs or 0
+    return None
+
+
+def _params(
+    body: ResponseBody, sampling: Sampling, grammar: WantedGrammar | None
+) -> ResponseParams:
+    text_format = {"type": "text"}
+    if grammar is not None and body.text is not None:
+        text_format = body.text.format
+    return ResponseParams(
+        background=bool(body.background),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        previous_response_id=body.previous_response_id,
+        store=body.store is not False,
+        temperature=sampling.params.temperature,
+        text={"format": text_format},
+        top_logprobs=body.top_logprobs or 0,
+        top_p=sampling.params.top_p,
+        max_tool_calls=body.max_tool_calls,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=body.reasoning,
+    )

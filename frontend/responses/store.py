@@ -1,0 +1,142 @@
+"""Responses in JetStream: any frontend reads what another one has accepted.
+
+A response is one subject. Its first message is the record, stored before the request is queued;
+the second is the result, stored by the detokenizer and only behind that very record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from frontend.detok_client import DetokClient
+from frontend.responses.stored_response import KeptResponse, StoredResponse
+from shared.cluster import Cluster
+from shared.codec import decode, encode
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CasConflict,
+    NotFound,
+    ProtocolError,
+    RequestTooLarge,
+    ServiceUnavailable,
+)
+from shared.jetstream import StoredMessage
+from shared.log import get_logger
+from shared.protocol import Done, ReplayStatus
+from shared.subjects import is_rid
+from shared.token_ids import pack_token_ids
+
+ID_PREFIX = "resp_"
+_MAX_USAGE = 0.9  # beyond it no request is kept: results of those that run have room
+_ATTEMPTS = 3
+
+log = get_logger(__name__)
+
+
+class ResponseStore:
+    """All reads are leader reads. A response of another API key does not exist."""
+
+    def __init__(self, cluster: Cluster, detok: DetokClient, max_record_bytes: int) -> None:
+        self._cluster = cluster
+        self._detok = detok
+        self._max_record_bytes = max_record_bytes
+
+    async def put(self, record: StoredResponse) -> int:
+        """Returns the sequence that the result has to follow; doing it twice is harmless.
+
+        Raises RequestTooLarge or ServiceUnavailable.
+        """
+        payload = encode(record)
+        if len(payload) > self._max_record_bytes:
+            raise RequestTooLarge(
+                f"The conversation has {len(payload)} bytes, a kept response has at most "
+                f"{self._max_record_bytes}: send 'store': false.",
+                param="input",
+            )
+        subject = self._cluster.subjects.response(record.rid)
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._check_room(len(payload))
+                ack = await self._cluster.js.publish(subject, payload, expected_last=0)
+            except CasConflict:  # ours, and the answer was lost; or of the same idempotency key
+                if (message := await self._message(record.rid, 1)) is not None:
+                    return message.seq
+            except BrokerUnavailable:
+                continue
+            except BrokerError as exc:
+                raise ServiceUnavailable(f"The response cannot be kept: {exc}") from exc
+            else:
+                return ack.seq
+        raise ServiceUnavailable("The store of responses did not answer.")
+
+    async def get(self, response_id: str, owner: str) -> KeptResponse:
+        """Raises NotFound or ServiceUnavailable."""
+        rid = response_id.removeprefix(ID_PREFIX)
+        if not response_id.startswith(ID_PREFIX) or not is_rid(rid):
+            raise _unknown(response_id)
+        first = await self._message(rid, 1)
+        if first is None:
+            raise _unknown(response_id)
+        second = await self._message(rid, first.seq + 1)
+        try:
+            record = decode(StoredResponse, first.data)
+            done = None if second is None else decode(Done, second.data)
+        except ProtocolError as exc:
+            log.error("response_unreadable", rid=rid, error=str(exc))
+            raise _unknown(response_id) from exc
+        if record.reply.owner != owner:
+            raise _unknown(response_id)
+        return KeptResponse(record, done) if done else await self._unfinished(record)
+
+    async def delete(self, rid: str) -> None:
+        """Record and result; a result that is still to come is not stored. Raises BrokerError."""
+        subjects = self._cluster.subjects
+        await self._cluster.js.api(
+            f"STREAM.PURGE.{subjects.responses_stream}", {"filter": subjects.response(rid)}
+        )
+
+    async def forget(self, rid: str) -> None:
+        """Of a request that was not accepted; a failure leaves rubbish, nothing worse."""
+        with contextlib.suppress(BrokerError):
+            await self.delete(rid)
+
+    async def _unfinished(self, record: StoredResponse) -> KeptResponse:
+        """Without a result in the store: it may be in the log for a moment already."""
+        rid = record.rid
+        try:
+            answer = await self._detok.look(rid)
+        except (BrokerError, ProtocolError):
+            return KeptResponse(record, None)  # no more can be said without a detokenizer
+        chunk = answer.chunk
+        if chunk is None or chunk.finish is None:
+            return KeptResponse(record, None, answer.status is ReplayStatus.QUEUED)
+        token_ids = pack_token_ids(chunk.token_ids)
+        done = Done(rid, token_ids, chunk.text, chunk.finish, answer.reply, chunk.logprobs)
+        return KeptResponse(record, done)
+
+    async def _message(self, rid: str, seq: int) -> StoredMessage | None:
+        subjects = self._cluster.subjects
+        try:
+            return await self._cluster.js.get_next(
+                subjects.responses_stream, subjects.response(rid), seq
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The store of responses cannot be read now.") from exc
+
+    async def _check_room(self, num_bytes: int) -> None:
+        info = await self._cluster.js.api(f"STREAM.INFO.{self._cluster.subjects.responses_stream}")
+        max_bytes = info["config"]["max_bytes"]
+        if max_bytes > 0 and info["state"]["bytes"] + num_bytes > _MAX_USAGE * max_bytes:
+            raise ServiceUnavailable(
+                f"The store of responses is full ({max_bytes} bytes): send 'store': false.",
+                retry_after_s=60,
+            )
+
+
+def _unknown(response_id: str) -> NotFound:
+    return NotFound(
+        f"No response {response_id[:64]!r} is known: it may have expired, been deleted, not been "
+        "kept, or belong to another API key.",
+        code="response_not_found",
+    )

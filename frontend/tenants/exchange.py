@@ -1,0 +1,106 @@
+"""Frontends tell each other what their tenants have, so that nobody has more by using several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from frontend.tenants.ledger import TenantLedger
+from shared.codec import decode, encode
+from shared.errors import ProtocolError
+from shared.event_wait import wait_event
+from shared.log import get_logger
+from shared.protocol import TenantNews, TenantUse
+from shared.subjects import JOB_CLASSES
+
+_INTERVAL_S = 1.0
+_PAUSE_S = 0.05  # changes that come in quick succession are told together
+_GONE_AFTER_S = 4.0  # without news
+_MAX_TOLD = 5000  # tenants: those with the most requests, in a message of half a MiB
+
+log = get_logger(__name__)
+
+
+class TenantExchange:
+    """Tells every change within 50 ms where there is somebody to hear it, and all every second.
+
+    News are whole states: one that is lost is made up for by the next.
+    """
+
+    def __init__(self, nc: Client, subject: str, frontend_id: str, ledger: TenantLedger) -> None:
+        self._nc = nc
+        self._subject = subject
+        self._frontend_id = frontend_id
+        self._ledger = ledger
+        self._heard_at: dict[str, float] = {}  # by frontend
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        subscription = await self._nc.subscribe(self._subject, cb=self._on_news)
+        try:
+            while True:
+                self._ledger.changed.clear()
+                self._forget_silent()
+                await self._tell()
+                await asyncio.sleep(_PAUSE_S)
+                if self._heard_at:
+                    await wait_event(self._ledger.changed, _INTERVAL_S)
+                else:
+                    await asyncio.sleep(_INTERVAL_S)
+        finally:
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()
+
+    @property
+    def num_others(self) -> int:
+        """Frontends that were heard lately."""
+        return len(self._heard_at)
+
+    def news(self) -> TenantNews:
+        """What the others should know."""
+        uses = self._ledger.rates.uses(time.monotonic())
+        here = self._ledger.here
+        for tenant in {tenant for tenant, _ in here}:
+            counts = tuple(here.get((tenant, job_class), 0) for job_class in JOB_CLASSES)
+            use = uses.get(tenant) or TenantUse(tenant)
+            uses[tenant] = msgspec.structs.replace(use, num_outstanding=counts)
+        told = sorted(uses.values(), key=lambda use: sum(use.num_outstanding), reverse=True)
+        return TenantNews(self._frontend_id, told[:_MAX_TOLD])
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(NatsError):
+            await self._nc.publish(self._subject, encode(self.news()))
+
+    async def _on_news(self, message: Msg) -> None:
+        try:
+            news = decode(TenantNews, message.data)
+        except ProtocolError as exc:
+            log.warning("tenant_news_unreadable", error=str(exc))
+            return
+        if news.frontend == self._frontend_id:
+            return
+        if news.frontend not in self._heard_at:
+            self._ledger.changed.set()  # it should hear of us soon
+        now = self._heard_at[news.frontend] = time.monotonic()
+        self._ledger.hear(
+            news.frontend,
+            {
+                (use.tenant, job_class): count
+                for use in news.uses
+                for job_class, count in zip(JOB_CLASSES, use.num_outstanding, strict=False)
+            },
+        )
+        self._ledger.rates.hear(news.frontend, news.uses, now)
+
+    def _forget_silent(self) -> None:
+        now = time.monotonic()
+        for frontend_id, heard_at in list(self._heard_at.items()):
+            if now - heard_at > _GONE_AFTER_S:
+                del self._heard_at[frontend_id]
+                self._ledger.forget(frontend_id)
