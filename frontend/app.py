@@ -30,6 +30,7 @@ from frontend.model_directory import ModelDirectory
 from frontend.openapi.document import openapi_document
 from frontend.requests.request_body import parse_object
 from frontend.responses.responses import Responses, query_flag, query_number
+from frontend.tokens.routes import TokenRoutes
 from shared.errors import (
     InternalError,
     InvalidRequest,
@@ -125,6 +126,7 @@ class App:
         checkup: Callable[[], Checkup],
         files: FileRoutes,
         batches: BatchRoutes,
+        tokens: TokenRoutes,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -138,6 +140,7 @@ class App:
         self._checkup = checkup
         self._files = files
         self._batches = batches
+        self._tokens = tokens
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -201,6 +204,10 @@ class App:
             routes("/v1/batches", POST=self._batches.create, GET=self._batches.list_batches),
             route("/v1/batches/{batch_id}", "GET", self._batches.retrieve),
             route("/v1/batches/{batch_id}/cancel", "POST", self._batches.cancel),
+            route("/tokenize", "POST", self._tokens.tokenize),
+            route("/detokenize", "POST", self._tokens.detokenize),
+            route("/v1/tokenizer_info", "GET", self._tokens.info),
+            route("/tokenizer_info", "GET", self._tokens.info),
             route("/health", "GET", self._live, is_open=True),
             route(LIVE_PATH, "GET", self._live, is_open=True),
             route(READY_PATH, "GET", self._ready, is_open=True),

@@ -51,6 +51,8 @@ from frontend.tenants.exchange import TenantExchange
 from frontend.tenants.key_watch import KeyWatch
 from frontend.tenants.ledger import TenantLedger
 from frontend.terminator import Terminator
+from frontend.tokens.routes import TokenRoutes
+from frontend.tokens.tokenizing import Tokenizing
 from frontend.tools.answer_styles import AnswerStyles
 from shared.cluster import Cluster
 from shared.health import Checkup
@@ -97,14 +99,16 @@ class Frontend:
         self._watch = StreamWatch(self._router, self._terminator)
         responses = ResponseStore(cluster, detok, config.max_response_bytes)
         use_defaults = config.generation_config == "auto"
+        chats = ChatRequests(
+            self._models,
+            self._encoder,
+            use_model_defaults=use_defaults,
+            styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
+        )
+        tokenizing = Tokenizing(self._models, self._encoder, chats)
         self.inference = Inference(
             {
-                Surface.CHAT: ChatRequests(
-                    self._models,
-                    self._encoder,
-                    use_model_defaults=use_defaults,
-                    styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
-                ),
+                Surface.CHAT: chats,
                 Surface.COMPLETIONS: CompletionRequests(
                     self._models, self._encoder, use_model_defaults=use_defaults
                 ),
@@ -162,6 +166,7 @@ class Frontend:
             self.checkup,
             FileRoutes(files, config.max_file_bytes),
             BatchRoutes(batches, files, self._batch_keeper.look_soon, config.files_ttl_s),
+            TokenRoutes(tokenizing, config.max_body_bytes),
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
@@ -169,7 +174,13 @@ class Frontend:
         self._loop_watch = LoopWatch(metrics.registry)
         self._server = http_server(self.app)
         self._service = NatsService(
-            cluster.nc, config.service_name, self.inference, self._models, callers, metrics
+            cluster.nc,
+            config.service_name,
+            self.inference,
+            self._models,
+            tokenizing,
+            callers,
+            metrics,
         )
         self._sweeper = OrphanSweeper(
             cluster, self._terminator, self.attachments, frontend_id, config.orphan_wait_s

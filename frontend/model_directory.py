@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from frontend.answers.token_texts import TokenTexts
 from frontend.chat_template import ChatTemplate
+from frontend.tokens.tokenizer_facts import TokenizerFacts
 from shared.errors import (
     BrokerError,
     ConfigError,
@@ -27,7 +28,6 @@ from shared.tokenizer_bundle import TokenizerBundle
 REFRESH_INTERVAL_S = 1.0
 _MISS_INTERVAL_S = 0.2  # unknown names do not make us read the cards more often than this
 _LOAD_TIMEOUT_S = 60.0
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 log = get_logger(__name__)
 
@@ -39,6 +39,7 @@ class ModelText:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     token_texts: TokenTexts
+    facts: TokenizerFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +173,7 @@ def _model_text(bundle: TokenizerBundle) -> ModelText:
         tokenizer = bundle.tokenizer()
     except Exception as exc:  # the tokenizers library raises bare Exception
         raise ConfigError(f"tokenizer.json cannot be read: {exc}") from exc
-    source = bundle.chat_template
-    if source is None:
-        return ModelText(tokenizer, None, TokenTexts(tokenizer))
-    special_tokens = {
-        name: text for name in _SPECIAL_TOKENS if (text := bundle.special_token(name)) is not None
-    }
-    return ModelText(tokenizer, ChatTemplate(source, special_tokens), TokenTexts(tokenizer))
+    facts = TokenizerFacts.of(bundle)
+    source, special_tokens = facts.chat_template, facts.special_tokens
+    template = None if source is None else ChatTemplate(source, special_tokens)
+    return ModelText(tokenizer, template, TokenTexts(tokenizer), facts)

@@ -23,7 +23,9 @@ from frontend.inference import Answer, Inference
 from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
-from frontend.requests.request_body import parse_object
+from frontend.requests.request_body import convert, parse_object
+from frontend.tokens.bodies import InfoBody
+from frontend.tokens.tokenizing import Tokenizing
 from shared.connection import round_trip
 from shared.errors import (
     InternalError,
@@ -84,6 +86,7 @@ class NatsService:
         name: str,
         inference: Inference,
         models: ModelDirectory,
+        tokenizing: Tokenizing,
         callers: CallerReader,
         metrics: FrontendMetrics,
     ) -> None:
@@ -91,6 +94,7 @@ class NatsService:
         self._name = name
         self._inference = inference
         self._models = models
+        self._tokenizing = tokenizing
         self._callers = callers
         self._metrics = metrics
         self._stopping = asyncio.Event()
@@ -127,6 +131,9 @@ class NatsService:
             ("resume", self._resume),
             ("abort", self._abort),
             ("models", self._list_models),
+            ("tokenize", self._tokenize),
+            ("detokenize", self._detokenize),
+            ("tokenizer_info", self._tokenizer_info),
         ):
             await group.add_endpoint(
                 name=subject.replace(".", "-"),
@@ -164,7 +171,7 @@ class NatsService:
             await reply.send_error(error, {})
         else:
             if isinstance(answer, bytes):
-                await reply.send(answer)
+                status = await self._send_body(answer, reply, {})
             else:
                 status = await self._send_answer(answer, reply)
         self._metrics.requests.labels("nats", subject, status).inc()
@@ -197,6 +204,15 @@ class NatsService:
     async def _list_models(self, body: dict[str, Any], caller: Caller) -> bytes:
         return model_list(self._models)
 
+    async def _tokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.tokenize(body)
+
+    async def _detokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.detokenize(body)
+
+    async def _tokenizer_info(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.info(convert(body, InfoBody).model)
+
     async def _send_answer(self, answer: Answer, reply: Reply) -> int:
         """Returns the status of the outcome."""
         status = 500
@@ -224,10 +240,16 @@ class NatsService:
             error = error_of_interrupt(exc.interrupt, group_id)
             await reply.send_error(error, headers)
             return error.status_code
+        return await self._send_body(body, reply, headers, "with 'stream': true")
+
+    async def _send_body(
+        self, body: bytes, reply: Reply, headers: dict[str, str], remedy: str = "over HTTP"
+    ) -> int:
+        """One message, or the error that it is too large for one. Returns the status."""
         if len(body) > self._nc.max_payload - _HEADER_ROOM:
             error = RequestTooLarge(
                 f"The answer has {len(body)} bytes, one NATS message takes "
-                f"{self._nc.max_payload}: ask with 'stream': true.",
+                f"{self._nc.max_payload}: ask {remedy}.",
             )
             await reply.send_error(error, headers)
             return error.status_code

@@ -36,14 +36,14 @@ class PromptEncoder:
     ) -> list[int]:
         """The last `max_tokens` of it."""
         tokenizer = model.text.tokenizer
-        return await self._run(
+        return await self.run(
             len(text), lambda: _encode(tokenizer, text, add_special_tokens, max_tokens)
         )
 
     async def encode_batch(self, model: ServedModel, texts: list[str]) -> list[list[int]]:
         """With special tokens, as the model reads whole texts; on all cores when they are long."""
         tokenizer = model.text.tokenizer
-        return await self._run(
+        return await self.run(
             sum(map(len, texts)),
             lambda: [encoding.ids for encoding in tokenizer.encode_batch(texts)],
         )
@@ -51,7 +51,7 @@ class PromptEncoder:
     async def decode(self, model: ServedModel, token_ids: list[int]) -> str:
         """The text of a prompt that was given as ids."""
         tokenizer = model.text.tokenizer
-        return await self._run(
+        return await self.run(
             4 * len(token_ids), lambda: str(tokenizer.decode(token_ids, skip_special_tokens=False))
         )
 
@@ -79,9 +79,12 @@ class PromptEncoder:
             return _encode(tokenizer, text, add_special_tokens, max_tokens)
 
         size = sum(len(message.get("content") or "") for message in messages)
-        return await self._run(size, work)
+        if template_kwargs.keys() & {"tools", "documents"}:  # nobody knows how long they are
+            size = max(size, _INLINE_CHARS + 1)
+        return await self.run(size, work)
 
-    async def _run(self, num_chars: int, work: Callable[[], T]) -> T:
+    async def run(self, num_chars: int, work: Callable[[], T]) -> T:
+        """Work that takes about as long as encoding so much text."""
         if num_chars <= _INLINE_CHARS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

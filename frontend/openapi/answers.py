@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
 from frontend.files.record import MADE, UPLOADED
+from frontend.tokens.tokenizer_facts import SPECIAL_TOKENS
 
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -167,6 +168,30 @@ def _response(item: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+def _token_schemas() -> dict[str, dict[str, Any]]:
+    strings = {"type": ["array", "null"], "items": _OPTIONAL_TEXT}
+    tokenized = {
+        "count": _COUNT,
+        "max_model_len": _COUNT,
+        "tokens": _list_of(_COUNT),
+        "token_strs": strings,
+    }
+    info = {
+        "model": _TEXT,
+        "max_model_len": _COUNT,
+        "vocab_size": _COUNT,
+        "tokenizer_hash": _TEXT,
+        "tokenizer_class": _OPTIONAL_TEXT,
+        **dict.fromkeys(SPECIAL_TOKENS, _OPTIONAL_TEXT),
+        "chat_template": _OPTIONAL_TEXT,
+    }
+    return {
+        "Tokenized": _object(tokenized),
+        "Detokenized": _object({"prompt": _TEXT}),
+        "TokenizerInfo": _object(info),
+    }
+
+
 def answer_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     function = _object({"name": _TEXT, "arguments": _TEXT})
@@ -275,6 +300,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         },
         "Model": model,
         "ModelList": _object({"object": {"const": "list"}, "data": _list_of(_ref("Model"))}),
+        **_token_schemas(),
         "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
         "Status": _object({"status": _TEXT}),
         "NotWell": _object({"status": _TEXT, "why": _list_of(_TEXT)}),

@@ -26,6 +26,7 @@ from frontend.requests.sampling_fields import (
 from frontend.responses.items import MAX_ITEMS
 from frontend.responses.items import ROLES as ITEM_ROLES
 from frontend.responses.request import INCLUDABLE, REFUSED, ResponseBody
+from frontend.tokens.bodies import DetokenizeBody, TokenizeBody
 from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
 
 _ID = {"type": "integer", "minimum": 0}
@@ -171,6 +172,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             GenerateBody,
             BatchBody,
             ResponseBody,
+            TokenizeBody,
+            DetokenizeBody,
             SamplingFields,
         ],
         ref_template="#/components/schemas/{name}",
@@ -202,6 +205,9 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
     of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
     schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
+    schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
+    schemas["DetokenizeBody"]["properties"]["tokens"] = {"type": "array", "items": _ID}
+    schemas["DetokenizeBody"]["required"] = ["tokens"]
     of_batch = schemas["BatchBody"]["properties"]
     of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
     of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}

@@ -101,6 +101,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
         },
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
+        **_token_paths(),
         **_file_paths(),
         **_batch_paths(),
         "/v1/models": {"get": _operation("list_models", "ModelList")},
@@ -125,6 +126,24 @@ def openapi_document(version: str) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],  # a server without keys is open to all
+    }
+
+
+def _token_paths() -> dict[str, dict[str, Any]]:
+    model = {"name": "model", "in": "query", "schema": {"type": "string"}}
+    return {
+        "/tokenize": {
+            "post": _operation("tokenize", "Tokenized", body=_schema_ref("TokenizeBody"))
+        },
+        "/detokenize": {
+            "post": _operation("detokenize", "Detokenized", body=_schema_ref("DetokenizeBody"))
+        },
+        "/v1/tokenizer_info": {
+            "get": _operation("tokenizer_info", "TokenizerInfo", parameters=[model])
+        },
+        "/tokenizer_info": {
+            "get": _operation("tokenizer_info_at_the_root", "TokenizerInfo", parameters=[model])
+        },
     }
 
 

@@ -120,6 +120,16 @@ class ChatRequests:
             answer=answer,
         )
 
+    async def prompt_ids(self, model: ServedModel, body: ChatBody) -> list[int]:
+        """What the model would read; fields that choose tokens count for nothing.
+
+        Raises InvalidRequest.
+        """
+        messages = checked_messages(body.messages)
+        use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        tools = None if use is None else self._styles.tools(model.chat_template())
+        return await self._encode(model, messages, body, use, tools)
+
     def _answer_format(
         self,
         model: ServedModel,

@@ -162,7 +162,7 @@ class ScriptedJobs:
     """In place of the parsers of request bodies: a body says prompt, length and stop strings."""
 
     def __init__(self, node_house: House) -> None:
-        text = ModelText(node_house.tokenizer, None, None)  # type: ignore[arg-type]
+        text = ModelText(node_house.tokenizer, None, None, None)  # type: ignore[arg-type]
         self._model = ServedModel(node_house.card, text)
 
     async def job(self, body: dict[str, Any]) -> Job:
