@@ -268,7 +268,7 @@ def checked_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, An
 def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
     where = f"messages[{idx}]"
     role = message.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequest(
             f"'{where}.role' is {role!r}, must be one of {', '.join(sorted(ROLES))}",
             param=f"{where}.role",

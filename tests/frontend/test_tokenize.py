@@ -92,6 +92,7 @@ async def test_detokenize_gives_the_text_back(text: str) -> None:
         ({"prompt": ["x"]}, "prompt", "wrong type"),
         ({"messages": []}, "messages", "at least one"),
         ({"messages": [{"role": "me", "content": "x"}]}, "messages[0].role", "'me'"),
+        ({"messages": [{"role": {}, "content": "x"}]}, "messages[0].role", "must be one of"),
         ({"messages": MESSAGES, "tool_choice": "required"}, "tool_choice", "no 'tools'"),
         ({"prompt": "x", "chat_template": "x"}, "chat_template", "not supported"),
         ({"prompt": "x", "truncate_prompt_tokens": 3}, "truncate_prompt_tokens", "not supported"),
