@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
 
+from frontend.answer import Answer
 from frontend.answers.event_writer import error_body
 from frontend.error_response import json_response, send_error
 from frontend.event_feed import Event
 from frontend.generation import Generation, Interrupt, Interrupted, error_of_interrupt
-from frontend.inference import Answer, Inference
+from frontend.inference import Inference
 from shared.errors import RequestError
 
 _SSE_HEADERS = [

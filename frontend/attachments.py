@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from frontend.generation import Generation
 from shared.codec import decode, encode
-from shared.errors import CasConflict, ProtocolError
+from shared.errors import BrokerError, CasConflict, ProtocolError, ServiceUnavailable
 from shared.kv_bucket import KvBucket, KvEntry
 from shared.log import get_logger
 from shared.protocol import Readers, ReplyParams
@@ -22,6 +25,23 @@ class Attachments:
     def __init__(self, bucket: KvBucket, frontend_id: str) -> None:
         self._bucket = bucket
         self._frontend_id = frontend_id
+
+    async def join_all(self, generation: Generation) -> bool:
+        """Tell other frontends that the stream is read here: stored before the stream opens.
+
+        False: one of its requests is being ended. Raises ServiceUnavailable.
+        """
+        try:
+            joined = await asyncio.gather(
+                *(
+                    self.join(stream.rid, stream.reply)
+                    for stream in generation.streams
+                    if stream.finish is None
+                )
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The stream could not be attached now.") from exc
+        return all(joined)
 
     async def join(self, rid: str, reply: ReplyParams) -> bool:
         """False: the last reader has left, and it is being ended. Raises BrokerError."""

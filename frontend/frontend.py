@@ -7,6 +7,7 @@ import os
 import socket
 import time
 
+from frontend.acceptor import Acceptor
 from frontend.admission import Admission
 from frontend.app import App
 from frontend.attachments import Attachments
@@ -32,6 +33,7 @@ from frontend.listener import http_server
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.nats_service import NatsService
+from frontend.open_answers import OpenAnswers
 from frontend.orphan_sweeper import OrphanSweeper
 from frontend.prompt_encoder import PromptEncoder
 from frontend.queue_limits import QueueLimits
@@ -41,9 +43,11 @@ from frontend.requests.chat_request import ChatRequests
 from frontend.requests.completion_request import CompletionRequests
 from frontend.requests.embedding_request import EmbeddingRequests
 from frontend.requests.generate_request import GenerateRequests
+from frontend.requests.job_reader import JobReader
 from frontend.responses.request import ResponseRequests
 from frontend.responses.responses import Responses
 from frontend.responses.store import ResponseStore
+from frontend.resumer import Resumer
 from frontend.stream_finder import StreamFinder
 from frontend.stream_watch import StreamWatch
 from frontend.submitter import Submitter
@@ -87,8 +91,8 @@ class Frontend:
         self._encoder = PromptEncoder()
         self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
-        ledger = TenantLedger()
-        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id), ledger)
+        self.ledger = TenantLedger()
+        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id), self.ledger)
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
         self._replayer = Replayer(self._router, detok, metrics)
         self.attachments = Attachments(cluster.bucket(subjects.attached_bucket), frontend_id)
@@ -98,50 +102,49 @@ class Frontend:
         self.queue_watch = QueueWatch(cluster)
         self._watch = StreamWatch(self._router, self._terminator)
         responses = ResponseStore(cluster, detok, config.max_response_bytes)
-        use_defaults = config.generation_config == "auto"
         chats = ChatRequests(
             self._models,
             self._encoder,
-            use_model_defaults=use_defaults,
+            use_model_defaults=config.generation_config == "auto",
             styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
         )
         tokenizing = Tokenizing(self._models, self._encoder, chats)
+        self.answers = OpenAnswers(self._router, self._terminator, metrics, frontend_id)
+        finder = StreamFinder(cluster, detok)
+        admission = Admission(
+            self.ledger,
+            self.queue_watch,
+            QueueLimits(self.queue_watch, config.queue_limits()),
+            metrics,
+        )
+        self.submitter = Submitter(
+            cluster, catalog, self._terminator, self.queue_watch.drain, metrics
+        )
         self.inference = Inference(
-            {
-                Surface.CHAT: chats,
-                Surface.COMPLETIONS: CompletionRequests(
-                    self._models, self._encoder, use_model_defaults=use_defaults
-                ),
-                Surface.GENERATE: GenerateRequests(
-                    self._models, self._encoder, use_model_defaults=use_defaults
-                ),
-                Surface.EMBEDDINGS: EmbeddingRequests(self._models, self._encoder),
-            },
-            ResponseRequests(
-                self._models, self._encoder, responses, use_model_defaults=use_defaults
-            ),
-            responses,
-            Submitter(cluster, catalog, self._terminator, self.queue_watch.drain, metrics),
-            self._router,
-            ledger,
-            Admission(
-                ledger,
-                self.queue_watch,
-                QueueLimits(self.queue_watch, config.queue_limits()),
+            self._job_reader(chats, responses),
+            Acceptor(
+                self.submitter,
+                self._router,
+                self.ledger,
+                admission,
+                self.attachments,
+                responses,
+                self.answers,
                 metrics,
             ),
+            Resumer(finder, self._router, self._models, self.attachments, responses, self.answers),
+            self.answers,
+            admission,
+            finder,
+            self._router,
             self._terminator,
-            StreamFinder(cluster, detok),
-            self._models,
-            self.attachments,
             IdempotencyStore(cluster.bucket(subjects.idempotency_bucket)),
             metrics,
             frontend_id,
-            self._grammar_checker,
         )
         keys = ApiKeys(config.api_keys())
         callers = CallerReader(config, keys)
-        self._exchange = TenantExchange(cluster.nc, subjects.tenants, frontend_id, ledger)
+        self._exchange = TenantExchange(cluster.nc, subjects.tenants, frontend_id, self.ledger)
         self._key_watch = (
             KeyWatch(config.api_keys_file, keys, config.api_keys) if config.api_keys_file else None
         )
@@ -195,6 +198,24 @@ class Frontend:
         roles = cluster.bucket(subjects.roles_bucket)
         self._heartbeat = Heartbeat(roles, frontend_id, lambda: card)
 
+    def _job_reader(self, chats: ChatRequests, responses: ResponseStore) -> JobReader:
+        models, encoder, config = self._models, self._encoder, self._config
+        use_defaults = config.generation_config == "auto"
+        return JobReader(
+            {
+                Surface.CHAT: chats,
+                Surface.COMPLETIONS: CompletionRequests(
+                    models, encoder, use_model_defaults=use_defaults
+                ),
+                Surface.GENERATE: GenerateRequests(
+                    models, encoder, use_model_defaults=use_defaults
+                ),
+                Surface.EMBEDDINGS: EmbeddingRequests(models, encoder),
+            },
+            ResponseRequests(models, encoder, responses, use_model_defaults=use_defaults),
+            self._grammar_checker,
+        )
+
     @property
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
@@ -243,10 +264,10 @@ class Frontend:
         self.inference.is_draining = True
         self._service.stop()
         await self._batch_keeper.stop()
-        log.info("frontend_drains", running=self.inference.num_open)
-        await self.shutdown.grace(self.inference.all_closed, self._config.shutdown_timeout_s)
-        log.info("frontend_stops", cut=self.inference.num_open)
-        self.inference.cut_all()
+        log.info("frontend_drains", running=self.answers.num_open)
+        await self.shutdown.grace(self.answers.all_closed, self._config.shutdown_timeout_s)
+        log.info("frontend_stops", cut=self.answers.num_open)
+        self.answers.cut_all()
         self._server.should_exit = True
         await self._terminator.close()
 

@@ -6,10 +6,12 @@ import asyncio
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from frontend.answers.token_texts import TokenTexts
+from frontend.job import Caller
 from frontend.responses.stored_response import ResponseView
-from frontend.text_stream import TextStream
+from frontend.text_stream import TextStream, tells_logprobs
 from shared.errors import (
     DeadlineExceeded,
     InternalError,
@@ -84,6 +86,43 @@ class Generation:
     _keepalive_due: bool = False
     _waiter: asyncio.Future[None] | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    @classmethod
+    def of(
+        cls,
+        choices: Sequence[tuple[str, ReplyParams]],
+        caller: Caller,
+        *,
+        pool: str,
+        arrived_at: float,
+        remaining_s: float,
+        queue_timeout_s: float,
+        token_texts: TokenTexts | None,
+    ) -> Self:
+        """Of all choices' rids and replies, in order.
+
+        `remaining_s` and `queue_timeout_s` count from now; a queue timeout of 0 is none.
+        """
+        now = asyncio.get_running_loop().time()
+        first = choices[0][1]
+        generation = cls(
+            group_id=first.group_id,
+            pool=pool,
+            timings=Timings(arrived_at),
+            deadline_at=now + remaining_s,
+            queue_timeout_at=now + queue_timeout_s if queue_timeout_s else float("inf"),
+            grace_s=caller.grace_s,
+            tenant=caller.tenant.name,
+            client_id=caller.client_id,
+            token_texts=token_texts if tells_logprobs(first) else None,
+        )
+        by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)
+        keep_token_ids = by_tokens or first.tells_token_ids or tells_logprobs(first)
+        generation.streams.extend(
+            TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
+            for rid, reply in choices
+        )
+        return generation
 
     @property
     def reply(self) -> ReplyParams:

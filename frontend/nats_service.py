@@ -14,12 +14,13 @@ from nats.aio.client import Client
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER, Request
 from nats.micro.service import Service
 
+from frontend.answer import Answer
 from frontend.answers.event_id import parse_event_id
 from frontend.answers.event_writer import encode_json, error_body
 from frontend.app import model_list, rid_of_body
 from frontend.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.http_request import CallerReader
-from frontend.inference import Answer, Inference
+from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory

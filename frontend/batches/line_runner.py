@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import msgspec
 
+from frontend.answer import Answer
 from frontend.answers.event_writer import encode_json, error_body
 from frontend.batches.input import BatchLine
 from frontend.batches.line_slots import LineSlots
 from frontend.batches.results import LineResult
 from frontend.generation import Interrupt, Interrupted
-from frontend.inference import Answer, Inference
+from frontend.inference import Inference
 from frontend.job import Caller
 from shared.errors import (
     DeadlineExceeded,

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from frontend.answer import Answer
 from frontend.answers.event_writer import public_id
-from frontend.inference import Answer, Inference
+from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.model_directory import ModelDirectory
 from frontend.responses.object import done_response, unfinished_response

@@ -132,7 +132,7 @@ async def test_a_limit_holds_over_two_frontends(stack: Stack, tmp_path: Path) ->
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json=BODY, headers=ALICE)) for _ in range(3)]
         await until_queued(stack, 3)
-        ledger = running[1].frontend.inference._ledger
+        ledger = running[1].frontend.ledger
         await until(lambda: ledger.num_of_all_classes("alice") == 3)
         refused = await there.post(CHAT, json=BODY, headers=ALICE)
         assert_refused(refused, "rate_limit_exceeded", "3 requests at a time")
@@ -155,7 +155,7 @@ async def test_lanes_follow_what_a_tenant_has_at_all_frontends(
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json={**BODY, "n": 8}, headers=ALICE))]
         await until_queued(stack, 8)
-        ledger = running[1].frontend.inference._ledger
+        ledger = running[1].frontend.ledger
         await until(lambda: ledger.num_outstanding("alice", "interactive") == 8)
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=ALICE)))
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=BOB)))
@@ -168,7 +168,7 @@ async def test_lanes_follow_what_a_tenant_has_at_all_frontends(
 async def test_a_dead_frontends_requests_are_forgotten(stack: Stack, tmp_path: Path) -> None:
     path = key_file(tmp_path, max_concurrent=1)
     running = await stack.start_frontend(api_keys_file=path)
-    ledger = running.frontend.inference._ledger
+    ledger = running.frontend.ledger
     from shared.codec import encode
     from shared.protocol import TenantNews, TenantUse
 

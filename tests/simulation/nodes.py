@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
 from detok.lease_keeper import Lease
+from frontend.answer import Answer
 from frontend.answers.event_id import parse_event_id
 from frontend.frontend import Frontend
 from frontend.generation import Interrupt, Interrupted
-from frontend.inference import Answer
 from frontend.job import Caller, Job, Prompt
 from frontend.model_directory import ModelText, ServedModel
 from frontend.requests.sampling_fields import Sampling
@@ -191,7 +191,7 @@ class FrontendNode(Node):
         with socket.socket() as unused:
             frontend = Frontend(config, self.cluster, self.id, unused, metrics)
         self._inference = frontend.inference
-        self._inference._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
+        self._inference._jobs._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
         await frontend._router.start()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks

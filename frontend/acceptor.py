@@ -1,0 +1,121 @@
+"""Puts the requests of a job into the queue: from there on none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from frontend.admission import Admission
+from frontend.answer import Answer
+from frontend.attachments import Attachments
+from frontend.generation import Generation
+from frontend.job import Caller, Job
+from frontend.metrics import FrontendMetrics
+from frontend.open_answers import OpenAnswers
+from frontend.reply_router import ReplyRouter
+from frontend.responses.store import ResponseStore
+from frontend.responses.stored_response import ResponseView, StoredResponse
+from frontend.submitter import Submitter
+from frontend.tenants.ledger import TenantLedger
+from shared.logprobs import max_logprob_bytes
+from shared.protocol import GenerateRequest, RequestGroup
+
+
+class Acceptor:
+    """Who comes too often or too late is refused here, and leaves no trace."""
+
+    def __init__(
+        self,
+        submitter: Submitter,
+        router: ReplyRouter,
+        ledger: TenantLedger,
+        admission: Admission,
+        attachments: Attachments,
+        responses: ResponseStore,
+        answers: OpenAnswers,
+        metrics: FrontendMetrics,
+    ) -> None:
+        self._submitter = submitter
+        self._router = router
+        self._ledger = ledger
+        self._admission = admission
+        self._attachments = attachments
+        self._responses = responses
+        self._answers = answers
+        self._metrics = metrics
+
+    async def queue(
+        self,
+        job: Job,
+        group: RequestGroup,
+        caller: Caller,
+        arrived_at: float,
+        *,
+        is_shared: bool = False,
+        is_first: bool = True,
+    ) -> Answer | None:
+        """Put the requests of a group into the queue.
+
+        When we are not the first to do so, None: the group is being ended. Raises RequestError.
+        """
+        if job.is_detached:
+            caller = replace(caller, deadline_s=caller.detached_deadline_s)
+        requests = job.requests(
+            group.group_id,
+            caller,
+            created=group.created,
+            subject=self._router.subject,
+            frontend_id=group.frontend_id,
+            max_logprob_bytes=max_logprob_bytes(self._submitter.max_payload),
+            is_shared=is_shared,
+        )
+        generation = Generation.of(
+            [(request.rid, request.reply) for request in requests],
+            caller,
+            pool=job.model.card.pool,
+            arrived_at=arrived_at,
+            remaining_s=caller.deadline_s,
+            queue_timeout_s=caller.queue_timeout_s,
+            token_texts=job.model.text.token_texts,
+        )
+        lanes = self._ledger.lanes(caller.tenant, caller.job_class, len(requests))
+        self._admission.admit(caller, job)
+        self._router.add(generation)
+        try:
+            if not is_first and not await self._attachments.join_all(generation):
+                self._router.remove(generation)
+                self._admission.give_back(caller, job)
+                return None
+            if job.response is not None:
+                requests = [await self._kept(job, requests[0], generation)]
+            await self._submitter.submit(requests, lanes)
+        except BaseException:
+            self._router.remove(generation)
+            self._admission.give_back(caller, job)
+            if requests[0].reply.kept_at and not is_shared:
+                await self._responses.forget(requests[0].rid)
+            raise
+        generation.is_stored = True
+        self._count_accepted(job)
+        headers = self._admission.headers(caller.tenant)
+        return self._answers.open(generation, headers, stream=job.stream)
+
+    async def _kept(
+        self, job: Job, request: GenerateRequest, generation: Generation
+    ) -> GenerateRequest:
+        """The request of a response, whose record is stored before it is queued."""
+        assert job.response is not None
+        record = StoredResponse.of(request, job.response.params, job.response.items)
+        generation.response = ResponseView(record, job.model.text)
+        if not record.params.store:
+            return request
+        kept_at = await self._responses.put(record)
+        reply = msgspec.structs.replace(request.reply, kept_at=kept_at)
+        return msgspec.structs.replace(request, reply=reply)
+
+    def _count_accepted(self, job: Job) -> None:
+        name = job.model.card.name
+        num_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
+        self._metrics.prompt_tokens.labels(name).inc(num_tokens)
+        self._metrics.request_prompt_tokens.labels(name).observe(num_tokens)
