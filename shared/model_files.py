@@ -16,6 +16,7 @@ from shared.json_file import read_json
 from shared.protocol import ModelCard
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle
+from shared.vision_files import vision_card
 
 Number = TypeVar("Number", int, float)
 
@@ -201,4 +202,5 @@ class ModelFiles:
             default_repetition_penalty=self._default("repetition_penalty", float),
             can_generate=self._has_head and not is_embedder(self.path),
             embedding=embedding_card(self.path, self._text_config),
+            vision=vision_card(self.path, self.config),
         )

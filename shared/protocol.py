@@ -522,6 +522,20 @@ class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
     matryoshka_dimensions: tuple[int, ...] = ()  # those it was trained for; empty: any
 
 
+class VisionCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model sees an image: the pixels that it reads, and the tokens that stand for them."""
+
+    image_token_id: int  # one stands in the rendered chat, `num_tokens` in the prompt
+    num_tokens: int
+    height: int  # of the pixels
+    width: int
+    shortest_edge: int | None  # scaled to it, then cut to height and width; None: stretched to them
+    resample: int  # Pillow's number of the filter
+    rescale_factor: float  # of pixel values, before the mean is taken off
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A served model in the KV bucket `models`; it stays when no worker runs."""
 
@@ -540,6 +554,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     default_repetition_penalty: float | None = None
     can_generate: bool = True
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
+    vision: VisionCard | None = None  # None: it takes no images
     weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
     replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
 

@@ -14,6 +14,15 @@ import msgspec
 from shared.protocol import Finish, PoolingParams, SamplingParams
 
 
+class RunImage(msgspec.Struct, frozen=True, array_like=True):
+    """An image of a prompt, in the place of its tokens [start, start + num_tokens)."""
+
+    start: int
+    num_tokens: int
+    digest: bytes  # of the pixels: equal images are equal prefixes, others are not
+    pixels: bytes  # [height, width, 3] uint8, of the size that the model reads
+
+
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     """Run this request: prefill prompt + output so far, then decode.
 
@@ -27,6 +36,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     priority: int = 0  # lower is earlier
     namespace: bytes = b""  # only runs with an equal one share cached prefixes
     pooling: PoolingParams | None = None
+    images: tuple[RunImage, ...] = ()  # in their order
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

@@ -11,7 +11,7 @@ from typing import Any
 from shared.protocol import Finish, PoolingParams, SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
-from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, StepOutput
+from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, RunImage, StepOutput
 from worker.engine_process import EngineConnection, OnEvent, OnExit
 
 
@@ -23,11 +23,12 @@ def make_add(
     priority: int = 0,
     namespace: bytes = b"",
     pooling: PoolingParams | None = None,
+    images: tuple[RunImage, ...] = (),
     **sampling: Any,
 ) -> AddRequest:
     params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
     prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
-    return AddRequest(run_id, prompt, output, params, priority, namespace, pooling)
+    return AddRequest(run_id, prompt, output, params, priority, namespace, pooling, images)
 
 
 class FakeChannel:

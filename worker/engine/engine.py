@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol import Finish, FinishReason, VisionCard
 from shared.token_ids import unpack_token_ids
 from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
+from worker.engine.image_check import image_error
 from worker.engine.req import Req
+from worker.engine.req_image import ReqImage
 from worker.engine.scheduler import Scheduler
 from worker.engine.step_budget import StepBudget
 from worker.engine.step_pipeline import StepPipeline
@@ -56,6 +58,7 @@ class Engine:
         stop_check: StopCheck,
         grammar_desk: GrammarDesk,
         overlap_depth: int = 0,
+        vision: VisionCard | None = None,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
@@ -64,6 +67,7 @@ class Engine:
         self._limits = limits
         self._stop_check = stop_check
         self._grammar_desk = grammar_desk
+        self._vision = vision
         self._at_desk: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
         self._told_at = 0.0  # of the monotonic clock
@@ -161,10 +165,16 @@ class Engine:
 
     def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
         command = arrival.command
+        prompt_ids = unpack_token_ids(command.prompt_ids)
+        error = image_error(command.images, len(prompt_ids), self._vision)
+        if error is not None:
+            finish = Finish(FinishReason.ERROR, message=error)
+            self._refused.append(RunOutput(command.run_id, [], finish))
+            return
         self._scheduler.add(
             Req(
                 command.run_id,
-                unpack_token_ids(command.prompt_ids),
+                prompt_ids,
                 unpack_token_ids(command.output_ids),
                 command.sampling,
                 command.priority,
@@ -174,6 +184,7 @@ class Engine:
                 arrival.at_s,
                 matcher,
                 command.pooling,
+                [ReqImage.of(image) for image in command.images],
             )
         )
 

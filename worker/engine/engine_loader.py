@@ -16,6 +16,7 @@ from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend
 from worker.engine.host_limits import num_usable_cores
+from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
@@ -26,6 +27,7 @@ from worker.engine.models.dtype_choice import choose_dtype
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.registry import read_model_config
+from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.native.native_choice import choose_native_library
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_weights import NativeWeights
@@ -58,7 +60,7 @@ class EngineLoader:
         dtype = choose_dtype(self._config.dtype, model_config)
         max_context_len = self._max_context_len(model_config)
         with torch.inference_mode():
-            pool, forward = self._load_model(model_config, dtype, max_context_len)
+            pool, forward, image_encoder = self._load_model(model_config, dtype, max_context_len)
         num_cores = num_usable_cores()
         num_mask_threads = num_cores if num_cores >= MIN_PARALLEL_CORES else 1
         grammars = LLGuidanceBackend(
@@ -72,21 +74,22 @@ class EngineLoader:
         )
         self._tell("warm up", 1.0)
         num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
-        warm_up_books = self._make_books(forward, model_config, pool, max_context_len, grammars)
-        one_token_step_s = _warm_up(*warm_up_books, budget, num_warm_up_tokens)
+        parts = (forward, model_config, pool, max_context_len, grammars, image_encoder)
+        one_token_step_s = _warm_up(*self._make_books(*parts), budget, num_warm_up_tokens)
         return Engine(
             self._channel,
-            *self._make_books(forward, model_config, pool, max_context_len, grammars),
+            *self._make_books(*parts),
             budget,
             self._limits(model_config, pool, max_context_len, one_token_step_s),
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
             overlap_depth=int(self._config.overlap),
+            vision=model_config.vision,
         )
 
     def _load_model(
         self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
-    ) -> tuple[KVCachePool, Forward]:
+    ) -> tuple[KVCachePool, Forward, ImageEncoder | None]:
         path, load_format = Path(self._config.model_path), self._config.load_format
         check_memory(self._config, model_config, dtype, max_context_len)
         library = choose_native_library(self._config, model_config, dtype)
@@ -96,12 +99,18 @@ class EngineLoader:
             with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
                 weights = NativeWeights(library, model_config, reader)
             pool = self._make_pool(model_config, dtype)
-            return pool, NativeForward(weights, pool, max_context_len, torch.get_num_threads())
+            forward = NativeForward(weights, pool, max_context_len, torch.get_num_threads())
+            return pool, forward, None
         model = load_model(
             model_config, path, load_format, dtype, max_context_len, self._on_progress
         )
         pool = self._make_pool(model_config, dtype)
-        return pool, TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
+        attention = TorchAttentionBackend(pool, model.attention_layers)
+        image_encoder = None
+        if model_config.vision is not None:
+            assert isinstance(model, TransformersModel)
+            image_encoder = ImageEncoder(model)
+        return pool, TorchForward(model, attention), image_encoder
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
@@ -129,6 +138,7 @@ class EngineLoader:
         pool: KVCachePool,
         max_context_len: int,
         grammars: GrammarBackend,
+        image_encoder: ImageEncoder | None,
     ) -> tuple[Scheduler, ModelRunner]:
         """A scheduler with empty books, and the runner that reads them."""
         max_running, vocab_size = self._config.max_running, model_config.vocab_size
@@ -143,7 +153,7 @@ class EngineLoader:
                 self._config.priority_aging_s,
                 self._make_drafter(),
             ),
-            ModelRunner(forward, pool, ledger.req_to_token, vocab_size, grammars),
+            ModelRunner(forward, pool, ledger.req_to_token, vocab_size, grammars, image_encoder),
         )
 
     def _make_drafter(self) -> NgramDrafter | None:

@@ -6,7 +6,7 @@ import array
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,13 @@ class ForwardMode(enum.Enum):
     DECODE = "decode"  # one token each
 
 
+class ImageRows(NamedTuple):
+    """What the model sees in the place of some tokens' embeddings."""
+
+    start: int  # index of the first of them in the step
+    rows: torch.Tensor  # [num_rows, hidden_size]
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """Tokens of all requests, one after the other; rows are requests."""
@@ -37,6 +44,7 @@ class ForwardBatch:
     seq_lens: list[int]  # [num_rows], tokens of each row in the KV pool after this step
     page_table: torch.Tensor  # [num_rows, max_pages] int32; padding page behind the end
     sample_idx: torch.Tensor  # [num_samples] int64, indices into the tokens
+    image_rows: tuple[ImageRows, ...] = ()
 
     @classmethod
     def from_schedule_batch(
@@ -45,6 +53,7 @@ class ForwardBatch:
         req_to_token: ReqToTokenPool,
         page_size: int,
         last_token_ids: Mapping[Req, int | SampleError],
+        image_rows: tuple[ImageRows, ...] = (),
     ) -> Self:
         """`last_token_ids`: chosen last, for those that await them."""
         entries, others = batch.entries, batch.others
@@ -78,6 +87,7 @@ class ForwardBatch:
             seq_lens=ends.tolist(),
             page_table=torch.from_numpy(page_table),
             sample_idx=torch.from_numpy(_ranges(token_ends, num_samples, num_samples.cumsum())),
+            image_rows=image_rows,
         )
 
 

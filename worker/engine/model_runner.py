@@ -8,6 +8,7 @@ import torch
 
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.pooler import Pooler
@@ -43,12 +44,14 @@ class ModelRunner:
         req_to_token: ReqToTokenPool,
         vocab_size: int,
         grammars: GrammarBackend | None = None,
+        image_encoder: ImageEncoder | None = None,
     ) -> None:
         self._forward = forward
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
         self._vocab_size = vocab_size
         self._grammars = grammars
+        self._image_encoder = image_encoder
         self._sampler = Sampler(vocab_size)
         self._pooler = Pooler()
         self._row_params = RowParams.of([])  # of the last step: mostly also of the next
@@ -60,7 +63,11 @@ class ModelRunner:
         """Computes it at once: a CPU has nothing to do meanwhile."""
         self._kv_cache_pool.wipe(batch.fresh_pages)
         forward_batch = ForwardBatch.from_schedule_batch(
-            batch, self._req_to_token, self._kv_cache_pool.page_size, self._last_token_ids
+            batch,
+            self._req_to_token,
+            self._kv_cache_pool.page_size,
+            self._last_token_ids,
+            () if self._image_encoder is None else self._image_encoder.rows(batch),
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
+from worker.engine.req_image import ReqImage
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
 
@@ -43,6 +44,7 @@ class Req:
         "arrived_at_s",
         "has_penalties",
         "hidden_sum",
+        "images",
         "last_match",
         "lock_node",
         "logit_rules",
@@ -86,12 +88,14 @@ class Req:
         arrived_at_s: float = 0.0,
         matcher: GrammarMatcher | None = None,
         pooling: PoolingParams | None = None,
+        images: Sequence[ReqImage] = (),
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
         self.priority = priority
         self.namespace = namespace  # opaque: prefixes are shared only within one
         self.pooling = pooling  # set: it ends with an embedding of its prompt, and no token
+        self.images = images  # in their order, without overlaps
         self.arrival = arrival  # order in which requests came to this engine
         self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)

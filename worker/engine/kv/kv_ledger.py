@@ -203,7 +203,18 @@ class KVLedger:
             data = req.token_ids[len(keys) * size : end_page * size].tobytes()
             step = size * TOKEN_BYTES
             # So no path of one namespace begins like one of another.
+            num_keys = len(keys)
             begin = b"" if keys else req.namespace
             keys.append(begin + data[:step])
             keys += [data[at : at + step] for at in range(step, len(data), step)]
+            if req.images:
+                self._mark_images(req, num_keys)
         return keys[start_page:end_page]
+
+    def _mark_images(self, req: Req, first_page: int) -> None:
+        """Of all images the placeholders are the same: pages of one are no pages of another."""
+        keys, size = req.page_keys, self.page_size
+        for image in req.images:
+            last_page = (image.end - 1) // size
+            for page in range(max(first_page, image.start // size), min(len(keys), last_page + 1)):
+                keys[page] += image.page_mark

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ConfigError
+from shared.protocol import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 
 
@@ -25,6 +26,7 @@ class ModelConfig:
     max_context_limit: int  # at most; more than the default where positions can be stretched
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
+    vision: VisionCard | None = None  # None: it takes no images
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         values = sum(2 * layer.num_kv_heads * layer.head_dim for layer in self.attention_layers)

@@ -68,4 +68,5 @@ def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:
         token_ids = token_ids_of(ConfigFile.read(generation_path), "eos_token_id")
         if token_ids is not None:
             return token_ids
-    return token_ids_of(config, "eos_token_id") or ()
+    text_config = config.section("text_config") or config
+    return token_ids_of(text_config, "eos_token_id") or token_ids_of(config, "eos_token_id") or ()

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from shared.errors import ConfigError
+from shared.json_file import read_json
+from shared.protocol import VisionCard
+from shared.vision_files import VISION_ARCHITECTURES, vision_card
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
@@ -57,7 +60,10 @@ def read_transformers_config(
         hf_config = AutoConfig.from_pretrained(model_path, local_files_only=True)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{model_path} is not a model that transformers knows: {exc}") from exc
-    _refuse(hf_config, architecture)
+    sees = architecture in VISION_ARCHITECTURES
+    _refuse(hf_config, architecture, sees=sees)
+    text_config = hf_config.get_text_config()
+    vision = vision_card(model_path, read_json(model_path / "config.json", dict))
     try:
         with torch.device("meta"):
             model = make_model(copy.deepcopy(hf_config), torch.bfloat16)
@@ -68,32 +74,55 @@ def read_transformers_config(
             )
         choose_experts(model, "batched_mm")  # the one without loops over data
         layers = trial(model).layers
+        if vision is not None:
+            _check_vision(model, vision)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{architecture} cannot be served: {exc}") from exc
-    if architecture not in TESTED_ARCHITECTURES:
+    if architecture not in TESTED_ARCHITECTURES | VISION_ARCHITECTURES:
         log.warning("untested family: no test compares %s with transformers", architecture)
-    max_positions = int(hf_config.max_position_embeddings)
+    max_positions = int(text_config.max_position_embeddings)
     return TransformersConfig(
         architecture=architecture,
-        vocab_size=hf_config.vocab_size,
-        hidden_size=hf_config.hidden_size,
+        vocab_size=text_config.vocab_size,
+        hidden_size=text_config.hidden_size,
         num_parameters=sum(each.numel() for each in model.parameters()),
         attention_layers=layers,
         max_context_len=max_positions,
-        max_context_limit=_max_context_limit(hf_config, max_positions),
+        max_context_limit=_max_context_limit(text_config, max_positions),
         stored_dtype=str(hf_config.dtype or "float32").removeprefix("torch."),
         eos_token_ids=eos_token_ids,
+        vision=vision,
         hf_config=hf_config,
     )
 
 
-def make_model(hf_config: Any, dtype: torch.dtype) -> Any:
-    """With weights that mean nothing, on the device of the context."""
+def auto_model(hf_config: Any) -> Any:
+    """The class of transformers that makes such models."""
     import transformers
 
+    if sees_images(hf_config):
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
+
+
+def sees_images(hf_config: Any) -> bool:
+    """Whether a vision tower comes with it."""
+    return getattr(hf_config, "vision_config", None) is not None
+
+
+def attention_names(hf_config: Any) -> str | dict[str, str]:
+    """Ours for the decoder; a vision tower has no keys and values to keep."""
+    if sees_images(hf_config):
+        return {"": "sdpa", "text_config": ATTENTION_NAME, "vision_config": "sdpa"}
+    return ATTENTION_NAME
+
+
+def make_model(hf_config: Any, dtype: torch.dtype) -> Any:
+    """With weights that mean nothing, on the device of the context."""
     register_attention()
-    auto_model: Any = transformers.AutoModelForCausalLM
-    model = auto_model.from_config(hf_config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    model = auto_model(hf_config).from_config(
+        hf_config, attn_implementation=attention_names(hf_config), dtype=dtype
+    )
     return model.eval()
 
 
@@ -123,7 +152,7 @@ def trial(model: Any, first_position: int = 0) -> Trial:
             use_cache=False,
             jetflock_step=step,
         )
-    num_layers = model.config.num_hidden_layers
+    num_layers = model.config.get_text_config().num_hidden_layers
     if sorted(step.layers) != list(range(num_layers)):
         raise ConfigError(
             f"{len(step.layers)} of {num_layers} layers have an attention that can be replaced: "
@@ -135,12 +164,26 @@ def trial(model: Any, first_position: int = 0) -> Trial:
     return Trial(layers, tuple(step.keys[idx] for idx in range(num_layers)))
 
 
-def _refuse(hf_config: Any, architecture: str) -> None:
-    for name in ("vision_config", "audio_config"):
+def _check_vision(model: Any, vision: VisionCard) -> None:
+    """Raises ConfigError when an image takes other tokens than its card says."""
+    device = next(model.parameters()).device
+    pixels = torch.zeros(1, 3, vision.height, vision.width, dtype=model.dtype, device=device)
+    with torch.inference_mode():
+        (features,) = model.get_image_features(pixel_values=pixels).pooler_output
+    if len(features) != vision.num_tokens:
+        raise ConfigError(
+            f"its vision tower makes {len(features)} tokens of an image, and its files say "
+            f"{vision.num_tokens}"
+        )
+
+
+def _refuse(hf_config: Any, architecture: str, *, sees: bool) -> None:
+    for name in ("audio_config",) if sees else ("vision_config", "audio_config"):
         if getattr(hf_config, name, None) is not None:
             raise ConfigError(f"{architecture} has a {name}: only text models are supported")
     if getattr(hf_config, "is_encoder_decoder", False):
         raise ConfigError(f"{architecture} has an encoder: only decoders are supported")
+    hf_config = hf_config.get_text_config()
     if getattr(hf_config, "use_bidirectional_attention", None):
         raise ConfigError(f"{architecture}: use_bidirectional_attention is not supported")
     unknown = set(getattr(hf_config, "layer_types", None) or ()) - KNOWN_LAYER_TYPES

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from shared.errors import ConfigError
+from shared.protocol import VisionCard
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.models.dummy_weights import fill_with_noise
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.transformers_attention import (
-    ATTENTION_NAME,
     PagedStep,
     register_attention,
 )
@@ -25,6 +25,8 @@ from worker.engine.models.transformers_config import (
     MODEL_ERRORS,
     NUM_TRIAL_TOKENS,
     TransformersConfig,
+    attention_names,
+    auto_model,
     choose_experts,
     make_model,
     trial,
@@ -37,7 +39,8 @@ class TransformersModel:
     So whatever a family does to its logits (scales, soft caps) is done by its own code.
     """
 
-    def __init__(self, model: Any, max_context_len: int) -> None:
+    def __init__(self, model: Any, max_context_len: int, vision: VisionCard | None = None) -> None:
+        self._vision = vision
         _fix_rope(model, max_context_len)
         choose_experts(model, "eager")  # one product for each expert: of any shape, without copies
         self._attention_layers = _checked_layers(model)
@@ -53,13 +56,33 @@ class TransformersModel:
     def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         output = self._body(
-            input_ids=batch.input_ids[None],
+            **self._inputs(batch),
             position_ids=batch.positions[None],
             use_cache=False,
             jetflock_step=PagedStep(batch, attention),
         )
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
+
+    def _inputs(self, batch: ForwardBatch) -> dict[str, torch.Tensor]:
+        """Token ids; where there are images, embeddings with their features in them."""
+        if not batch.image_rows:
+            return {"input_ids": batch.input_ids[None]}
+        embeddings = self._body.get_input_embeddings()(batch.input_ids)
+        for start, rows in batch.image_rows:
+            embeddings[start : start + len(rows)] = rows
+        return {"inputs_embeds": embeddings[None]}
+
+    def image_features(self, pixels: bytes) -> torch.Tensor:
+        """[height, width, 3] uint8 -> [num_tokens, hidden_size]."""
+        vision = self._vision
+        assert vision is not None, "it takes no images"
+        image = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)
+        image = image.view(vision.height, vision.width, 3).float() * vision.rescale_factor
+        image = (image - torch.tensor(vision.mean)) / torch.tensor(vision.std)
+        pixel_values = image.permute(2, 0, 1)[None].to(self._head.dtype)
+        features: torch.Tensor = self._head.get_image_features(pixel_values).pooler_output[0]
+        return features
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
@@ -95,17 +118,14 @@ def load_transformers_model(
     on_progress: OnProgress,
 ) -> TransformersModel:
     """Each tensor is read once, into its place. Raises ConfigError."""
-    import transformers
-
     register_attention()
-    auto_model: Any = transformers.AutoModelForCausalLM
     try:
         with _progress(on_progress):
-            model, loading = auto_model.from_pretrained(
+            model, loading = auto_model(config.hf_config).from_pretrained(
                 model_path,
                 config=copy.deepcopy(config.hf_config),
                 dtype=dtype,
-                attn_implementation=ATTENTION_NAME,
+                attn_implementation=attention_names(config.hf_config),
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
@@ -135,7 +155,7 @@ def dummy_transformers_model(
 
 def _ready(config: TransformersConfig, model: Any, max_context_len: int) -> TransformersModel:
     try:
-        return TransformersModel(model.eval(), max_context_len)
+        return TransformersModel(model.eval(), max_context_len, config.vision)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{config.architecture} cannot be served: {exc}") from exc
 
