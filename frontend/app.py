@@ -25,6 +25,7 @@ from frontend.files.routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
 from frontend.inference import Inference
 from frontend.job import Caller
+from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.openapi.document import openapi_document
@@ -127,6 +128,7 @@ class App:
         files: FileRoutes,
         batches: BatchRoutes,
         tokens: TokenRoutes,
+        loads: LoadRoutes,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -141,6 +143,7 @@ class App:
         self._files = files
         self._batches = batches
         self._tokens = tokens
+        self._loads = loads
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -208,6 +211,7 @@ class App:
             route("/detokenize", "POST", self._tokens.detokenize),
             route("/v1/tokenizer_info", "GET", self._tokens.info),
             route("/tokenizer_info", "GET", self._tokens.info),
+            route("/v1/loads", "GET", self._loads.loads),
             route("/health", "GET", self._live, is_open=True),
             route(LIVE_PATH, "GET", self._live, is_open=True),
             route(READY_PATH, "GET", self._ready, is_open=True),

@@ -30,6 +30,8 @@ from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
 from frontend.inference import Inference
 from frontend.listener import http_server
+from frontend.loads.load_board import LoadBoard
+from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.nats_service import NatsService
@@ -160,6 +162,7 @@ class Frontend:
             LineSlots(config.batch_max_in_flight),
         )
         self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
+        loads = LoadRoutes(LoadBoard(cluster, frontend_id), self._models)
         self.app = App(
             self.inference,
             Responses(self.inference, responses, self._models),
@@ -170,6 +173,7 @@ class Frontend:
             FileRoutes(files, config.max_file_bytes),
             BatchRoutes(batches, files, self._batch_keeper.look_soon, config.files_ttl_s),
             TokenRoutes(tokenizing, config.max_body_bytes),
+            loads,
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
@@ -182,6 +186,7 @@ class Frontend:
             self.inference,
             self._models,
             tokenizing,
+            loads,
             callers,
             metrics,
         )

@@ -22,10 +22,11 @@ from frontend.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.http_request import CallerReader
 from frontend.inference import Inference
 from frontend.job import Caller
+from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.requests.request_body import convert, parse_object
-from frontend.tokens.bodies import InfoBody
+from frontend.tokens.bodies import ModelBody
 from frontend.tokens.tokenizing import Tokenizing
 from shared.connection import round_trip
 from shared.errors import (
@@ -88,6 +89,7 @@ class NatsService:
         inference: Inference,
         models: ModelDirectory,
         tokenizing: Tokenizing,
+        loads: LoadRoutes,
         callers: CallerReader,
         metrics: FrontendMetrics,
     ) -> None:
@@ -96,6 +98,7 @@ class NatsService:
         self._inference = inference
         self._models = models
         self._tokenizing = tokenizing
+        self._loads = loads
         self._callers = callers
         self._metrics = metrics
         self._stopping = asyncio.Event()
@@ -135,6 +138,7 @@ class NatsService:
             ("tokenize", self._tokenize),
             ("detokenize", self._detokenize),
             ("tokenizer_info", self._tokenizer_info),
+            ("loads", self._tell_loads),
         ):
             await group.add_endpoint(
                 name=subject.replace(".", "-"),
@@ -212,7 +216,10 @@ class NatsService:
         return await self._tokenizing.detokenize(body)
 
     async def _tokenizer_info(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return await self._tokenizing.info(convert(body, InfoBody).model)
+        return await self._tokenizing.info(convert(body, ModelBody).model)
+
+    async def _tell_loads(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._loads.answer(convert(body, ModelBody).model)
 
     async def _send_answer(self, answer: Answer, reply: Reply) -> int:
         """Returns the status of the outcome."""

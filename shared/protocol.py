@@ -445,6 +445,8 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     num_updates: int = 0  # of its weights, begun since its start
     update_error: str = ""  # why the last one failed
     work: WorkDone = WorkDone()
+    num_kv_tokens: int = 0  # KV slots in all
+    num_waiting_tokens: int = 0  # of prompts, not prefilled yet, waiting and running
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

@@ -225,6 +225,8 @@ class Worker:
             num_updates=self._control.num_updates,
             update_error=self._control.update_error,
             work=self._runner.work_done,
+            num_kv_tokens=load.num_kv_tokens if load else 0,
+            num_waiting_tokens=load.num_waiting_tokens if load else 0,
         )
 
     def _stats(self) -> WorkerStats:

@@ -44,7 +44,8 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 _purge(subjects.responses_stream),
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
                 *_reads(subjects.responses_stream),
-                *_reads(*_buckets(subjects.models_bucket)),
+                *_reads(*_buckets(subjects.models_bucket, subjects.workers_bucket)),
+                f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
                 *_bucket_writes(
                     subjects.roles_bucket,
                     subjects.attached_bucket,

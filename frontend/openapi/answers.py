@@ -7,6 +7,7 @@ from typing import Any
 from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
 from frontend.files.record import MADE, UPLOADED
 from frontend.tokens.tokenizer_facts import SPECIAL_TOKENS
+from shared.subjects import JOB_CLASSES
 
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -192,6 +193,48 @@ def _token_schemas() -> dict[str, dict[str, Any]]:
     }
 
 
+def _loads_schema() -> dict[str, Any]:
+    share = {"type": "number", "minimum": 0}
+    worker = {
+        **dict.fromkeys(("worker", "model", "revision", "state"), _TEXT),
+        **dict.fromkeys(
+            (
+                "dp_rank",
+                "num_running_reqs",
+                "num_waiting_reqs",
+                "num_total_reqs",
+                "num_used_tokens",
+                "num_total_tokens",
+                "max_total_num_tokens",
+                "max_running_requests",
+            ),
+            _COUNT,
+        ),
+        **dict.fromkeys(("token_usage", "utilization"), share),
+    }
+    queue = {
+        "model": _TEXT,
+        "class": {"enum": list(JOB_CLASSES)},
+        "num_waiting": _COUNT,
+        "num_taken": _COUNT,
+    }
+    totals = ("running_reqs", "waiting_reqs", "reqs", "used_tokens", "tokens")
+    aggregate = {
+        **{f"total_{name}": _COUNT for name in totals},
+        **{f"avg_{name}": share for name in ("token_usage", "utilization")},
+    }
+    return _object(
+        {
+            "timestamp": _TEXT,
+            "version": _TEXT,
+            "dp_rank_count": _COUNT,
+            "loads": _list_of(_object(worker)),
+            "queues": _list_of(_object(queue)),
+            "aggregate": _object(aggregate),
+        }
+    )
+
+
 def answer_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     function = _object({"name": _TEXT, "arguments": _TEXT})
@@ -301,6 +344,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         "Model": model,
         "ModelList": _object({"object": {"const": "list"}, "data": _list_of(_ref("Model"))}),
         **_token_schemas(),
+        "Loads": _loads_schema(),
         "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
         "Status": _object({"status": _TEXT}),
         "NotWell": _object({"status": _TEXT, "why": _list_of(_TEXT)}),

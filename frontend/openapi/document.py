@@ -72,6 +72,7 @@ _ABORT_BODY = {
 }
 _FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _BATCH_ID = _FILE_ID | {"name": "batch_id"}
+_MODEL_QUERY = {"name": "model", "in": "query", "schema": {"type": "string"}}
 _MODEL_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -102,6 +103,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
         **_token_paths(),
+        "/v1/loads": {"get": _operation("loads", "Loads", parameters=[_MODEL_QUERY])},
         **_file_paths(),
         **_batch_paths(),
         "/v1/models": {"get": _operation("list_models", "ModelList")},
@@ -130,7 +132,7 @@ def openapi_document(version: str) -> dict[str, Any]:
 
 
 def _token_paths() -> dict[str, dict[str, Any]]:
-    model = {"name": "model", "in": "query", "schema": {"type": "string"}}
+    model = _MODEL_QUERY
     return {
         "/tokenize": {
             "post": _operation("tokenize", "Tokenized", body=_schema_ref("TokenizeBody"))

@@ -33,7 +33,7 @@ class DetokenizeBody(msgspec.Struct, omit_defaults=True):
     tokens: list[int] | None = None
 
 
-class InfoBody(msgspec.Struct, omit_defaults=True):
+class ModelBody(msgspec.Struct, omit_defaults=True):
     """Over NATS; HTTP has it in the query."""
 
     model: str | None = None

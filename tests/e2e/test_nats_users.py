@@ -107,6 +107,11 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["prompt_tokens"] == len(LONG_PROMPT)
 
+    # Loads: cards of workers, and the queue's consumers.
+    async with httpx.AsyncClient() as http:
+        loads = (await http.get(f"{stack.url()}/v1/loads")).json()
+    assert loads["dp_rank_count"] == 3
+
     # A client over NATS, with no rights but to ask.
     folder = stack.nats.folder
     async with await Client.connect(

@@ -1,0 +1,1 @@
+"""How full the workers are, and what waits for them."""
