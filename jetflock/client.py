@@ -1,290 +1,309 @@
-"""The Python client: generates over NATS, without HTTP, and resumes by itself."""
+"""The Python client: an executor's verbs over NATS, without HTTP; it resumes by itself."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from jetflock.errors import ClientError, NotAccepted
+from jetflock.call import (
+    DEFAULT_DEADLINE_S,
+    Call,
+    Conversation,
+    Sampling,
+    embed_calls,
+    generate_call,
+    is_many,
+)
+from jetflock.job import Job
+from jetflock.loop_thread import LoopThread
 
 if TYPE_CHECKING:  # `import jetflock` stays cheap: nats is imported at the first connection
-    from jetflock.job import Job
-    from jetflock.link import Link
-    from jetflock.result import Chunk, Embeddings, Result
+    from jetflock.result import Embeddings, Result
+    from jetflock.service import Service
+    from jetflock.stream_reader import StreamReader
 
-DEFAULT_TIMEOUT_S = 600.0
-ACCEPT_TIMEOUT_S = 10.0
-GRACE_S = 30.0  # how long a request runs on while we are away
-_RESULT_MARGIN_S = 30.0  # beyond the deadline: its outcome should be known by then
-_NO_FRONTEND_PAUSE_S = 0.2
-_KEYED_ATTEMPTS = 3  # to have a request accepted that may be sent twice
-_EMBED_AT_ONCE = 256  # inputs of one streamed request
+T = TypeVar("T")
+
+Prompt = str | list[int]  # a text, or token ids
 
 
 class Client:
-    """Talks to the frontends' NATS service.
+    """Generates by the frontends' NATS service.
 
-        async with await Client.connect("nats://127.0.0.1:4222") as client:
-            result = await client.generate(messages=[{"role": "user", "content": "Hello!"}])
-            async for chunk in client.stream("Once upon a time"):
-                print(chunk, end="")
+        with Client("nats://127.0.0.1:4222") as client:
+            for result in client.generate(["Once upon a time", "A dragon"], max_tokens=40):
+                print(result.text)
 
-    Parameters of a request are those of the HTTP API: `max_tokens`, `temperature`, `stop`,
-    `json_schema`, `response_format`, ...
-    `prompt` and `input_ids` go through /generate, `messages` through /v1/chat/completions,
-    `embed` through /v1/embeddings.
-    With an `idempotency_key`, a call that is repeated joins the first one's request, or gets its
+        async with Client() as client:
+            async for chunk in client.generate_async("Once upon a time"):
+                print(chunk.text_diff, end="")
+
+    Parameters are those of the HTTP API: `max_tokens`, `temperature`, `stop`, `n`, `json_schema`,
+    `tools`, ... A `prompt` (a text, or token ids) goes through /generate, `messages` through
+    /v1/chat/completions, `embed` through /v1/embeddings.
+
+    All methods may be called from any thread. The connection has a thread of its own; the first
+    call makes it, or `with`. Methods wait for their answer; those on `_async` do not block an event
+    loop, and those of a `Job` have an `a` in front for that.
+
+    `deadline_s` is the time that a request may wait and run, however long anybody waits for it.
+    With an `idempotency_key` a call that is repeated joins the first one's request, or gets its
     result; leaving it does not abort it, since others may read it.
     """
 
-    def __init__(self, link: Link, service: str) -> None:
-        self._link = link
-        self._service = service
-
-    @classmethod
-    async def connect(
-        cls,
+    def __init__(
+        self,
         servers: str = "nats://127.0.0.1:4222",
+        *,
         api_key: str | None = None,
         service: str = "jetflock",
         **nats_options: Any,
-    ) -> Self:
-        """`servers` may name several, comma separated; `nats_options` go to nats-py's connect.
+    ) -> None:
+        """`servers` may name several, comma separated; `nats_options` go to nats-py's connect."""
+        self._servers = servers
+        self._api_key = api_key
+        self._service_name = service
+        self._nats_options = nats_options
+        self._loop = LoopThread()
+        self._connecting = asyncio.Lock()
+        self._service: Service | None = None
+        weakref.finalize(self, self._loop.close)
 
-        Raises ClientError.
-        """
-        from jetflock.link import Link
+    def __enter__(self) -> Self:
+        try:
+            self._loop.call(self._connected())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
 
-        return cls(await Link.connect(servers, api_key, nats_options), service)
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._loop.run(self._connected())
+        except BaseException:
+            self._loop.close()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        await asyncio.to_thread(self._loop.close)
 
-    async def close(self) -> None:
-        """Requests that were accepted run on."""
-        await self._link.close()
+    def shutdown(self) -> None:
+        """Close the connection. Requests that were accepted run on; jobs that wait for them fail.
 
-    async def generate(
+        Doing it twice is harmless.
+        """
+        self._loop.close()
+
+    @overload
+    def generate(
         self,
-        prompt: str | None = None,
+        prompt: Prompt | None = None,
+        sampling: Sampling | None = None,
         *,
-        messages: Sequence[dict[str, Any]] | None = None,
-        input_ids: Sequence[int] | None = None,
+        messages: list[dict[str, Any]] | None = None,
         model: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        deadline_s: float = DEFAULT_DEADLINE_S,
         **params: Any,
-    ) -> Result:
-        """The whole answer. A cancelled call aborts its request."""
-        job = await self.submit(
-            prompt,
-            messages=messages,
-            input_ids=input_ids,
-            model=model,
-            timeout_s=timeout_s,
-            **params,
-        )
-        try:
-            return await job
-        finally:
-            await self._abort_unless_done(job)
+    ) -> Result: ...
 
-    async def stream(
+    @overload
+    def generate(
         self,
-        prompt: str | None = None,
+        prompt: list[str] | list[list[int]],
+        sampling: Sampling | Sequence[Sampling] | None = None,
         *,
-        messages: Sequence[dict[str, Any]] | None = None,
-        input_ids: Sequence[int] | None = None,
         model: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        deadline_s: float = DEFAULT_DEADLINE_S,
         **params: Any,
-    ) -> AsyncGenerator[Chunk, None]:
-        """The answer as it comes. Leaving the loop early and closing the iterator aborts it."""
-        job = await self.submit(
-            prompt,
-            messages=messages,
-            input_ids=input_ids,
-            model=model,
-            timeout_s=timeout_s,
-            **params,
-        )
-        try:
-            async for chunk in job:
-                yield chunk
-        finally:
-            await self._abort_unless_done(job)
+    ) -> list[Result]: ...
 
-    async def submit(
+    @overload
+    def generate(
         self,
-        prompt: str | None = None,
+        prompt: None = None,
+        sampling: Sampling | Sequence[Sampling] | None = None,
         *,
-        messages: Sequence[dict[str, Any]] | None = None,
-        input_ids: Sequence[int] | None = None,
+        messages: list[list[dict[str, Any]]],
         model: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompt: Any = None,
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        *,
+        messages: Any = None,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Result | list[Result]:
+        """The whole answer; of a list of prompts or conversations a list, in their order.
+
+        `sampling` holds parameters that many calls share; for a list it may be a list too. The
+        first prompt that fails ends the others: to have the rest nevertheless, use
+        `generate_async` for each. An interrupted call (Ctrl-C) aborts its requests.
+        Raises NotAccepted, ApiError or StreamLost.
+        """
+        if not is_many(given := prompt if messages is None else messages):
+            call = self._call(prompt, sampling, messages, model, deadline_s, params)
+            return self._wait(lambda service: service.whole(call))
+        pairs = list(zip(given, _each(sampling, len(given)), strict=True))
+        calls = [
+            self._call(one, how, None, model, deadline_s, params)
+            if messages is None
+            else self._call(None, how, one, model, deadline_s, params)
+            for one, how in pairs
+        ]
+        return self._wait(lambda service: service.whole_of_all(calls))
+
+    def generate_async(
+        self,
+        prompt: Prompt | None = None,
+        sampling: Sampling | None = None,
+        *,
+        messages: Conversation | None = None,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
         **params: Any,
     ) -> Job:
-        """Returns when the request is accepted: from then on it is not lost.
+        """The future of an answer, at once: what goes wrong is told by the job."""
+        call = self._call(prompt, sampling, messages, model, deadline_s, params)
+        return self._job(lambda service: service.start(call))
 
+    def submit(
+        self,
+        prompt: Prompt | None = None,
+        sampling: Sampling | None = None,
+        *,
+        messages: Conversation | None = None,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Job:
+        """`generate_async` that waits until the request is accepted: then it is not lost.
+
+        In async code: `await client.generate_async(...).aaccepted()`.
         Raises NotAccepted when no frontend confirmed it in time, or ApiError.
         """
-        if sum(given is not None for given in (prompt, messages, input_ids)) != 1:
-            raise TypeError("give one of prompt, messages and input_ids")
-        body: dict[str, Any] = {**params, "stream": True}
-        if model is not None:
-            body["model"] = model
-        if messages is None:
-            endpoint = "generate"
-            body |= {"text": prompt} if input_ids is None else {"input_ids": list(input_ids)}
-        else:
-            endpoint = "chat.completions"
-            body |= {"messages": list(messages), "stream_options": {"include_usage": True}}
-            body.setdefault("model", await self._only_model() if model is None else model)
-        headers = {"X-Request-Timeout": f"{timeout_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
-        return await self._start(endpoint, body, headers, timeout_s)
+        return self.generate_async(
+            prompt,
+            sampling,
+            messages=messages,
+            model=model,
+            deadline_s=deadline_s,
+            **params,
+        ).accepted()
 
-    async def embed(
+    def resume(self, event_id: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Job:
+        """Go on after an event (`chunk.event_id`), or from the start of a request by its id."""
+        return self._job(lambda service: service.resume(event_id, deadline_s))
+
+    def embed(
         self,
         inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
         *,
         model: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        deadline_s: float = DEFAULT_DEADLINE_S,
         **params: Any,
     ) -> Embeddings:
         """A vector for a text (or its token ids), or for each of several, however many.
 
-        `dimensions`, `pooling` and `normalize` are those of /v1/embeddings. A cancelled call aborts
-        its requests. Raises NotAccepted, ApiError or StreamLost.
+        `dimensions`, `pooling` and `normalize` are those of /v1/embeddings. An interrupted call
+        aborts its requests. Raises NotAccepted, ApiError or StreamLost.
         """
-        from jetflock.result import Embeddings, vector_of
+        calls = embed_calls(inputs, {**params, "model": model}, deadline_s)
+        return self._wait(lambda service: service.embed(calls))
 
-        items = list(inputs)
-        is_one = isinstance(inputs, str) or all(isinstance(item, int) for item in items)
-        body = {
-            **params,
-            "model": await self._only_model() if model is None else model,
-            "encoding_format": "base64",
-            "stream": True,
-        }
-        headers = {"X-Request-Timeout": f"{timeout_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
-        key = body.get("idempotency_key")
-        jobs: list[Job] = []
-        try:
-            for start in range(0, 1 if is_one else max(1, len(items)), _EMBED_AT_ONCE):
-                part = inputs if is_one else items[start : start + _EMBED_AT_ONCE]
-                if key is not None and start:
-                    body["idempotency_key"] = f"{key}+{start}"
-                jobs.append(await self._start("embed", {**body, "input": part}, headers, timeout_s))
-            results = [await job for job in jobs]
-        finally:
-            for job in jobs:
-                await self._abort_unless_done(job)
-        return Embeddings(
-            tuple(vector_of(choice.embedding) for result in results for choice in result.choices),
-            sum(result.usage.prompt_tokens for result in results if result.usage is not None),
-        )
-
-    async def resume(self, event_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Job:
-        """Go on after an event (`chunk.event_id`), or from the start of a request by its id."""
-        is_request_id = "." not in event_id
-        return await self._start(
-            "resume",
-            {"rid": event_id} if is_request_id else {"event_id": event_id},
-            {"X-Resume-Grace": f"{GRACE_S:g}"},
-            timeout_s,
-            event_id=None if is_request_id else event_id,
-        )
-
-    async def abort(self, job: Job | str) -> int:
-        """End a request, by job or request id. Returns how many choices were still running."""
-        request_id = job if isinstance(job, str) else job.request_id
-        reply = await self._ask("abort", {"rid": request_id})
-        return int(reply["num_aborted"])
-
-    async def models(self) -> list[dict[str, Any]]:
-        """The models that are served, as OpenAI lists them."""
-        models: list[dict[str, Any]] = (await self._ask("models", {}))["data"]
-        return models
-
-    async def _only_model(self) -> str:
-        models = await self.models()
-        if len(models) != 1:
-            names = ", ".join(model["id"] for model in models) or "none"
-            raise ClientError(f"name one of the models: {names}")
-        return str(models[0]["id"])
-
-    async def _start(
+    async def embed_async(
         self,
-        endpoint: str,
-        body: dict[str, Any],
-        headers: dict[str, str],
-        timeout_s: float,
-        event_id: str | None = None,
-    ) -> Job:
-        from jetflock.job import Job
-        from jetflock.link import ConnectionChanged, NoFrontend
+        inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        *,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Embeddings:
+        """See `embed`; a cancelled call aborts its requests."""
+        calls = embed_calls(inputs, {**params, "model": model}, deadline_s)
+        return await self._wait_async(lambda service: service.embed(calls))
 
-        clock = asyncio.get_running_loop().time
-        started_at = clock()
-        has_key = body.get("idempotency_key") is not None
-        num_attempts = 0
-        subject, data = f"{self._service}.{endpoint}", json.dumps(body).encode()
-        while True:
-            inbox = self._link.inbox()
-            try:
-                first = await self._link.ask(subject, data, headers, inbox, ACCEPT_TIMEOUT_S)
-                break
-            except NoFrontend:  # the request went nowhere: it is safe to send it again
-                inbox.close()
-                if clock() - started_at > ACCEPT_TIMEOUT_S:
-                    raise NotAccepted(f"nobody listens at {subject}: it does not run") from None
-                await asyncio.sleep(_NO_FRONTEND_PAUSE_S)
-            except (TimeoutError, ConnectionChanged) as exc:
-                inbox.close()
-                num_attempts += 1
-                if has_key and num_attempts < _KEYED_ATTEMPTS:
-                    continue  # it joins itself, if it was accepted
-                raise NotAccepted(
-                    f"no frontend confirmed the request to {subject} within "
-                    f"{clock() - started_at:.1f} s; it may run nevertheless"
-                ) from exc
-            except BaseException:
-                inbox.close()
-                raise
-        return Job(
-            self._link,
-            self._service,
-            inbox,
-            first.request_id,
-            started_at + timeout_s + _RESULT_MARGIN_S,
-            event_id=event_id,
-            expects_usage="stream_options" in body or endpoint == "embed",
-            is_shared=has_key,
-        )
+    def abort(self, request_id: str) -> int:
+        """End a request. Returns how many choices were still running. Raises ClientError."""
+        return self._wait(lambda service: service.abort(request_id))
 
-    async def _ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-        from jetflock.link import ConnectionChanged, NoFrontend
+    async def abort_async(self, request_id: str) -> int:
+        """See `abort`."""
+        return await self._wait_async(lambda service: service.abort(request_id))
 
-        inbox = self._link.inbox()
-        subject = f"{self._service}.{endpoint}"
-        data = json.dumps(body).encode()
-        try:
-            message = await self._link.ask(subject, data, {}, inbox, ACCEPT_TIMEOUT_S)
-        except NoFrontend as exc:
-            raise ClientError(f"nobody listens at {subject}") from exc
-        except (TimeoutError, ConnectionChanged) as exc:
-            raise ClientError(f"no answer from {subject}") from exc
-        finally:
-            inbox.close()
-        reply: dict[str, Any] = json.loads(message.data)
-        return reply
+    def models(self) -> list[dict[str, Any]]:
+        """The models that are served, as OpenAI lists them. Raises ClientError."""
+        return self._wait(lambda service: service.models())
 
-    async def _abort_unless_done(self, job: Job) -> None:
-        if not job.is_done and not job.is_shared:
-            with contextlib.suppress(ClientError):
-                await self.abort(job)
+    async def models_async(self) -> list[dict[str, Any]]:
+        """See `models`."""
+        return await self._wait_async(lambda service: service.models())
+
+    def ask(self, endpoint: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Any endpoint of docs/nats-api.md that answers with one JSON object, by its name there.
+
+        Raises ApiError, or ClientError when nobody answers.
+        """
+        return self._wait(lambda service: service.ask(endpoint, dict(body or {})))
+
+    async def ask_async(
+        self, endpoint: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """See `ask`."""
+        return await self._wait_async(lambda service: service.ask(endpoint, dict(body or {})))
+
+    def _call(
+        self,
+        prompt: Prompt | None,
+        sampling: Any,
+        messages: Conversation | None,
+        model: str | None,
+        deadline_s: float,
+        params: Mapping[str, Any],
+    ) -> Call:
+        given = {**(sampling or {}), **params, "model": model}
+        return generate_call(prompt, messages, given, deadline_s)
+
+    def _job(self, start: Callable[[Service], Awaitable[StreamReader]]) -> Job:
+        return Job(self._loop, lambda: self._with_service(start))
+
+    def _wait(self, act: Callable[[Service], Awaitable[T]]) -> T:
+        return self._loop.call(self._with_service(act))
+
+    async def _wait_async(self, act: Callable[[Service], Awaitable[T]]) -> T:
+        return await self._loop.run(self._with_service(act))
+
+    async def _with_service(self, act: Callable[[Service], Awaitable[T]]) -> T:
+        return await act(await self._connected())
+
+    async def _connected(self) -> Service:
+        """Raises ClientError."""
+        from jetflock.link import Link
+        from jetflock.service import Service
+
+        async with self._connecting:
+            if self._service is None:
+                link = await Link.connect(self._servers, self._api_key, self._nats_options)
+                self._loop.exits.push_async_callback(link.close)
+                self._service = Service(link, self._service_name)
+            return self._service
+
+
+def _each(sampling: Sampling | Sequence[Sampling] | None, num: int) -> Sequence[Sampling | None]:
+    """For each prompt. Raises ValueError."""
+    if sampling is None or isinstance(sampling, Mapping):
+        return [sampling] * num
+    if len(sampling) != num:
+        raise ValueError(f"there are {num} prompts, and {len(sampling)} sampling parameters")
+    return sampling

@@ -62,7 +62,8 @@ class Inbox:
 
     async def next(self, timeout_s: float) -> Message:
         """Raises TimeoutError, ConnectionChanged, or the ApiError that was sent."""
-        message = await asyncio.wait_for(self._queue.get(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            message = await self._queue.get()
         if message is None:
             raise ConnectionChanged
         if message.headers.get("Status") == "503":
@@ -70,6 +71,12 @@ class Inbox:
         if ERROR_HEADER in message.headers and message.status != "interrupted":
             raise ApiError.from_reply(message.data, message.headers)
         return message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._link.forget(self._token)
@@ -150,7 +157,8 @@ class Link:
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Raises TimeoutError."""
-        await asyncio.wait_for(self._connected.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._connected.wait()
 
     @property
     def is_closed(self) -> bool:

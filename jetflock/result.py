@@ -1,13 +1,8 @@
-"""What the Python client returns: pieces of text as they come, and the whole at the end."""
+"""What the Python client returns: pieces of an answer as they come, and the whole at the end."""
 
 from __future__ import annotations
 
-import array
-import base64
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +29,40 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """New text of one choice. `str(chunk)` is the text."""
+class ToolCallDiff:
+    """What is new of a tool call: `id` and `name` come once and whole, the arguments in pieces."""
 
-    text: str
+    index: int  # among the calls of its choice
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A function that the model calls; `arguments` is JSON, as the model wrote it."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is new of one choice. `str(chunk)` is the text."""
+
+    text_diff: str
     choice_idx: int = 0
     finish_reason: str | None = None
-    token_ids: tuple[int, ...] = ()  # for requests by `prompt` or `input_ids`
+    # Of requests by `prompt`; by `messages` with `return_token_ids=True`.
+    token_ids_diff: tuple[int, ...] = ()
     event_id: str = ""  # `Client.resume(event_id)` goes on after this chunk
-    logprobs: tuple[TokenLogprob, ...] = ()  # if the request asked for them
+    logprobs_diff: tuple[TokenLogprob, ...] = ()  # if the request asked for them
+    reasoning_diff: str = ""  # what the model thinks, set apart from its answer
+    tool_calls_diff: tuple[ToolCallDiff, ...] = ()
 
     def __str__(self) -> str:
-        return self.text
+        return self.text_diff
 
 
 @dataclass(slots=True)
@@ -54,10 +71,12 @@ class Choice:
 
     text: str = ""
     finish_reason: str | None = None
-    token_ids: list[int] = field(default_factory=list)
-    embedding: str = ""  # of `Client.embed`: base64 of little-endian float32
+    token_ids: list[int] = field(default_factory=list)  # see `Chunk.token_ids_diff`
     logprobs: list[TokenLogprob] = field(default_factory=list)  # if the request asked for them
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # for `prompt`, `input_ids`
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # for requests by `prompt`
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    embedding: str = ""  # of `Client.embed`: base64 of little-endian float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished request. `text` and `finish_reason` are those of the first choice."""
+    """A finished request; what is not of all choices is that of the first one."""
 
     request_id: str
     choices: tuple[Choice, ...]
@@ -81,102 +100,20 @@ class Result:
         return self.choices[0].text
 
     @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self.choices[0].tool_calls
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.choices[0].token_ids
+
+    @property
     def finish_reason(self) -> str | None:
         return self.choices[0].finish_reason
 
     def __str__(self) -> str:
         return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one event says of one choice, whatever API the request came through."""
-
-    choice_idx: int
-    text: str
-    finish_reason: str | None
-    token_ids: tuple[int, ...] = ()
-    embedding: str = ""
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-
-
-def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
-    """Of a chat chunk, a completion chunk, an object of /generate, or an embedding."""
-    if event.get("object") in ("embedding", "list"):
-        for item in event.get("data", [event]):
-            yield Piece(item["index"], "", "stop", embedding=item["embedding"])
-        return
-    if "choices" not in event:
-        reason = event["meta_info"]["finish_reason"]
-        yield Piece(
-            event.get("index", 0),
-            event["text"],
-            reason["type"] if reason else None,
-            tuple(event["output_ids"]),
-            logprobs=_native_logprobs(event["meta_info"], "output"),
-            prompt_logprobs=_native_logprobs(event["meta_info"], "input"),
-        )
-        return
-    for choice in event["choices"]:
-        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-        logprobs = _chat_logprobs(choice.get("logprobs"))
-        yield Piece(choice["index"], text or "", choice["finish_reason"], logprobs=logprobs)
-
-
-def _native_logprobs(meta: dict[str, Any], prefix: str) -> tuple[TokenLogprob, ...]:
-    """Of /generate: (logprob, id, text) of each token, and lists of such."""
-    tokens = meta.get(f"{prefix}_token_logprobs", ())
-    tops = meta.get(f"{prefix}_top_logprobs") or [None] * len(tokens)
-    return tuple(
-        TokenLogprob(
-            text,
-            logprob,
-            token_id,
-            tuple(TokenLogprob(*_text_first(rival)) for rival in top or ()),
-        )
-        for (logprob, token_id, text), top in zip(tokens, tops, strict=True)
-    )
-
-
-def _text_first(triple: list[Any]) -> tuple[str, float | None, int]:
-    """(logprob, id, text) as (text, logprob, id)."""
-    logprob, token_id, text = triple
-    return text, logprob, token_id
-
-
-def _chat_logprobs(logprobs: dict[str, Any] | None) -> tuple[TokenLogprob, ...]:
-    items = (logprobs or {}).get("content") or ()
-    return tuple(
-        TokenLogprob(
-            item["token"],
-            item["logprob"],
-            top=tuple(
-                TokenLogprob(rival["token"], rival["logprob"]) for rival in item["top_logprobs"]
-            ),
-        )
-        for item in items
-    )
-
-
-def usage_of(event: dict[str, Any]) -> Usage | None:
-    """Of the event that carries it; /generate counts each choice on its own."""
-    if (usage := event.get("usage")) is not None:
-        details = usage.get("prompt_tokens_details") or {}
-        return Usage(
-            usage["prompt_tokens"],
-            usage.get("completion_tokens", 0),
-            details.get("cached_tokens", 0),
-        )
-    meta = event.get("meta_info")
-    if meta is None or meta["finish_reason"] is None:
-        return None
-    return Usage(meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"])
-
-
-def vector_of(embedding: str) -> list[float]:
-    """The numbers of a base64 of little-endian float32."""
-    numbers = array.array("f", base64.b64decode(embedding))
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()

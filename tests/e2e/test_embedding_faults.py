@@ -143,8 +143,8 @@ async def test_a_frontend_dies_under_jetflocks_client(
     assert np.allclose(
         expected[:9], await asyncio.to_thread(of_transformers, INPUTS[:9]), atol=1e-5
     )
-    async with acceptance(stack) as accepted, await Client.connect(stack.nats.url) as client:
-        task = asyncio.create_task(client.embed(INPUTS, model=MODEL_NAME))
+    async with acceptance(stack) as accepted, Client(stack.nats.url) as client:
+        task = asyncio.create_task(client.embed_async(INPUTS, model=MODEL_NAME))
         await wait_event(accepted, 30)
         await until_in_the_middle(stack)
         first.kill()

@@ -114,13 +114,15 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
 
     # A client over NATS, with no rights but to ask.
     folder = stack.nats.folder
-    async with await Client.connect(
+    async with Client(
         stack.nats.url,
         user="client",
         password=(folder / "client.password").read_text().strip(),
         tls=stack.cluster.nc.options["tls"],
     ) as client:
-        result = await client.generate("Hello", model=MODEL_NAME, max_tokens=5, ignore_eos=True)
+        result = await client.generate_async(
+            "Hello", model=MODEL_NAME, max_tokens=5, ignore_eos=True
+        )
         assert result.text
 
     # A worker dies: its requests are handed back, and read from the log by the other one.

@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-import jetflock.client
+import jetflock.call
 from frontend.job import Caller
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS, EmbeddingRequests
@@ -217,16 +217,16 @@ async def test_an_answer_above_max_payload_is_told_to_be_streamed(
 async def test_jetflocks_client(
     running: RunningFrontend, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetflock.client, "_EMBED_AT_ONCE", 2)
-    async with await Client.connect(stack.server.url) as client:
-        one = await client.embed("a")
+    monkeypatch.setattr(jetflock.call, "EMBED_AT_ONCE", 2)
+    async with Client(stack.server.url) as client:
+        one = await client.embed_async("a")
         assert (one.vectors, one.prompt_tokens) == ((expected("a"),), 2)
-        assert (await client.embed([5, 6, 7])).vectors == ([6, 3, 5, 7],)
-        many = await client.embed(["a", "bc", "d", "ef", "g"], model="tiny", normalize=False)
+        assert (await client.embed_async([5, 6, 7])).vectors == ([6, 3, 5, 7],)
+        many = await client.embed_async(["a", "bc", "d", "ef", "g"], model="tiny", normalize=False)
         assert many.vectors == tuple(map(expected, ["a", "bc", "d", "ef", "g"]))
         assert many.prompt_tokens == 12
         with pytest.raises(jetflock.errors.ApiError, match="is empty"):
-            await client.embed(["a", ""])
+            await client.embed_async(["a", ""])
     assert not stack.backend.cancelled
 
 

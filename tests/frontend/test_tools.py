@@ -351,10 +351,14 @@ async def test_the_python_client_reads_on_where_marks_are_hidden(stack: Stack) -
     """The text that it gets is less than its event ids count: that is no gap."""
     stack.say(*pieces(TEXT), lose=frozenset({6}))
     await stack.start_frontend(**STYLES)
-    async with await Client.connect(stack.server.url) as client:
-        job = await client.submit(messages=BODY["messages"], model="tiny", tools=TOOLS)
-        result = await job.result()
+    async with Client(stack.server.url) as client:
+        job = client.generate_async(messages=BODY["messages"], model="tiny", tools=TOOLS)
+        result = await job
     assert result.text == "I look."
+    assert result.reasoning == "Osló 🙂?"
+    calls = [(call.name, json.loads(call.arguments)) for call in result.tool_calls]
+    assert calls == [("get_weather", {"city": "Osló\n🙂"}), ("now", {})]
+    assert all(call.id for call in result.tool_calls)
     assert result.finish_reason == "tool_calls"
     assert job.num_resumes == 0
 

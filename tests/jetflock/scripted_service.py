@@ -46,13 +46,14 @@ class ScriptedService:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self._nc = nc
+        self._stories: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(cls, url: str) -> Self:
         nc = Client()
         await nc.connect(url, reconnect_time_wait=0.1, max_reconnect_attempts=-1)  # type: ignore[arg-type]
         service = cls(nc)
-        for name in ("generate", "chat.completions"):
+        for name in ("generate", "chat.completions", "embed"):
             await nc.subscribe(f"jetflock.{name}", queue="q", cb=service._on_start)
         await nc.subscribe("jetflock.resume", queue="q", cb=service._on_resume)
         await nc.subscribe("jetflock.abort", queue="q", cb=service._on_abort)
@@ -61,18 +62,26 @@ class ScriptedService:
         return service
 
     async def close(self) -> None:
+        for story in self._stories:
+            story.cancel()
+        await asyncio.gather(*self._stories, return_exceptions=True)
         await self._nc.close()
 
     async def _on_start(self, msg: Msg) -> None:
         self.bodies.append(json.loads(msg.data))
         self.headers.append(dict(msg.headers or {}))
-        await self._tell(Story(self._nc, msg.reply, 0, is_resumed=False))
+        self._begin(Story(self._nc, msg.reply, 0, self.bodies[-1], is_resumed=False))
 
     async def _on_resume(self, msg: Msg) -> None:
         body = json.loads(msg.data)
         self.resumed_from.append(body)
         have = int(body["event_id"].split(".")[1]) if "event_id" in body else 0
-        await self._tell(Story(self._nc, msg.reply, have, is_resumed=True))
+        self._begin(Story(self._nc, msg.reply, have, body, is_resumed=True))
+
+    def _begin(self, story: Story) -> None:
+        task = asyncio.create_task(self._tell(story))
+        self._stories.add(task)
+        task.add_done_callback(self._stories.discard)
 
     async def _tell(self, story: Story) -> None:
         if self.script is None:
@@ -92,8 +101,11 @@ class ScriptedService:
 class Story:
     """One stream: what has been told, and ways to tell more, or to lie."""
 
-    def __init__(self, nc: Client, reply: str, num_told: int, *, is_resumed: bool) -> None:
+    def __init__(
+        self, nc: Client, reply: str, num_told: int, body: dict[str, Any], *, is_resumed: bool
+    ) -> None:
         self.is_resumed = is_resumed
+        self.body = body
         self.num_told = num_told
         self._nc = nc
         self._reply = reply
@@ -111,6 +123,16 @@ class Story:
     async def piece(self, number: int) -> None:
         data = json.dumps(generate_event(number)).encode()
         await self.send(data, Jetflock_Event_Id=event_id(number))
+
+    async def chat(self, idx: int, delta: dict[str, Any], reason: str | None = None) -> None:
+        """The event of so many before it, of an answer that is more than text."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        event: dict[str, Any] = {"choices": [choice]}
+        if reason is not None:
+            event["usage"] = {"prompt_tokens": 1, "completion_tokens": idx}
+        before, after = (f"{RID}.{i}.{i}.00000000" for i in (idx, idx + 1))
+        data = json.dumps(event).encode()
+        await self.send(data, Jetflock_Event_Id=after, Jetflock_Event_Before=before)
 
     async def tell(self, count: int) -> None:
         for _ in range(count):

@@ -101,14 +101,14 @@ def test_examples_run(stack: LocalStack, example: str) -> None:
 
 @pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
-    async with await Client.connect(scripted_stack.nats_url) as client:
+    async with Client(scripted_stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 200, "seed": 7, "ignore_eos": True}
         params |= {"logprobs": 2, "prompt_logprobs": 1}
-        expected = await client.generate("Once upon a time", **params)
-        job = await client.submit("Once upon a time", **params)
+        expected = await client.generate_async("Once upon a time", **params)
+        job = client.generate_async("Once upon a time", **params)
         await anext(aiter(job))
         kill_all(scripted_stack, role)
-        result = await asyncio.wait_for(job.result(), 60)
+        result = await job.aresult(60)
     assert result.text == expected.text
     assert result.finish_reason == "length"
     assert result.choices == expected.choices  # token ids and logprobs with them
@@ -127,9 +127,9 @@ async def test_ctrl_c_in_the_middle_of_streams(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path, *SCRIPTED, "--workers", "2", program=REAL_ROLES)
     stack.start().wait_ready(60)
     try:
-        async with await Client.connect(stack.nats_url) as client:
+        async with Client(stack.nats_url) as client:
             for _ in range(4):
-                await client.submit("Once", max_tokens=1900, ignore_eos=True)
+                await client.generate_async("Once", max_tokens=1900, ignore_eos=True).aaccepted()
             tree = stack.processes()
             started_at = time.monotonic()
             stack.interrupt(signal.SIGINT)
@@ -156,15 +156,15 @@ def test_kill_9_leaves_nobody_behind_and_the_next_start_goes_on(tmp_path: Path) 
 
 
 async def submit_one(url: str) -> str:
-    async with await Client.connect(url) as client:
-        job = await client.submit("Once", max_tokens=300, ignore_eos=True)
+    async with Client(url) as client:
+        job = client.generate_async("Once", max_tokens=300, ignore_eos=True)
         await anext(aiter(job))
         return job.request_id
 
 
 async def num_tokens_of(url: str, request_id: str) -> int:
-    async with await Client.connect(url) as client:
-        result = await asyncio.wait_for((await client.resume(request_id)).result(), 60)
+    async with Client(url) as client:
+        result = await client.resume(request_id).aresult(60)
         return len(result.choices[0].token_ids)
 
 
@@ -206,15 +206,17 @@ def test_a_schema_is_kept_over_http(stack: LocalStack, stream: bool) -> None:
 
 
 async def test_a_schema_is_kept_over_nats(stack: LocalStack) -> None:
-    async with await Client.connect(stack.nats_url) as client:
-        plain = await client.generate("A cat:", json_schema=PET_SCHEMA, max_tokens=200, seed=5)
+    async with Client(stack.nats_url) as client:
+        plain = await client.generate_async(
+            "A cat:", json_schema=PET_SCHEMA, max_tokens=200, seed=5
+        )
         messages = [{"role": "user", "content": "Tell me about a dog."}]
-        chat = await client.generate(
+        chat = await client.generate_async(
             messages=messages, response_format={"type": "json_object"}, seed=6, max_tokens=400
         )
         jsonschema.validate(json.loads(plain.text), PET_SCHEMA)
         if chat.finish_reason == "stop":
             assert isinstance(json.loads(chat.text), dict)
         with pytest.raises(ApiError) as caught:
-            await client.generate("A cat:", regex="(a{1000}){1000}")
+            await client.generate_async("A cat:", regex="(a{1000}){1000}")
         assert caught.value.status == 400

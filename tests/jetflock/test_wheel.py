@@ -80,8 +80,8 @@ async def test_it_serves(installed: Path, tmp_path: Path) -> None:
     stack = LocalStack(tmp_path, *SCRIPTED, program=program, env={"PATH": path, "PYTHONPATH": ""})
     try:
         stack.start().wait_ready(60)
-        async with await Client.connect(stack.nats_url) as client:
-            result = await client.generate("Once", max_tokens=5, ignore_eos=True)
+        async with Client(stack.nats_url) as client:
+            result = await client.generate_async("Once", max_tokens=5, ignore_eos=True)
         assert len(result.choices[0].token_ids) == 5
         stack.interrupt()
         assert stack.wait_exit() == 0

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jetflock.result import Piece, TokenLogprob, pieces_of
+from jetflock.piece import Piece, pieces_of
+from jetflock.result import TokenLogprob
 
 
 def test_logprobs_of_a_chat_event() -> None:

@@ -1,0 +1,87 @@
+"""What is asked of the service: an endpoint and a body, made from the client's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_DEADLINE_S = 600.0
+GRACE_S = 30.0  # how long a request runs on while we are away
+EMBED_AT_ONCE = 256  # inputs of one request
+
+Message = Mapping[str, Any]
+Conversation = Sequence[Message]
+Sampling = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to be started."""
+
+    endpoint: str
+    body: dict[str, Any]
+    deadline_s: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Request-Timeout": f"{self.deadline_s:g}", "X-Resume-Grace": f"{GRACE_S:g}"}
+
+    @property
+    def is_keyed(self) -> bool:
+        """It may be sent twice, and others may read it too."""
+        return self.body.get("idempotency_key") is not None
+
+    @property
+    def needs_model(self) -> bool:
+        """/generate takes the only one by itself."""
+        return self.endpoint != "generate" and self.body.get("model") is None
+
+    @property
+    def expects_usage(self) -> bool:
+        return "stream_options" in self.body or self.endpoint == "embed"
+
+
+def generate_call(
+    prompt: str | Sequence[int] | None,
+    messages: Conversation | None,
+    params: Mapping[str, Any],
+    deadline_s: float,
+) -> Call:
+    """Of one prompt or conversation. Raises TypeError."""
+    if (prompt is None) == (messages is None):
+        raise TypeError("give either a prompt or messages")
+    body = {**params, "stream": True}
+    if body.get("model") is None:
+        body.pop("model", None)
+    if messages is not None:
+        body |= {"messages": list(messages), "stream_options": {"include_usage": True}}
+        return Call("chat.completions", body, deadline_s)
+    body |= {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt or ())}
+    return Call("generate", body, deadline_s)
+
+
+def embed_calls(
+    inputs: str | Sequence[Any], params: Mapping[str, Any], deadline_s: float
+) -> list[Call]:
+    """Of one input, or of however many; those of one key have keys of their own."""
+    body = {**params, "encoding_format": "base64", "stream": True}
+    if not is_many(inputs):
+        return [Call("embed", {**body, "input": inputs}, deadline_s)]
+    calls = []
+    for start in range(0, max(1, len(inputs)), EMBED_AT_ONCE):
+        part = {**body, "input": list(inputs[start : start + EMBED_AT_ONCE])}
+        if body.get("idempotency_key") is not None and start:
+            part["idempotency_key"] = f"{body['idempotency_key']}+{start}"
+        calls.append(Call("embed", part, deadline_s))
+    return calls
+
+
+def is_many(items: object) -> bool:
+    """Whether they are prompts or conversations, and not one of them."""
+    return isinstance(items, Sequence) and not isinstance(items, str) and not _is_one(items)
+
+
+def _is_one(items: Sequence[Any]) -> bool:
+    """Token ids, or the messages of a conversation."""
+    return bool(items) and all(isinstance(item, int | Mapping) for item in items)

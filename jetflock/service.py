@@ -1,0 +1,160 @@
+"""The frontends' NATS service as the client's event loop sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+from jetflock.call import Call
+from jetflock.errors import ClientError, NotAccepted
+from jetflock.link import ConnectionChanged, Inbox, Link, Message, NoFrontend
+from jetflock.piece import vector_of
+from jetflock.result import Embeddings, Result
+from jetflock.stream_reader import StreamReader
+
+ACCEPT_TIMEOUT_S = 10.0
+RESULT_MARGIN_S = 30.0  # beyond the deadline: its outcome should be known by then
+_NO_FRONTEND_PAUSE_S = 0.2
+_KEYED_ATTEMPTS = 3  # to have a request accepted that may be sent twice
+MAX_AT_ONCE = 256  # requests of one call that wait or run
+
+
+class Service:
+    """Starts, resumes and ends requests, and asks what is answered in one message."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        self.link = link
+        self._name = name
+
+    def subject(self, endpoint: str) -> str:
+        return f"{self._name}.{endpoint}"
+
+    async def start(self, call: Call) -> StreamReader:
+        """Returns when the request is accepted. Raises NotAccepted or ApiError."""
+        body = call.body
+        if call.needs_model:
+            body = {**body, "model": await self._only_model()}
+        return await self._start(call, body)
+
+    async def resume(self, event_id: str, deadline_s: float) -> StreamReader:
+        """After an event, or from the start of a request by its id. Raises ClientError."""
+        is_request_id = "." not in event_id
+        body = {"rid": event_id} if is_request_id else {"event_id": event_id}
+        return await self._start(
+            Call("resume", body, deadline_s), body, None if is_request_id else event_id
+        )
+
+    async def whole(self, call: Call) -> Result:
+        """Start it and wait for its end. Whoever is cancelled meanwhile aborts it."""
+        reader = await self.start(call)
+        try:
+            return await reader.result()
+        finally:
+            await self.leave(reader)
+
+    async def whole_of_all(self, calls: list[Call]) -> list[Result]:
+        """In the order of the calls. The first error ends the others, and is raised."""
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def one(call: Call) -> Result:
+            async with gate:
+                return await self.whole(call)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(one(call)) for call in calls]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in running]
+
+    async def embed(self, calls: list[Call]) -> Embeddings:
+        """The vectors of all calls as one."""
+        results = await self.whole_of_all(calls)
+        return Embeddings(
+            tuple(vector_of(choice.embedding) for result in results for choice in result.choices),
+            sum(result.usage.prompt_tokens for result in results if result.usage is not None),
+        )
+
+    async def leave(self, reader: StreamReader) -> None:
+        """Nobody here will read on: end it, unless it has ended, or others may read it."""
+        if not reader.is_done and not reader.is_shared:
+            with contextlib.suppress(ClientError):
+                await reader.abort()
+        reader.close()
+
+    async def abort(self, request_id: str) -> int:
+        """Returns how many choices were still running. Raises ClientError."""
+        return int((await self.ask("abort", {"rid": request_id}))["num_aborted"])
+
+    async def models(self) -> list[dict[str, Any]]:
+        """As OpenAI lists them. Raises ClientError."""
+        models: list[dict[str, Any]] = (await self.ask("models", {}))["data"]
+        return models
+
+    async def ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One message there and one back. Raises ClientError."""
+        subject = self.subject(endpoint)
+        with self.link.inbox() as inbox:
+            try:
+                message = await self.link.ask(
+                    subject, json.dumps(body).encode(), {}, inbox, ACCEPT_TIMEOUT_S
+                )
+            except NoFrontend as exc:
+                raise ClientError(f"nobody listens at {subject}") from exc
+            except (TimeoutError, ConnectionChanged) as exc:
+                raise ClientError(f"no answer from {subject}") from exc
+        reply: dict[str, Any] = json.loads(message.data)
+        return reply
+
+    async def _only_model(self) -> str:
+        models = await self.models()
+        if len(models) != 1:
+            names = ", ".join(model["id"] for model in models) or "none"
+            raise ClientError(f"name one of the models: {names}")
+        return str(models[0]["id"])
+
+    async def _start(
+        self, call: Call, body: dict[str, Any], event_id: str | None = None
+    ) -> StreamReader:
+        started_at = asyncio.get_running_loop().time()
+        inbox, first = await self._accepted(call, json.dumps(body).encode(), started_at)
+        return StreamReader(
+            self,
+            inbox,
+            first.request_id,
+            started_at + call.deadline_s + RESULT_MARGIN_S,
+            event_id=event_id,
+            expects_usage=call.expects_usage,
+            is_shared=call.is_keyed,
+        )
+
+    async def _accepted(self, call: Call, data: bytes, started_at: float) -> tuple[Inbox, Message]:
+        """Its inbox, and what has come first. Raises NotAccepted or ApiError."""
+        clock = asyncio.get_running_loop().time
+        num_attempts = 0
+        subject = self.subject(call.endpoint)
+        while True:
+            inbox = self.link.inbox()
+            try:
+                first = await self.link.ask(subject, data, call.headers, inbox, ACCEPT_TIMEOUT_S)
+            except NoFrontend:  # the request went nowhere: it is safe to send it again
+                inbox.close()
+                if clock() - started_at > ACCEPT_TIMEOUT_S:
+                    raise NotAccepted(f"nobody listens at {subject}: it does not run") from None
+                await asyncio.sleep(_NO_FRONTEND_PAUSE_S)
+            except (TimeoutError, ConnectionChanged) as exc:
+                inbox.close()
+                num_attempts += 1
+                if call.is_keyed and num_attempts < _KEYED_ATTEMPTS:
+                    continue  # it joins itself, if it was accepted
+                raise NotAccepted(
+                    f"no frontend confirmed the request to {subject} within "
+                    f"{clock() - started_at:.1f} s; it may run nevertheless"
+                ) from exc
+            except BaseException:
+                inbox.close()
+                raise
+            else:
+                return inbox, first
