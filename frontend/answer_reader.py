@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from frontend.answers.event_writer import finish_reason
 from frontend.text_stream import TextStream
 from frontend.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
-from shared.protocol import FinishReason, ToolStyle
-
-_MISTRAL_ID_LEN = 9  # their chat templates refuse any other
-_ID_LEN = 24
+from frontend.tools.call_id import call_id
+from shared.protocol import FinishReason
 
 
 class AnswerReader:
@@ -39,11 +36,7 @@ class AnswerReader:
 
     def whole(self, text: str) -> tuple[dict[str, Any], str | None]:
         """The `message` of all text, and the finish reason."""
-        delta = self._parser.feed(text)
-        end = self._end()
-        delta = AnswerDelta(
-            delta.reasoning + end.reasoning, delta.content + end.content, delta.calls + end.calls
-        )
+        delta = AnswerDelta(self._parser.feed(text).parts + self._end().parts)
         message = {"content": delta.content, **_view(delta, self._calls(delta, is_stream=False))}
         if len(message) > 1 and not delta.content:
             message["content"] = None
@@ -77,16 +70,9 @@ class AnswerReader:
         view: dict[str, Any] = {"index": call.idx} if is_stream else {}
         function = {"arguments": call.arguments}
         if call.name:
-            view |= {"id": self._call_id(call.idx), "type": "function"}
+            view |= {"id": call_id(self._stream.rid, call.idx, self._tools), "type": "function"}
             function = {"name": call.name, "arguments": call.arguments}
         return {**view, "function": function}
-
-    def _call_id(self, idx: int) -> str:
-        """The same whoever serves the stream."""
-        digest = hashlib.sha256(f"{self._stream.rid}.{idx}".encode()).hexdigest()
-        if self._tools in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
-            return digest[:_MISTRAL_ID_LEN]
-        return f"call_{digest[:_ID_LEN]}"
 
 
 def _view(delta: AnswerDelta, calls: list[dict[str, Any]]) -> dict[str, Any]:

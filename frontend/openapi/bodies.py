@@ -124,6 +124,21 @@ _NAMED_FUNCTION = {
     },
     "required": ["type", "function"],
 }
+_ALLOWED_FUNCTIONS = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "allowed_tools"},
+        "allowed_tools": {
+            "type": "object",
+            "properties": {
+                "mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "items": _NAMED_FUNCTION, "minItems": 1},
+            },
+            "required": ["mode", "tools"],
+        },
+    },
+    "required": ["type", "allowed_tools"],
+}
 _STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
@@ -143,7 +158,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
     },
     "tool_choice": {
-        "anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED_FUNCTION, {"type": "null"}]
+        "anyOf": [
+            {"enum": ["none", "auto", "required"]},
+            _NAMED_FUNCTION,
+            _ALLOWED_FUNCTIONS,
+            {"type": "null"},
+        ]
     },
 }
 # Read before the route's own fields.

@@ -21,11 +21,11 @@ from frontend.requests.request_body import (
     refuse_unsupported,
 )
 from frontend.requests.sampling_fields import Sampling, resolve_sampling
-from frontend.tools.answer_styles import AnswerStyles, begins_in_reasoning, mark_ids
+from frontend.tools.answer_styles import AnswerStyles
+from frontend.tools.constrained import with_answer
 from frontend.tools.fields import ToolUse, read_tools
-from frontend.tools.grammar import ToolGrammar
 from frontend.tools.marks import REASONING_MARKS
-from frontend.tools.messages import checked_tool_calls, told_in_words, with_short_ids
+from frontend.tools.messages import checked_tool_calls, for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol import AnswerFormat, Surface, ToolStyle
 
@@ -114,7 +114,7 @@ class ChatRequests:
             surface=Surface.CHAT,
             model=model,
             prompts=(Prompt(token_ids),),
-            sampling=_with_answer(sampling, answer, use, model),
+            sampling=with_answer(sampling, answer, use, model),
             stream=bool(body.stream),
             wish=wish,
             answer=answer,
@@ -140,23 +140,21 @@ class ChatRequests:
         token_ids: list[int],
     ) -> AnswerFormat | None:
         """None when all that the model says is content."""
-        template = model.chat_template()
-        reasoning = self._styles.reasoning(template)
         has_own_grammar = use is None and sampling.params.grammar is not None
-        if body.separate_reasoning is False or has_own_grammar:
-            reasoning = None
-        if use is None and reasoning is None:
+        answer = self._styles.answer_format(
+            model,
+            use,
+            token_ids,
+            tells_reasoning=body.separate_reasoning is not False and not has_own_grammar,
+        )
+        if answer is None:
             return None
-        is_inside = False
-        if reasoning is not None and body.continue_final_message:
-            marks, content = REASONING_MARKS[reasoning], messages[-1]["content"]
+        is_inside = answer.begins_in_reasoning
+        if answer.reasoning is not None and body.continue_final_message:
+            marks, content = REASONING_MARKS[answer.reasoning], messages[-1]["content"]
             is_inside = content.rfind(marks.begin) > content.rfind(marks.end)
-        elif reasoning is not None:
-            is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, token_ids)
-        return AnswerFormat(
-            tools=None if use is None else self._styles.tools(template),
-            tool_names=() if use is None else tuple(tool.name for tool in use.callable),
-            reasoning=reasoning,
+        return msgspec.structs.replace(
+            answer,
             begins_in_reasoning=is_inside,
             hides_reasoning=body.include_reasoning is False,
         )
@@ -181,16 +179,12 @@ class ChatRequests:
                 f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
                 param="chat_template_kwargs",
             )
-        template = model.chat_template()
         declared = [] if use is None else use.declared
-        if not template.knows_tools:
-            messages = told_in_words(messages, declared, tools or ToolStyle.JSON)
-        elif template.tool_style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
-            messages = with_short_ids(messages)
+        messages = for_template(model.chat_template(), messages, declared, tools)
         if declared:
             template_kwargs = {**template_kwargs, "tools": declared}
         if body.documents:
-            if not template.knows_documents:
+            if not model.chat_template().knows_documents:
                 raise InvalidRequest(
                     "'documents' do not work with this model's chat template: it leaves them out",
                     param="documents",
@@ -198,45 +192,13 @@ class ChatRequests:
             template_kwargs = {**template_kwargs, "documents": body.documents}
         return await self._encoder.encode_chat(
             model,
-            with_known_roles(model, messages),
+            messages,
             add_generation_prompt=not continues and body.add_generation_prompt is not False,
             continue_final_message=continues,
             template_kwargs=template_kwargs,
             add_special_tokens=bool(body.add_special_tokens),
             max_tokens=prompt_room(body, model.card, body.max_tokens),
         )
-
-
-def with_known_roles(model: ServedModel, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Developers speak as the system where the model's template does not know them."""
-    if model.chat_template().knows_developer_role:
-        return messages
-    return [
-        {**message, "role": "system"} if message["role"] == "developer" else message
-        for message in messages
-    ]
-
-
-def _with_answer(
-    sampling: Sampling, answer: AnswerFormat | None, use: ToolUse | None, model: ServedModel
-) -> Sampling:
-    """With the grammar of the calls, and the marks as visible text. Raises InvalidRequest."""
-    if answer is None:
-        return sampling
-    token_ids = mark_ids(answer.tools, answer.reasoning, model.text.tokenizer)
-    text = msgspec.structs.replace(sampling.text, shown_ids=tuple(token_ids.values()))
-    sampling = msgspec.structs.replace(sampling, text=text)
-    content = sampling.params.grammar
-    if use is None or not (use.is_constrained or content):
-        return sampling
-    if content is not None and use.is_required:
-        raise InvalidRequest(
-            f"'{sampling.grammar_param}' and a required tool exclude each other",
-            param=sampling.grammar_param,
-        )
-    grammar = ToolGrammar(use, answer, token_ids).grammar(content)
-    params = msgspec.structs.replace(sampling.params, grammar=grammar)
-    return msgspec.structs.replace(sampling, params=params, grammar_param="tools")
 
 
 def _logprob_wish(body: ChatBody) -> LogprobWish:

@@ -9,7 +9,6 @@ import msgspec
 from frontend.job import Caller, Job, Prompt, ResponseDraft
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
-from frontend.requests.chat_request import with_known_roles
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
 from frontend.requests.logprob_fields import LogprobWish
@@ -27,6 +26,7 @@ from frontend.requests.sampling_fields import Sampling, SamplingFields, resolve_
 from frontend.responses.items import conversation_of, input_items, messages_of
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import ResponseParams
+from frontend.tools.messages import for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol import Surface
 
@@ -141,7 +141,7 @@ class ResponseRequests:
             items = await self._earlier_items(body.previous_response_id, caller) + items
         token_ids = await self._encoder.encode_chat(
             model,
-            with_known_roles(model, messages_of(items, body.instructions)),
+            for_template(model.chat_template(), messages_of(items, body.instructions), [], None),
             add_generation_prompt=True,
             continue_final_message=False,
             template_kwargs={},

@@ -24,15 +24,58 @@ class CallDelta:
 
 
 @dataclass(slots=True)
-class AnswerDelta:
-    """What new text adds to an answer."""
+class TextDelta:
+    """News of what the model says, or of what it thinks before."""
 
-    reasoning: str = ""
-    content: str = ""
-    calls: list[CallDelta] = field(default_factory=list)
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(slots=True)
+class AnswerDelta:
+    """What new text adds to an answer, in the order of the text."""
+
+    parts: list[TextDelta | CallDelta] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.reasoning or self.content or self.calls)
+        return bool(self.parts)
+
+    @property
+    def reasoning(self) -> str:
+        return self._texts(is_reasoning=True)
+
+    @property
+    def content(self) -> str:
+        return self._texts(is_reasoning=False)
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [part for part in self.parts if isinstance(part, CallDelta)]
+
+    def tell(self, text: str, *, is_reasoning: bool) -> None:
+        """More text of one kind."""
+        if not text:
+            return
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, TextDelta) and last.is_reasoning is is_reasoning:
+            last.text += text
+        else:
+            self.parts.append(TextDelta(text, is_reasoning))
+
+    def tell_arguments(self, idx: int, text: str) -> None:
+        """More of a call's arguments."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, CallDelta) and last.idx == idx:
+            last.arguments += text
+        else:
+            self.parts.append(CallDelta(idx, arguments=text))
+
+    def _texts(self, *, is_reasoning: bool) -> str:
+        return "".join(
+            part.text
+            for part in self.parts
+            if isinstance(part, TextDelta) and part.is_reasoning is is_reasoning
+        )
 
 
 class AnswerParser:
@@ -213,7 +256,7 @@ class AnswerParser:
         self._in_object = head.in_object
         self._span = JsonSpan()
         if self.num_read + head.at > self._num_told:
-            self._delta.calls.append(call)
+            self._delta.parts.append(call)
         self._state = self._in_arguments
         if head.arguments is not None:
             self._end_arguments()
@@ -222,10 +265,7 @@ class AnswerParser:
         begin, self._at = self._at, self._span.walk(self._text, self._at)
         arguments = self._untold(begin, self._at)
         if arguments:
-            calls, idx = self._delta.calls, self._num_calls - 1
-            if not calls or calls[-1].idx != idx:
-                calls.append(CallDelta(idx))
-            calls[-1].arguments += arguments
+            self._delta.tell_arguments(self._num_calls - 1, arguments)
         if self._span.is_closed:
             self._end_arguments()
         return True
@@ -288,12 +328,12 @@ class AnswerParser:
     # What is told of the text from `_at` on, to an end.
 
     def _tell_content(self, end: int) -> None:
-        self._delta.content += self._untold(self._at, end)
+        self._delta.tell(self._untold(self._at, end), is_reasoning=False)
         self._at = end
 
     def _tell_reasoning(self, end: int) -> None:
         if not self._answer.hides_reasoning:
-            self._delta.reasoning += self._untold(self._at, end)
+            self._delta.tell(self._untold(self._at, end), is_reasoning=True)
         self._at = end
 
     def _untold(self, begin: int, end: int) -> str:

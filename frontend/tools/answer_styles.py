@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from tokenizers import Tokenizer
 
 from frontend.chat_template import ChatTemplate
+from frontend.model_directory import ServedModel
+from frontend.tools.fields import ToolUse
 from frontend.tools.marks import REASONING_MARKS, marks_in_text
 from shared.errors import UnsupportedParameter
-from shared.protocol import ReasoningStyle, ToolStyle
+from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
 
 _TAIL_LEN = 16  # tokens in which the end of a prompt shows
 
@@ -41,6 +43,29 @@ class AnswerStyles:
                 return None
             case name:
                 return ReasoningStyle(name)
+
+    def answer_format(
+        self,
+        model: ServedModel,
+        use: ToolUse | None,
+        prompt_ids: list[int],
+        *,
+        tells_reasoning: bool,
+    ) -> AnswerFormat | None:
+        """None when all that the model says is content. Raises UnsupportedParameter."""
+        template = model.chat_template()
+        reasoning = self.reasoning(template) if tells_reasoning else None
+        if use is None and reasoning is None:
+            return None
+        is_inside = reasoning is not None and begins_in_reasoning(
+            reasoning, model.text.tokenizer, prompt_ids
+        )
+        return AnswerFormat(
+            tools=None if use is None else self.tools(template),
+            tool_names=() if use is None else tuple(tool.name for tool in use.callable),
+            reasoning=reasoning,
+            begins_in_reasoning=is_inside,
+        )
 
 
 def begins_in_reasoning(style: ReasoningStyle, tokenizer: Tokenizer, prompt_ids: list[int]) -> bool:

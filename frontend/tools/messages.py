@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+from frontend.chat_template import ChatTemplate
 from frontend.tools.marks import TOOL_MARKS
 from shared.errors import InvalidRequest
 from shared.protocol import ToolStyle
@@ -42,6 +43,25 @@ def _checked_call(call: dict[str, Any], where: str) -> dict[str, Any]:
             code="invalid_type",
         )
     return {**call, "function": {**function, "arguments": arguments or {}}}
+
+
+def for_template(
+    template: ChatTemplate,
+    messages: list[dict[str, Any]],
+    declared: list[dict[str, Any]],
+    style: ToolStyle | None,
+) -> list[dict[str, Any]]:
+    """Messages as this template can take them. `declared`: tools that the model is told of."""
+    if not template.knows_tools:
+        messages = told_in_words(messages, declared, style or ToolStyle.JSON)
+    elif template.tool_style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
+        messages = with_short_ids(messages)
+    if template.knows_developer_role:
+        return messages
+    return [
+        {**message, "role": "system"} if message["role"] == "developer" else message
+        for message in messages
+    ]
 
 
 def with_short_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -56,6 +56,7 @@ TEXT = (
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Osló\\n🙂"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 )
+ALLOWED = "tool_choice.allowed_tools"
 STYLES: dict[str, Any] = {"tool_parser": "hermes", "reasoning_parser": "think"}
 CHATML_TOOLS = (
     "{% if tools %}{{ tools | tojson }}{% endif %}"
@@ -292,6 +293,24 @@ async def test_tool_choice_decides_on_grammar_and_prompt() -> None:
     assert (await request_of(parallel_tool_calls=False)).sampling.grammar is not None
 
 
+async def test_allowed_tools_are_all_that_a_grammar_lets_through() -> None:
+    """The prompt names every tool: its beginning stays the same, and in the prefix cache."""
+    now = {"type": "function", "function": {"name": "now"}}
+    for mode in ("auto", "required"):
+        allowed = {"mode": mode, "tools": [now]}
+        request = await request_of(
+            tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+            parallel_tool_calls=True,
+        )
+        assert prompt_of(request) == prompt_of(await request_of(tool_choice="auto"))
+        assert request.reply.answer is not None
+        assert request.reply.answer.tool_names == ("now",)
+        grammar = request.sampling.grammar
+        assert grammar is not None
+        assert "get_weather" not in grammar.text
+        assert "calls FREE" in grammar.text or mode == "required"
+
+
 async def test_a_template_without_tools_is_told_of_them_in_words() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     messages = [
@@ -416,6 +435,22 @@ NAMED = {"type": "function", "function": {"name": "now"}}
         (
             {"tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice.function.name",
+            "invalid_value",
+        ),
+        ({"tool_choice": {"type": "allowed_tools"}}, f"{ALLOWED}.mode", "invalid_value"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}},
+            f"{ALLOWED}.tools",
+            "invalid_value",
+        ),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "f"}}]},
+                }
+            },
+            f"{ALLOWED}.tools[0].function.name",
             "invalid_value",
         ),
         (
