@@ -117,7 +117,10 @@ class Generation:
             token_texts=token_texts if tells_logprobs(first) else None,
         )
         by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)
-        keep_token_ids = by_tokens or first.tells_token_ids or tells_logprobs(first)
+        counts_reasoning = first.answer is not None and first.answer.reasoning_end_id is not None
+        keep_token_ids = (
+            by_tokens or counts_reasoning or first.tells_token_ids or tells_logprobs(first)
+        )
         generation.streams.extend(
             TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)
             for rid, reply in choices

@@ -139,6 +139,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: ReasoningStyle | None = None
     begins_in_reasoning: bool = False  # the prompt ended with the opening mark
     hides_reasoning: bool = False  # its client wants none of it
+    reasoning_end_id: int | None = None  # the closing mark, where that is a token
 
 
 class EncodingFormat(enum.StrEnum):

@@ -45,12 +45,22 @@ class ChatEvents:
         self._after_text = b'},"logprobs":null,"finish_reason":null}' + usage_tail(streams)
         self._tells_more = tells_more_than_text(reply, texts)
 
+    @property
+    def _num_reasoning(self) -> int | None:
+        """Tokens of all choices so far; None where it cannot be told of one, or nothing thinks."""
+        answer = self._reply.answer
+        if answer is None or answer.reasoning is None:
+            return None
+        counts = [reader.num_reasoning_tokens for reader in self._readers]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
     def opening(self) -> list[bytes]:
         events = [
             self._head
             + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
             + b',"logprobs":null,"finish_reason":null}'
-            + usage_tail(self._streams)
+            + usage_tail(self._streams, self._num_reasoning)
             for i in range(len(self._streams))
         ]
         if prompt_ids := prompt_ids_field(self._reply):
@@ -91,7 +101,12 @@ class ChatEvents:
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:
             return []
-        return [self._head + b'],"usage":' + encode_json(usage_of(self._streams)) + b"}"]
+        return [
+            self._head
+            + b'],"usage":'
+            + encode_json(usage_of(self._streams, self._num_reasoning))
+            + b"}"
+        ]
 
     def _rest(self, stream: TextStream, tokens: slice, reason: str | None) -> bytes:
         """Of a choice behind its delta, and of the event."""
@@ -101,7 +116,7 @@ class ChatEvents:
             "finish_reason": reason,
             **token_ids_field(stream, tokens),
         }
-        return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
+        return b"," + encode_json(fields)[1:] + usage_tail(self._streams, self._num_reasoning)
 
     def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
         if self._texts is None or stream.reply.num_top is None:
@@ -129,7 +144,7 @@ class ChatEvents:
                     self._whole_choice(stream, text)
                     for stream, text in zip(self._streams, texts, strict=True)
                 ],
-                "usage": usage_of(self._streams),
+                "usage": usage_of(self._streams, self._num_reasoning),
                 **self._prompt_logprobs(),
                 **prompt_ids_field(self._reply),
             }

@@ -51,26 +51,32 @@ def public_id(reply: ReplyParams) -> str:
             return reply.group_id
 
 
-def usage_of(streams: Sequence[TextStream]) -> dict[str, Any]:
-    """OpenAI's usage object: each prompt counts once, however many choices it has."""
+def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> dict[str, Any]:
+    """OpenAI's usage object: each prompt counts once, however many choices it has.
+
+    `num_reasoning` of the output tokens are reasoning; None: nobody can tell.
+    """
     first = streams[0].reply
     n = max(1, first.num_choices // first.num_prompts)
     prompts = streams[::n]
     num_prompt_tokens = sum(stream.reply.num_prompt_tokens for stream in prompts)
     num_output_tokens = sum(stream.position for stream in streams)
-    return {
+    usage = {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
         "total_tokens": num_prompt_tokens + num_output_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(map(num_cached_tokens, prompts))},
     }
+    if num_reasoning is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
+    return usage
 
 
-def usage_tail(streams: Sequence[TextStream]) -> bytes:
+def usage_tail(streams: Sequence[TextStream], num_reasoning: int | None = None) -> bytes:
     """How each event of a stream ends: with the usage so far, when that is asked for."""
     reply = streams[0].reply
     if reply.continuous_usage:
-        return b'],"usage":' + encode_json(usage_of(streams)) + b"}"
+        return b'],"usage":' + encode_json(usage_of(streams, num_reasoning)) + b"}"
     return b'],"usage":null}' if reply.include_usage else b"]}"
 
 

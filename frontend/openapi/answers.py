@@ -258,8 +258,10 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
             "completion_tokens": _COUNT,
             "total_tokens": _COUNT,
             "prompt_tokens_details": _object({"cached_tokens": _COUNT}),
+            "completion_tokens_details": _object({"reasoning_tokens": _COUNT}),
         },
         "completion_tokens",
+        "completion_tokens_details",
     )
     embedding = _object(
         {

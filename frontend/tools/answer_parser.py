@@ -100,6 +100,7 @@ class AnswerParser:
         self._in_list = False
         self._in_object = False
         self._at = 0  # in `_text`: everything before it has been read
+        self.has_thought = answer.begins_in_reasoning
         self._state: Callable[[], bool] = self._begin_body
         if answer.reasoning is not None:
             self._thought = REASONING_MARKS[answer.reasoning]
@@ -118,7 +119,7 @@ class AnswerParser:
         """No more text comes. `is_cut`: not because the model had said all."""
         if is_cut and self._has_open_head:
             self._at = len(self._text)
-        if self._state in (self._in_reasoning, self._begin_reasoning):
+        if self.is_thinking:
             self._tell_reasoning(len(self._text))
         else:
             self._tell_content(len(self._text))
@@ -130,6 +131,11 @@ class AnswerParser:
         if self._state == self._in_text and self._marks is not None and self._marks.begin:
             return self._marks.begin in self._text[self._at :]
         return self._state == self._after_call
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the model has not said what ends its reasoning."""
+        return self._state in (self._begin_reasoning, self._in_reasoning)
 
     @property
     def has_complete_calls(self) -> bool:
@@ -153,6 +159,7 @@ class AnswerParser:
         mark = self._thought.begin
         if self._text.startswith(mark, at):
             self._at = at + len(mark)
+            self.has_thought = True
             self._state = self._begin_reasoning
             return True
         if mark.startswith(self._text[at:]):

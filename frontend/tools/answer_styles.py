@@ -57,14 +57,16 @@ class AnswerStyles:
         reasoning = self.reasoning(template) if tells_reasoning else None
         if use is None and reasoning is None:
             return None
-        is_inside = reasoning is not None and begins_in_reasoning(
-            reasoning, model.text.tokenizer, prompt_ids
-        )
+        is_inside, end_id = False, None
+        if reasoning is not None:
+            is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, prompt_ids)
+            end_id = model.text.tokenizer.token_to_id(REASONING_MARKS[reasoning].end)
         return AnswerFormat(
             tools=None if use is None else self.tools(template),
             tool_names=() if use is None else tuple(tool.name for tool in use.callable),
             reasoning=reasoning,
             begins_in_reasoning=is_inside,
+            reasoning_end_id=end_id,
         )
 
 

@@ -48,6 +48,7 @@ class Script:
     lose: frozenset[int] = frozenset()  # pieces that are not sent, only replayed
     twice: bool = False  # each piece is sent again, with the one before
     never_finish: bool = False
+    piece_ids: list[list[int]] | None = None  # of each piece; None: one made up
 
 
 @dataclass
@@ -143,7 +144,7 @@ class FakeBackend:
     async def _say(
         self, run: Run, piece: str, finish: Finish | None, script: Script, i: int
     ) -> None:
-        before, ids = len(run.text), self._ids_of(run, piece, i)
+        before, ids = len(run.text), self._ids_of(run, piece, script, i)
         run.text += piece
         run.token_ids += ids
         run.finish = finish
@@ -173,7 +174,9 @@ class FakeBackend:
             )
             await self._publish(run, [whole, chunk])
 
-    def _ids_of(self, run: Run, piece: str, i: int) -> list[int]:
+    def _ids_of(self, run: Run, piece: str, script: Script, i: int) -> list[int]:
+        if script.piece_ids is not None:
+            return script.piece_ids[i]
         if run.reply.surface is Surface.RESPONSES:  # is decoded again, to cut it
             ids: list[int] = self._tokenizer.encode(piece, add_special_tokens=False).ids
             return ids
