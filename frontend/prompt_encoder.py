@@ -40,13 +40,25 @@ class PromptEncoder:
             len(text), lambda: _encode(tokenizer, text, add_special_tokens, max_tokens)
         )
 
-    async def encode_batch(self, model: ServedModel, texts: list[str]) -> list[list[int]]:
-        """With special tokens, as the model reads whole texts; on all cores when they are long."""
+    async def encode_batch(
+        self, model: ServedModel, texts: list[str], max_tokens: int | None = None
+    ) -> list[list[int]]:
+        """With special tokens, as the model reads whole texts; on all cores when they are long.
+
+        The first `max_tokens` of each.
+        """
         tokenizer = model.text.tokenizer
-        return await self.run(
-            sum(map(len, texts)),
-            lambda: [encoding.ids for encoding in tokenizer.encode_batch(texts)],
-        )
+
+        def work() -> list[list[int]]:
+            if max_tokens is None:
+                return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+            encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+            return [
+                _cut(tokenizer, encoding, True, max_tokens, "right")[:max_tokens]
+                for encoding in encodings
+            ]
+
+        return await self.run(sum(map(len, texts)), work)
 
     async def decode(self, model: ServedModel, token_ids: list[int]) -> str:
         """The text of a prompt that was given as ids."""
@@ -98,7 +110,14 @@ def _encode(
         ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
     encoding = tokenizer.encode(text, add_special_tokens=False)
+    return _cut(tokenizer, encoding, add_special_tokens, max_tokens, "left")[-max_tokens:]
+
+
+def _cut(
+    tokenizer: Any, encoding: Any, add_special_tokens: bool, max_tokens: int, side: str
+) -> list[int]:
+    """Without what is too much on one side; longer only where the special tokens alone are."""
     num_special = tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
-    encoding.truncate(max(0, max_tokens - num_special), direction="left")
-    ids = tokenizer.post_process(encoding, None, add_special_tokens).ids
-    return ids[-max_tokens:]
+    encoding.truncate(max(0, max_tokens - num_special), direction=side)
+    ids: list[int] = tokenizer.post_process(encoding, None, add_special_tokens).ids
+    return ids

@@ -47,10 +47,14 @@ class EmbeddingBody(msgspec.Struct, omit_defaults=True):
     normalize: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
     stream: bool | None = None
 
 
-REFUSED = {**UNSUPPORTED, **OF_OPENAI}
+REFUSED = {
+    **UNSUPPORTED,
+    **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
+}
 _KNOWN = frozenset(EmbeddingBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
@@ -75,24 +79,26 @@ class EmbeddingRequests:
         return Job(
             surface=Surface.EMBEDDINGS,
             model=model,
-            prompts=tuple(await self._prompts(model, inputs)),
+            prompts=tuple(await self._prompts(model, inputs, _max_tokens(body, model))),
             sampling=_sampling(body),
             stream=bool(body.stream),
             pooling=_pooling(body, model),
             encoding_format=body.encoding_format or EncodingFormat.FLOAT,
         )
 
-    async def _prompts(self, model: ServedModel, inputs: list[str | list[int]]) -> list[Prompt]:
+    async def _prompts(
+        self, model: ServedModel, inputs: list[str | list[int]], max_tokens: int | None
+    ) -> list[Prompt]:
         texts = [item for item in inputs if isinstance(item, str)]
-        encoded = iter(await self._encoder.encode_batch(model, texts))
+        encoded = iter(await self._encoder.encode_batch(model, texts, max_tokens))
         prompts = []
         for idx, item in enumerate(inputs):
             name = "input" if len(inputs) == 1 else f"input[{idx}]"
             if isinstance(item, str):
                 token_ids = next(encoded)
             else:
-                token_ids = item
-                check_token_ids(name, token_ids, model.card.vocab_size)
+                check_token_ids(name, item, model.card.vocab_size)
+                token_ids = item[:max_tokens]
             if not item or not token_ids:
                 raise InvalidRequest(f"'{name}' is empty", param=name)
             if len(token_ids) > model.card.max_context_len:
@@ -101,6 +107,17 @@ class EmbeddingRequests:
                 )
             prompts.append(Prompt(token_ids))
         return prompts
+
+
+def _max_tokens(body: EmbeddingBody, model: ServedModel) -> int | None:
+    """To which an input is cut, at its end; None: not at all. Raises InvalidRequest."""
+    name, value = "truncate_prompt_tokens", body.truncate_prompt_tokens
+    if value is None:
+        return None
+    RANGES[name].check(name, value)
+    if value == 0:
+        raise InvalidRequest(f"'{name}' is 0, must be -1 or at least 1", param=name)
+    return value if value > 0 else model.card.max_context_len
 
 
 def _sampling(body: EmbeddingBody) -> Sampling:

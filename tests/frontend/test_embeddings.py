@@ -282,7 +282,8 @@ async def test_what_the_body_says_goes_before_the_models_way() -> None:
         ({"input": "a", "dimensions": 0}, 400, "dimensions", "0"),
         ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format", "int8"),
         ({"input": "a", "pooling": "cls"}, 400, "pooling", "cls"),
-        ({"input": "a", "truncate_prompt_tokens": 3}, 400, "truncate_prompt_tokens", "supported"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "is 0"),
+        ({"input": "a", "truncate_prompt_tokens": -2}, 400, "truncate_prompt_tokens", "-2"),
         ({"input": "a", "model": "other"}, 404, "model", "other"),
     ],
 )
@@ -301,3 +302,21 @@ async def test_a_model_that_embeds_not_or_in_full_only() -> None:
         await requests_of({"input": "a", "dimensions": 2}, embedding=EmbeddingCard(4))
     (request,) = await requests_of({"input": "a", "dimensions": 4}, embedding=EmbeddingCard(4))
     assert request.pooling == PoolingParams(PoolingKind.LAST, dimensions=4)
+
+
+async def test_an_input_that_is_too_long_keeps_its_beginning() -> None:
+    async def ids_of(value: Any, max_tokens: int | None) -> list[list[int]]:
+        body = {"input": value, "truncate_prompt_tokens": max_tokens}
+        return [list(unpack_token_ids(request.prompt_ids)) for request in await requests_of(body)]
+
+    whole = make_tokenizer().encode("abcdefghij").ids  # begins with a special token
+    assert await ids_of("abcdefghij", 4) == [whole[:4]]
+    assert await ids_of(["abcdefghij", "a"], -1) == [whole[:8], whole[:2]]
+    assert await ids_of("abc", 99) == [whole[:4]]
+    assert await ids_of("abc", 1) == [whole[:1]]
+    assert await ids_of([[5, 6, 7], [8]], 2) == [[5, 6], [8]]
+    assert await ids_of([5] * 20, -1) == [[5] * 8]
+    with pytest.raises(RequestError, match="11 tokens"):
+        await ids_of("abcdefghij", None)
+    with pytest.raises(RequestError, match="11 tokens"):
+        await ids_of("abcdefghij", 99)
