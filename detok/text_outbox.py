@@ -97,7 +97,7 @@ def _batches(chunks: list[TextChunk]) -> Iterator[list[TextChunk]]:
         for chunk in split_chunk(whole):
             chunk_bytes = 100 + 4 * len(chunk.text) + 5 * len(chunk.token_ids)
             if chunk.finish is not None:
-                chunk_bytes += len(chunk.finish.embedding)
+                chunk_bytes += chunk.finish.num_result_bytes
             chunk_bytes += len(chunk.logprobs) + len(chunk.prompt_logprobs)
             if batch and num_bytes + chunk_bytes > _MAX_FRAME_BYTES:
                 yield batch

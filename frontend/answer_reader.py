@@ -35,9 +35,11 @@ class AnswerReader:
         delta = self._end()
         return _view(delta, self._calls(delta, is_stream=True)), self._finish_reason()
 
-    def whole(self, text: str) -> tuple[dict[str, Any], str | None]:
-        """The `message` of all text, and the finish reason."""
-        delta = AnswerDelta(self._parser.feed(text).parts + self._end().parts)
+    def whole(
+        self, text: str, reason: FinishReason | None = None
+    ) -> tuple[dict[str, Any], str | None]:
+        """The `message` of all text, and the finish reason; `reason`: of a beam, its own."""
+        delta = AnswerDelta(self._parser.feed(text).parts + self._end(reason).parts)
         message = {"content": delta.content, **_view(delta, self._calls(delta, is_stream=False))}
         if len(message) > 1 and not delta.content:
             message["content"] = None
@@ -61,10 +63,11 @@ class AnswerReader:
             return None
         return self._stream.token_ids.index(answer.reasoning_end_id) + 1
 
-    def _end(self) -> AnswerDelta:
+    def _end(self, reason: FinishReason | None = None) -> AnswerDelta:
         finish = self._stream.finish
         assert finish is not None
-        delta = self._parser.finish(is_cut=finish.reason is not FinishReason.STOP)
+        is_cut = (reason or finish.reason) is not FinishReason.STOP
+        delta = self._parser.finish(is_cut=is_cut)
         self._set_mark()
         return delta
 

@@ -218,6 +218,8 @@ def failure_of(finish: Finish, reply: ReplyParams) -> RequestError | None:
         case FinishReason.STOP | FinishReason.LENGTH:
             if reply.surface is Surface.EMBEDDINGS and not finish.embedding:
                 return InternalError("The worker's build makes no embeddings.")
+            if reply.num_beams and not finish.beams:
+                return InternalError("The worker's build makes no beam search.")
             return None
         case FinishReason.CANCEL:
             return RequestCancelled(finish.message or "The request was cancelled.")

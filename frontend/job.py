@@ -140,6 +140,7 @@ class Job:
                 tokens_as_ids=self.wish.tokens_as_ids,
                 num_kept=self.wish.num_kept,
                 hides_logprobs=self.wish.hides_logprobs,
+                num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
                 echo=prompt.echo,
                 num_top=self.sampling.logprobs.num_top,
                 num_prompt_top=self.sampling.logprobs.num_prompt_top,

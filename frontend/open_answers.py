@@ -95,7 +95,7 @@ class OpenAnswers:
                 metrics.request_success.labels(model, stream.finish.reason.value).inc()
         if generation.is_resumed:
             return
-        num_tokens = sum(stream.position for stream in generation.streams)
+        num_tokens = sum(stream.num_output_tokens for stream in generation.streams)
         metrics.generation_tokens.labels(model).inc(num_tokens)
         if generation.timings.first_text_at:
             ttft_s = generation.timings.first_text_at - generation.timings.arrived_at

@@ -60,7 +60,7 @@ class ReplyRouter:
             if not streams:
                 del self._streams[stream.rid]
                 # A resumed stream begins with tokens that were paid for.
-                num_tokens = 0 if generation.is_resumed else stream.position
+                num_tokens = 0 if generation.is_resumed else stream.num_output_tokens
                 self._ledger.remove(stream.rid, num_tokens)
 
     def find(self, group_id: str) -> list[Generation]:

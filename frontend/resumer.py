@@ -207,9 +207,10 @@ class Resumer:
 
 def _check_may_stream(reply: ReplyParams, stream: bool) -> None:
     """Raises InvalidRequest."""
-    if stream and reply.num_kept:
+    if stream and (reply.num_kept or reply.num_beams):
+        name = "use_beam_search" if reply.num_beams else "best_of"
         raise InvalidRequest(
-            "The choices of this request are ranked at their end ('best_of'): ask for the whole "
+            f"The choices of this request are ranked at their end ('{name}'): ask for the whole "
             "answer, with stream=false.",
             param="stream",
         )

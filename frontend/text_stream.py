@@ -114,6 +114,13 @@ class TextStream:
         return b"%d.%d.%08x" % (self._taken_position, self._taken_len, self._taken_checksum)
 
     @property
+    def num_output_tokens(self) -> int:
+        """As a client is told: of a beam search those of all choices."""
+        if self.finish is None:
+            return self.position
+        return self.position + sum(len(beam.token_ids) // 4 for beam in self.finish.beams)
+
+    @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 

@@ -26,6 +26,15 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"  # the engine failed it, or the log is damaged
 
 
+class Beam(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One output that a beam search has found."""
+
+    token_ids: bytes  # little-endian uint32
+    cumulative_logprob: float  # of all its tokens
+    reason: FinishReason  # STOP or LENGTH
+    text: str = ""  # the worker fills it in
+
+
 class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """How a request ended: decided once, in the log."""
 
@@ -34,6 +43,15 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     message: str | None = None  # of an ERROR
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     embedding: bytes = b""  # the result of a request with `pooling`: little-endian float32
+    beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
+
+    @property
+    def num_result_bytes(self) -> int:
+        """What a result that is no token takes in a message, about."""
+        num_bytes = len(self.embedding)
+        for beam in self.beams:
+            num_bytes += 32 + len(beam.token_ids) + len(beam.text.encode())
+        return num_bytes
 
 
 class GrammarKind(enum.StrEnum):
@@ -53,6 +71,23 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     engine: str  # library and version that checked it: another may read it differently
     whitespace: str | None = None  # of JSON: a regex for the space between tokens, "" for none
+
+
+class EarlyStopping(enum.StrEnum):
+    """When a beam search that has found as many outputs as it is wide is over."""
+
+    NOW = "now"  # at once
+    LIKELY = "likely"  # when no running beam is better than the worst of them by its present length
+    CERTAIN = "certain"  # when none can become better than the worst of them
+
+
+class BeamParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Asks for a beam search in place of sampling. Validated by the frontend."""
+
+    width: int  # beams at a time
+    num_kept: int  # outputs that are told, the best first
+    length_penalty: float = 1.0  # a score is the sum of logprobs / length ** length_penalty
+    early_stopping: EarlyStopping = EarlyStopping.LIKELY
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,6 +111,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: int | None = None  # alternatives told with each output token; None: no logprobs
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
     grammar: Grammar | None = None
+    beam: BeamParams | None = None  # set: the result is in the finish, and no token is made
 
 
 class PoolingKind(enum.StrEnum):
@@ -169,6 +205,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens_as_ids: bool = False  # logprobs name tokens by their ids
     num_kept: int = 0  # choices of a prompt that are shown, the likeliest first; 0: all
     hides_logprobs: bool = False  # they are there to rank choices by
+    num_beams: int = 0  # choices that one request makes of its prompt, by beam search; 0: none
     echo: str = ""  # prompt text that precedes the output (completions with echo)
     num_top: int | None = None  # alternatives told with each output token; None: no logprobs
     num_prompt_top: int | None = None  # the same of the prompt

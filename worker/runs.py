@@ -11,6 +11,7 @@ from shared.prefix_chain import PrefixChain
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
+from worker.beam_texts import with_texts
 from worker.engine_host import EngineHost
 from worker.engine_messages import RunOutput, StepOutput
 from worker.held_request import HeldRequest, HoldState
@@ -122,7 +123,7 @@ class Runs:
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
         num_prefill = held.num_prefill_tokens
-        if held.accept(output, self._storable(output.finish)):
+        if held.accept(output, self._storable(held.request, output.finish)):
             self._engine.abort(held.run_id)
         if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
             self.meter.note_tokens(num_prefill)
@@ -133,13 +134,18 @@ class Runs:
         if held.state is HoldState.RUNNING:
             self._log_new_tokens(held, now)
 
-    def _storable(self, finish: Finish | None) -> Finish | None:
-        """An embedding that no message can carry would be resent for ever."""
-        if finish is None or len(finish.embedding) <= self._token_log.max_embedding_bytes:
+    def _storable(self, request: GenerateRequest, finish: Finish | None) -> Finish | None:
+        """A result that no message can carry would be resent for ever."""
+        if finish is None or not (finish.embedding or finish.beams):
+            return finish
+        if finish.beams:
+            finish = with_texts(finish, self._tokenizer, request.text)
+        what = "an embedding" if finish.embedding else "beams"
+        if finish.num_result_bytes <= self._token_log.max_result_bytes:
             return finish
         message = (
-            f"an embedding of {len(finish.embedding)} bytes is more than the broker's max_payload "
-            f"has room for, {self._token_log.max_embedding_bytes}"
+            f"{what} of {finish.num_result_bytes} bytes: more than the broker's max_payload "
+            f"has room for, {self._token_log.max_result_bytes}"
         )
         return Finish(FinishReason.ERROR, message=message)
 

@@ -25,8 +25,8 @@ from shared.subjects import Subjects
 
 MAX_ENTRY_TOKENS = 16_384  # a longer restatement is cut into several entries
 _TOKEN_BYTES = 5  # at most
-_MAX_FRAME_TOKENS = 65_536  # or as many bytes of embeddings: far below max_payload
-_MESSAGE_ROOM = 8192  # for all that the messages on its way hold besides an embedding
+_MAX_FRAME_TOKENS = 65_536  # or as many bytes of other results: far below max_payload
+_MESSAGE_ROOM = 8192  # for all that the messages on its way hold besides such a result
 _RESEND_AFTER_S = 1.0
 _TICK_S = 0.25
 
@@ -215,7 +215,7 @@ class TokenLog:
         self._wake.set()
 
     @property
-    def max_embedding_bytes(self) -> int:
+    def max_result_bytes(self) -> int:
         """What a message has room for, beside all else that it holds."""
         return self._nc.max_payload - _MESSAGE_ROOM
 
@@ -309,5 +309,5 @@ def _weight(entry: TokenEntry) -> int:
     if entry.logprobs or entry.prompt_logprobs:
         weight += (len(entry.logprobs) + len(entry.prompt_logprobs)) // _TOKEN_BYTES
     if entry.finish is not None:
-        weight += 1 + len(entry.finish.embedding) // _TOKEN_BYTES
+        weight += 1 + entry.finish.num_result_bytes // _TOKEN_BYTES
     return weight

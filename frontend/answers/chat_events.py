@@ -7,6 +7,7 @@ from typing import Any
 
 from frontend.answer_reader import AnswerReader
 from frontend.answers.event_writer import (
+    beam_fields,
     encode_json,
     finish_reason,
     prompt_ids_field,
@@ -19,6 +20,7 @@ from frontend.answers.event_writer import (
 from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
 from frontend.answers.token_texts import TokenTexts
 from frontend.text_stream import TextStream
+from shared.protocol import Beam
 
 
 class ChatEvents:
@@ -49,7 +51,7 @@ class ChatEvents:
     def _num_reasoning(self) -> int | None:
         """Tokens of all choices so far; None where it cannot be told of one, or nothing thinks."""
         answer = self._reply.answer
-        if answer is None or answer.reasoning is None:
+        if answer is None or answer.reasoning is None or self._reply.num_beams:
             return None
         counts = [reader.num_reasoning_tokens for reader in self._readers]
         known = [count for count in counts if count is not None]
@@ -140,7 +142,8 @@ class ChatEvents:
                 "created": self._reply.created,
                 "model": self._reply.model,
                 "system_fingerprint": None,
-                "choices": [
+                "choices": self._beams()
+                or [
                     self._whole_choice(stream, text)
                     for stream, text in zip(self._streams, texts, strict=True)
                 ],
@@ -149,6 +152,26 @@ class ChatEvents:
                 **prompt_ids_field(self._reply),
             }
         )
+
+    def _beams(self) -> list[dict[str, Any]]:
+        """What a beam search has found: always the one request of the chat."""
+        stream = self._streams[0]
+        assert stream.finish is not None
+        return [
+            {
+                "index": idx,
+                "message": {"role": "assistant", "refusal": None, **self._message(stream, beam)},
+                **beam_fields(stream, beam),
+            }
+            for idx, beam in enumerate(stream.finish.beams)
+        ]
+
+    @staticmethod
+    def _message(stream: TextStream, beam: Beam) -> dict[str, Any]:
+        if stream.reply.answer is None:
+            return {"content": beam.text}
+        message, _ = AnswerReader(stream).whole(beam.text, beam.reason)
+        return message
 
     def _whole_choice(self, stream: TextStream, text: str) -> dict[str, Any]:
         message: dict[str, Any] = {"content": text}

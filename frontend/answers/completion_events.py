@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from frontend.answers.event_writer import (
+    beam_fields,
     encode_json,
     finish_reason,
     prompt_ids_field,
@@ -122,20 +123,31 @@ class CompletionEvents:
                 "model": self._reply.model,
                 "system_fingerprint": None,
                 "choices": [
-                    {
-                        "index": idx,
-                        "text": stream.reply.echo + text,
-                        "logprobs": self._logprobs(stream, stream.all_tokens),
-                        "finish_reason": finish_reason(stream),
-                        **self._prompt_logprobs(stream),
-                        **prompt_ids_field(stream.reply),
-                        **token_ids_field(stream, stream.all_tokens),
-                    }
-                    for idx, (stream, text) in enumerate(self._kept(texts))
+                    {"index": idx, **choice} for idx, choice in enumerate(self._choices(texts))
                 ],
                 "usage": usage_of(self._streams),
             }
         )
+
+    def _choices(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for stream, text in self._kept(texts):
+            if not stream.reply.num_beams:
+                yield {
+                    "text": stream.reply.echo + text,
+                    "logprobs": self._logprobs(stream, stream.all_tokens),
+                    "finish_reason": finish_reason(stream),
+                    **self._prompt_logprobs(stream),
+                    **prompt_ids_field(stream.reply),
+                    **token_ids_field(stream, stream.all_tokens),
+                }
+                continue
+            assert stream.finish is not None
+            for beam in stream.finish.beams:
+                yield {
+                    "text": stream.reply.echo + beam.text,
+                    **beam_fields(stream, beam),
+                    **prompt_ids_field(stream.reply),
+                }
 
     def _kept(self, texts: Sequence[str]) -> list[tuple[TextStream, str]]:
         """The choices that are told, with their texts: all, or of each prompt the likeliest."""

@@ -10,7 +10,7 @@ import msgspec
 from frontend.answers.token_texts import TokenTexts
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
-from shared.protocol import ReplyParams, Surface
+from shared.protocol import Beam, ReplyParams, Surface
 from shared.token_ids import unpack_token_ids
 
 encode_json = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) ->
     n = max(1, first.num_choices // first.num_prompts)
     prompts = streams[::n]
     num_prompt_tokens = sum(stream.reply.num_prompt_tokens for stream in prompts)
-    num_output_tokens = sum(stream.position for stream in streams)
+    num_output_tokens = sum(stream.num_output_tokens for stream in streams)
     usage = {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
@@ -88,6 +88,18 @@ def tells_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
 def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, list[int]]:
     """vLLM's field of a choice, where it is asked for."""
     return {"token_ids": stream.token_ids[tokens]} if stream.reply.tells_token_ids else {}
+
+
+def beam_fields(stream: TextStream, beam: Beam) -> dict[str, Any]:
+    """Of a choice that a beam search has found, beside its text."""
+    fields: dict[str, Any] = {
+        "logprobs": None,
+        "finish_reason": beam.reason.value,
+        "cumulative_logprob": beam.cumulative_logprob,
+    }
+    if stream.reply.tells_token_ids:
+        fields["token_ids"] = unpack_token_ids(beam.token_ids)
+    return fields
 
 
 def prompt_ids_field(reply: ReplyParams) -> dict[str, list[int]]:

@@ -32,7 +32,14 @@ def _ref(name: str) -> dict[str, Any]:
 
 def _choice(**own: dict[str, Any]) -> dict[str, Any]:
     return _object(
-        {"index": _COUNT, **own, "logprobs": {"type": ["object", "null"]}, "finish_reason": _TEXT}
+        {
+            "index": _COUNT,
+            **own,
+            "logprobs": {"type": ["object", "null"]},
+            "finish_reason": _TEXT,
+            "cumulative_logprob": {"type": "number"},
+        },
+        "cumulative_logprob",
     )
 
 

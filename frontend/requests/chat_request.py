@@ -9,6 +9,7 @@ import msgspec
 from frontend.job import Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.beam_fields import beam_wish, with_beams
 from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
 from frontend.requests.request_body import (
@@ -92,6 +93,9 @@ class ChatRequests:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
         messages = checked_messages(body.messages)
         wish = answer_wish(body)
+        beam = beam_wish(body)
+        if beam is not None:
+            body.n = None
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         model = await self._models.model(body.model)
         uses_new_name = body.max_completion_tokens is not None
@@ -114,7 +118,7 @@ class ChatRequests:
             surface=Surface.CHAT,
             model=model,
             prompts=(Prompt(token_ids),),
-            sampling=with_answer(sampling, answer, use, model),
+            sampling=with_beams(with_answer(sampling, answer, use, model), beam),
             stream=bool(body.stream),
             wish=wish,
             answer=answer,

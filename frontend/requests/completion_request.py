@@ -8,6 +8,7 @@ from typing import Any
 from frontend.job import Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.beam_fields import beam_wish, with_beams
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
@@ -66,6 +67,9 @@ class CompletionRequests:
         body = convert(raw, CompletionBody)
         if not body.model:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        beam = beam_wish(body, body.best_of)
+        if beam is not None:
+            body.n = body.best_of = None
         wish = replace(
             answer_wish(body),
             num_kept=_num_kept(body),
@@ -111,7 +115,7 @@ class CompletionRequests:
                     for prompt in prompts
                 ]
             ),
-            sampling=sampling,
+            sampling=with_beams(sampling, beam),
             stream=bool(body.stream),
             wish=wish,
         )

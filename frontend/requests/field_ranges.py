@@ -50,6 +50,8 @@ RANGES: Mapping[str, Range] = {
     "min_tokens": Range(low=0),
     "n": Range(low=1, high=MAX_CHOICES),
     "best_of": Range(low=1, high=MAX_CHOICES),
+    "beam_width": Range(low=1, high=MAX_CHOICES),
+    "length_penalty": Range(low=-10, high=10),
     "temperature": Range(low=0, high=2),
     "top_p": Range(above=0, high=1),
     "top_k": Range(low=-1),

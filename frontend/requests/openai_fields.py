@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from frontend.job import AnswerWish
@@ -27,6 +29,10 @@ class OpenAIFields(SamplingFields, omit_defaults=True):
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
 
 
 def answer_wish(fields: OpenAIFields) -> AnswerWish:

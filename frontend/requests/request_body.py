@@ -118,9 +118,6 @@ def non_empty(value: Any) -> bool:
 # Known to some server of this kind, not supported by us yet: refused by name.
 UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
     "structural_tag": always,
-    "use_beam_search": non_empty,
-    "beam_width": lambda value: value != 1,
-    "length_penalty": lambda value: value != 1,
     "logits_processors": non_empty,
     "custom_logit_processor": always,
     "return_hidden_states": non_empty,
@@ -134,7 +131,11 @@ UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
 # What chat or completions take, and no other route.
 OF_OPENAI: Mapping[str, Callable[[Any], bool]] = {
     "add_special_tokens": lambda value: value is not True,
+    "beam_width": lambda value: value != 1,
     "best_of": lambda value: value != 1,
+    "early_stopping": non_empty,
+    "length_penalty": lambda value: value != 1,
+    "use_beam_search": non_empty,
     "return_token_ids": non_empty,
     "return_tokens_as_token_ids": non_empty,
     "truncate_prompt_tokens": always,

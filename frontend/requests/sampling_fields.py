@@ -25,6 +25,7 @@ MAX_STOP_CHARS = 1024
 MAX_SALT_CHARS = 256
 _SEED_MASK = (1 << 64) - 1
 PROMPT_TAIL_LEN = 6  # the detokenizer's left context
+_BEAM_TOKEN_BYTES = 12  # its id and, on the average at most, its text
 
 
 class SamplingFields(GrammarFields, omit_defaults=True):
@@ -77,7 +78,11 @@ class Sampling(msgspec.Struct, frozen=True):
         self, prompt_ids: list[int], card: ModelCard, choice_idx: int, max_logprob_bytes: int
     ) -> tuple[SamplingParams, TextParams]:
         """Parameters of one choice. Raises ContextLengthExceeded or InvalidRequest."""
-        max_output = self.logprobs.max_output_tokens(len(prompt_ids), max_logprob_bytes)
+        beam = self.params.beam
+        if beam is not None:
+            max_output: int | None = max_logprob_bytes // (_BEAM_TOKEN_BYTES * beam.num_kept)
+        else:
+            max_output = self.logprobs.max_output_tokens(len(prompt_ids), max_logprob_bytes)
         return (
             msgspec.structs.replace(
                 self.params,
@@ -90,15 +95,19 @@ class Sampling(msgspec.Struct, frozen=True):
     def _max_tokens(
         self, num_prompt_tokens: int, max_context_len: int, max_output: int | None
     ) -> int:
-        """`max_output`: how many tokens have room for their logprobs; None: any number."""
+        """`max_output`: for how many tokens one message has room; None: any number."""
         max_tokens = self._max_tokens_in_context(num_prompt_tokens, max_context_len)
         if max_output is None or max_tokens <= max_output:
             return max_tokens
         if self.max_tokens_is_default and max_output:
             return max_output
+        beam = self.params.beam
+        what = f"'{self.logprobs.param}' of {self.logprobs.num_top} alternatives"
+        if beam is not None:
+            what = f"'use_beam_search' and {beam.num_kept} choices"
         raise InvalidRequest(
-            f"'{self.max_tokens_param}' is {max_tokens}: with '{self.logprobs.param}' of "
-            f"{self.logprobs.num_top} alternatives there is room for {max_output} tokens",
+            f"'{self.max_tokens_param}' is {max_tokens}: with {what} there is room for "
+            f"{max_output} tokens",
             param=self.max_tokens_param,
         )
 

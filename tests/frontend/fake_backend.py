@@ -14,6 +14,7 @@ from shared.cluster import Cluster
 from shared.codec import decode, decode_control, encode, encode_text_frame
 from shared.errors import CasConflict
 from shared.protocol import (
+    Beam,
     Cancel,
     Done,
     End,
@@ -78,6 +79,21 @@ class Run:
         return scripted_prompt_logprobs(prompt_ids, self.request.sampling.prompt_logprobs)
 
 
+def beams_of(request: GenerateRequest, script: Script) -> tuple[Beam, ...]:
+    """What the fake says, and how good it is: the first that stops, then those that do not."""
+    assert request.sampling.beam is not None
+    text = "".join(script.pieces)
+    return tuple(
+        Beam(
+            pack_token_ids([65 + idx] * (idx + 1)),
+            -1.5 * (idx + 1),
+            FinishReason.LENGTH if idx else FinishReason.STOP,
+            f"{text}{idx}",
+        )
+        for idx in range(request.sampling.beam.num_kept)
+    )
+
+
 class FakeBackend:
     """Serves one card until cancelled. `runs` holds every request taken, in order."""
 
@@ -127,6 +143,8 @@ class FakeBackend:
             await message.ack()
             return
         script = self.script(request)
+        if request.sampling.beam is not None and script.finish == STOP:
+            script = Script([], Finish(FinishReason.STOP, beams=beams_of(request, script)))
         for i, piece in enumerate(script.pieces):
             await asyncio.sleep(script.delay_s)
             if run.finish is not None:

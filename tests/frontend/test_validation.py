@@ -122,7 +122,7 @@ BAD_SAMPLING: list[tuple[str, Any, str]] = [
     ("allowed_token_ids", [], "invalid_value"),
     ("allowed_token_ids", [VOCAB_SIZE], "invalid_value"),
     ("allowed_token_ids", [1] * 65_537, "invalid_value"),
-    ("use_beam_search", True, "unsupported_parameter"),
+    ("logits_processors", ["x"], "unsupported_parameter"),
 ]
 
 

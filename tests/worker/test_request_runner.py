@@ -10,6 +10,8 @@ import pytest
 
 from shared.codec import encode
 from shared.protocol import (
+    Beam,
+    BeamParams,
     Cancel,
     Claim,
     End,
@@ -22,6 +24,7 @@ from shared.protocol import (
     TextParams,
     WorkDone,
 )
+from shared.token_ids import pack_token_ids
 from tests.worker.io_stage import (
     POOL,
     Stage,
@@ -711,3 +714,28 @@ async def test_a_request_for_a_tokenizer_that_nobody_has_ends_at_its_deadline(
     assert fold.finish is not None
     assert fold.finish.reason is FinishReason.DEADLINE
     assert "tokenizer" in (fold.finish.message or "")
+
+
+async def test_what_a_beam_search_has_found_rides_in_the_finish_with_its_texts(
+    stage: Stage,
+) -> None:
+    request = make_request(
+        sampling=SamplingParams(8, 0, beam=BeamParams(2, 2)), text=TextParams(prompt_tail=(3,))
+    )
+    beams = tuple(
+        Beam(pack_token_ids(ids(text)), logprob, FinishReason.LENGTH)
+        for text, logprob in (("hello.", -1.5), ("no", -2.5))
+    )
+    finish = Finish(FinishReason.LENGTH, num_cached_tokens=2, beams=beams)
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert run.sampling.beam == request.sampling.beam
+        worker.engine.emit(run.run_id, [], finish)
+        fold = await stage.until_finished(request.rid)
+        await stage.until_queue_is_empty()
+    told = tuple(
+        msgspec.structs.replace(beam, text=text)
+        for beam, text in zip(beams, ("hello.", "no"), strict=True)
+    )
+    assert (fold.tokens, fold.finish) == ([], msgspec.structs.replace(finish, beams=told))

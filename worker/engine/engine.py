@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import msgspec
 
 from shared.protocol import Finish, FinishReason, VisionCard
 from shared.token_ids import unpack_token_ids
+from worker.engine.beams.beam_desk import BeamDesk
 from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.image_check import image_error
@@ -71,7 +73,8 @@ class Engine:
         self._at_desk: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
         self._told_at = 0.0  # of the monotonic clock
-        self._num_arrivals = 0
+        self._arrivals = itertools.count()
+        self._beams = BeamDesk(scheduler, stop_check, self._arrivals)
         self._num_steps = 0
         self._is_paused = False
         self._has_news = False  # the load has changed, and no step has told it
@@ -132,6 +135,7 @@ class Engine:
                 self._add(command)
             case AbortRequest(run_id=run_id):
                 self._scheduler.abort(run_id)
+                self._beams.abort(run_id)
                 self._grammar_desk.abandon(run_id)
                 self._at_desk.pop(run_id, None)
                 self._has_news = True
@@ -142,9 +146,11 @@ class Engine:
                 self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
-        arrival = Arrival(command, self._num_arrivals, time.monotonic())
-        self._num_arrivals += 1
+        arrival = Arrival(command, next(self._arrivals), time.monotonic())
         self._has_news = True
+        if command.sampling.beam is not None:
+            self._beams.begin(command, command.sampling.beam, arrival.at_s)
+            return
         grammar = command.sampling.grammar
         if grammar is None:
             self._admit(arrival)
@@ -192,7 +198,11 @@ class Engine:
         ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
         self._told_at = time.monotonic()
-        self._channel.send(StepOutput(self._num_steps, ended + outputs, self._load()))
+        load = self._load()
+        outputs = ended + outputs
+        if self._beams:  # what they wait for now is over with the next step: no load to be told
+            outputs = self._beams.take(outputs)
+        self._channel.send(StepOutput(self._num_steps, outputs, load))
 
     def _load(self) -> EngineLoad:
         load = self._scheduler.load()

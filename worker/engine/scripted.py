@@ -298,7 +298,12 @@ class ScriptedEngine:
 
 
 def _refused_feature(command: AddRequest) -> Finish | None:
-    wanted = "embeddings" if command.pooling is not None else "structured output"
-    if command.pooling is None and command.sampling.grammar is None:
+    if command.pooling is not None:
+        wanted = "embeddings"
+    elif command.sampling.grammar is not None:
+        wanted = "structured output"
+    elif command.sampling.beam is not None:
+        wanted = "beam search"
+    else:
         return None
     return Finish(FinishReason.ERROR, message=f"the scripted engine makes no {wanted}")

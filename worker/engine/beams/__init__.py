@@ -1,0 +1,1 @@
+"""Beam search: several likely outputs of one prompt, grown side by side."""
