@@ -148,9 +148,6 @@ class Engine:
     def _add(self, command: AddRequest) -> None:
         arrival = Arrival(command, next(self._arrivals), time.monotonic())
         self._has_news = True
-        if command.sampling.beam is not None:
-            self._beams.begin(command, command.sampling.beam, arrival.at_s)
-            return
         grammar = command.sampling.grammar
         if grammar is None:
             self._admit(arrival)
@@ -177,6 +174,10 @@ class Engine:
             finish = Finish(FinishReason.ERROR, message=error)
             self._refused.append(RunOutput(command.run_id, [], finish))
             return
+        images = [ReqImage.of(image) for image in command.images]
+        if command.sampling.beam is not None:
+            self._beams.begin(command, command.sampling.beam, prompt_ids, images, arrival.at_s)
+            return
         self._scheduler.add(
             Req(
                 command.run_id,
@@ -190,7 +191,7 @@ class Engine:
                 arrival.at_s,
                 matcher,
                 command.pooling,
-                [ReqImage.of(image) for image in command.images],
+                images,
             )
         )
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol import FinishReason
+from shared.protocol import BeamParams, FinishReason
+from shared.token_ids import unpack_token_ids
 from tests.tiny_llava import (
     IMAGE_TOKEN_ID,
     NUM_TOKENS,
@@ -233,3 +234,12 @@ def test_checkpoints_that_are_refused(
         (tmp_path / name).write_text(json.dumps(values | change if name == file else values))
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(tmp_path)
+
+
+def test_a_beam_search_sees_them(path: Path, reference: Reference) -> None:
+    """One beam is greedy."""
+    rig = Rig(path)
+    rig.run(*(add_of(idx, TEXT, image, beam=BeamParams(1, 1)) for idx, image in enumerate((A, B))))
+    found = [unpack_token_ids(rig.channel.finishes()[idx].beams[0].token_ids) for idx in range(2)]
+    assert found == [reference.tokens(prompt_of(TEXT, image)[0], [image]) for image in (A, B)]
+    assert found[0] != found[1]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shared.logprobs import num_top_of, unpack_logprobs
 from shared.protocol import Beam, BeamParams, Finish, FinishReason, SamplingParams
-from shared.token_ids import pack_token_ids, unpack_token_ids
+from shared.token_ids import pack_token_ids
 from worker.engine.beams.beam_search import BeamSearch
 from worker.engine.req import Req
+from worker.engine.req_image import ReqImage
 from worker.engine.scheduler import Scheduler
 from worker.engine.stop_check import StopCheck
 from worker.engine_messages import AddRequest, RunOutput
@@ -24,6 +25,7 @@ class _Run:
     params: BeamParams
     search: BeamSearch
     prompt_ids: list[int]
+    images: Sequence[ReqImage]
     arrived_at_s: float
     steps: list[int] = field(default_factory=list)  # run ids, in the order of the beams
     continuations: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
@@ -52,12 +54,18 @@ class BeamDesk:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def begin(self, command: AddRequest, params: BeamParams, arrived_at_s: float) -> None:
+    def begin(
+        self,
+        command: AddRequest,
+        params: BeamParams,
+        prompt_ids: list[int],
+        images: Sequence[ReqImage],
+        arrived_at_s: float,
+    ) -> None:
         """Its first step goes to the scheduler."""
         end_ids = self._stop_check.stop_token_ids(command.sampling)
         search = BeamSearch(params, command.sampling.max_tokens, end_ids)
-        prompt_ids = unpack_token_ids(command.prompt_ids)
-        run = _Run(command, params, search, prompt_ids, arrived_at_s)
+        run = _Run(command, params, search, prompt_ids, images, arrived_at_s)
         self._runs[command.run_id] = run
         self._add_steps(run)
 
@@ -120,6 +128,7 @@ class BeamDesk:
                 self._stop_check,
                 command.namespace,
                 run.arrived_at_s,  # each step waits at the place of its request
+                images=run.images,
             )
             if beam.token_ids:
                 req.num_cached_tokens = 0  # the request was counted with its first step
