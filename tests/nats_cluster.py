@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.freezing import freeze, thaw
 from tests.nats_server import free_port
 
 CONFIG = Path(__file__).parents[1] / "deploy/nats/cluster.conf"
@@ -68,11 +68,11 @@ class ClusteredServer:
 
     def freeze(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def thaw(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
+            thaw(self._process.pid)
 
     def monitor(self, path: str) -> dict[str, Any]:
         """What the monitoring port says; {} when it does not answer."""

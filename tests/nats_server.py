@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests.freezing import freeze, thaw
 
 
 def free_port() -> int:
@@ -68,8 +69,8 @@ class NatsServer:
 
     def pause(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def resume(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        thaw(self._process.pid)

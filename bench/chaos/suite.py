@@ -61,7 +61,7 @@ def control_plan(plan: SuitePlan, safeguard: str) -> SuitePlan:
         kinds=control.kinds,
         max_tokens=control.max_tokens or plan.max_tokens,
         flock=flock,
-        stream_timeout_s=30.0,
+        stream_timeout_s=12.0,
     )
 
 

@@ -22,6 +22,7 @@ from tests.detok.scripted import (
     wait_for_done,
     wait_for_owners,
 )
+from tests.freezing import freeze, thaw
 
 pytestmark = pytest.mark.integration
 
@@ -112,13 +113,13 @@ async def test_a_stopped_detokenizer_says_nothing_when_it_wakes_up(stage: Stage)
         epoch = await worker.claim(rid)
         await worker.write(rid, epoch, 0, ids[:3])
         await eventually(lambda: len(listener.text(rid)) > 1)
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         async with running_detok(stage.config) as detok:
             await wait_for_owners(stage.cluster, first_owners)
             await worker.write(rid, epoch, 3, ids[3:])
             await eventually(listener.has_text(rid, TEXT))
             num_chunks = len(listener.chunks)
-            process.send_signal(signal.SIGCONT)
+            thaw(process.pid)
             await asyncio.sleep(1.0)
             assert len(listener.chunks) == num_chunks  # though it has folded the same
             assert not first_owners & {detok.id}

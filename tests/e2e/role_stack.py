@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from shared.config import ClusterConfig
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol import WorkerCard, WorkerState
+from tests.freezing import freeze, thaw
 from tests.nats_cluster import NatsCluster
 from tests.nats_server import NatsServer, free_port
 
@@ -64,10 +63,10 @@ class RoleProcess:
         self.process.wait()
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        thaw(self.pid)
 
     def stop(self, timeout_s: float = 10.0) -> float:
         """SIGTERM; returns the seconds until it was gone."""

@@ -38,15 +38,12 @@ async def test_streams_are_whole_whatever_dies(tmp_path: Path) -> None:
     assert struck == {*PLAN.fault_names, "mixed"}
 
 
-async def test_with_fencing_off_the_suite_reports_violations(tmp_path: Path) -> None:
-    """It sees what it is there for; `make chaos ARGS='--control replay'` has another control.
+async def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
+    """It sees what it is there for; `make chaos ARGS='--control fencing'` is another control.
 
-    Whether a woken worker writes in time to be seen is up to the machine: it gets three chances.
+    A frontend whose connection is half open misses text for good, so that one fault is enough.
     """
-    for seed in (7, 8, 9):
-        plan = replace(PLAN, seed=seed, num_clients=6, num_cases=6, flock=FlockPlan(ack_wait_s=2.0))
-        ledger = await run_suite(tmp_path / str(seed), control_plan(plan, "fencing"))
-        if ledger.violations:
-            assert missed_demands(ledger)
-            return
-    pytest.fail("the suite is blind")
+    plan = replace(PLAN, num_clients=6, num_cases=6, flock=FlockPlan(ack_wait_s=2.0))
+    ledger = await run_suite(tmp_path, control_plan(plan, "replay"))
+    assert ledger.violations, "the suite is blind"
+    assert missed_demands(ledger)
