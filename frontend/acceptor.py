@@ -89,7 +89,7 @@ class Acceptor:
                 return None
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
-            await self._submitter.submit(requests, lanes)
+            await self._submitter.submit(requests, lanes, job.pixels)
         except BaseException:
             self._router.remove(generation)
             self._admission.give_back(caller, job)

@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from frontend.images.message_parts import with_parts
 from frontend.tools.marks import REASONING_MARKS
 from shared.errors import ConfigError, InvalidRequest
 from shared.protocol import ReasoningStyle, ToolStyle
@@ -54,10 +55,16 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: dict[str, Any] | None = None,
+        sees_images: bool = False,
     ) -> str:
-        """The prompt text. Raises InvalidRequest when the template refuses the messages."""
+        """The prompt text; to a model that sees, contents are lists of parts.
+
+        Raises InvalidRequest when the template refuses the messages.
+        """
         if continue_final_message:
             messages = [*messages[:-1], _marked(messages[-1])]
+        if sees_images:
+            messages = [with_parts(message) for message in messages]
         variables = {
             "tools": None,
             "documents": None,

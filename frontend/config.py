@@ -8,6 +8,7 @@ from typing import Literal
 
 from frontend.auth import ApiKey
 from frontend.batches.limits import BatchLimits
+from frontend.images.limits import ImageLimits
 from frontend.tenants.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
@@ -56,6 +57,12 @@ class FrontendConfig(ClusterConfig):
     (--max-running) of all workers, so that interactive requests find free ones."""
     max_response_bytes: int = 512 << 10
     """Largest conversation of a kept response; longer ones are served with "store": false."""
+    max_images: int = 8
+    """Images that one request may have."""
+    max_image_bytes: int = 10 << 20
+    """Largest image, as it comes."""
+    max_image_pixels: int = 40_000_000
+    """Largest image, decoded: width times height."""
     orphan_wait_s: float = 30.0
     """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
     shutdown_timeout_s: float = 5.0
@@ -89,6 +96,14 @@ class FrontendConfig(ClusterConfig):
             max_line_bytes=self.max_body_bytes,
             max_in_flight=self.batch_max_in_flight,
             deadline_s=self.max_deadline_s,
+        )
+
+    def image_limits(self) -> ImageLimits:
+        """Of the images of a request."""
+        return ImageLimits(
+            max_images=self.max_images,
+            max_bytes=self.max_image_bytes,
+            max_pixels=self.max_image_pixels,
         )
 
     def queue_limits(self) -> dict[str, int]:

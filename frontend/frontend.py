@@ -28,6 +28,7 @@ from frontend.frontend_role import ROLE
 from frontend.grammars.checker import GrammarChecker
 from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
+from frontend.images.loader import ImageLoader
 from frontend.inference import Inference
 from frontend.listener import http_server
 from frontend.loads.load_board import LoadBoard
@@ -91,6 +92,7 @@ class Frontend:
         self.shutdown = Shutdown()
         self.started = asyncio.Event()
         self._encoder = PromptEncoder()
+        self._images = ImageLoader(config.image_limits())
         self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
         self.ledger = TenantLedger()
@@ -107,6 +109,7 @@ class Frontend:
         chats = ChatRequests(
             self._models,
             self._encoder,
+            self._images,
             use_model_defaults=config.generation_config == "auto",
             styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
         )
@@ -262,6 +265,7 @@ class Frontend:
                     task.cancel()
         finally:
             self._encoder.close()
+            self._images.close()
             self._grammar_checker.close()
 
     async def _drain(self) -> None:

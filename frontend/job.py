@@ -14,6 +14,7 @@ from shared.protocol import (
     AnswerFormat,
     EncodingFormat,
     GenerateRequest,
+    ImageSpan,
     PoolingParams,
     ReplyParams,
     SamplingParams,
@@ -32,6 +33,8 @@ class Prompt:
 
     token_ids: list[int]
     echo: str = ""  # its text, when the answer is to begin with it
+    images: tuple[ImageSpan, ...] = ()  # in their order
+    pixels: tuple[bytes, ...] = ()  # of each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class Job:
     def num_choices(self) -> int:
         return len(self.prompts) * self.sampling.n
 
+    @property
+    def pixels(self) -> list[tuple[bytes, ...]]:
+        """Of each choice's images."""
+        return [prompt.pixels for prompt in self.prompts for _ in range(self.sampling.n)]
+
     def requests(
         self,
         group_id: str,
@@ -152,6 +160,7 @@ class Job:
                 job_class=caller.job_class,
                 queue_timeout_s=caller.queue_timeout_s,
                 answer=self.answer,
+                has_images=bool(prompt.images),
             )
             requests.append(
                 GenerateRequest(
@@ -165,6 +174,7 @@ class Job:
                     reply=reply,
                     deadline_s=caller.deadline_s,
                     prompt_ids=prompt_ids,
+                    images=prompt.images,
                     priority=self.sampling.priority,
                     cache_salt=self.sampling.cache_salt,
                     traceparent=caller.traceparent,

@@ -87,6 +87,7 @@ class PromptEncoder:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 kwargs=template_kwargs,
+                sees_images=model.card.vision is not None,
             )
             return _encode(tokenizer, text, add_special_tokens, max_tokens)
 

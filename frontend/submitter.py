@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import msgspec
 import nats.errors
 
 from frontend.drain_rate import DrainRate
@@ -25,7 +24,7 @@ from shared.errors import (
 )
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
-from shared.prompt_object import prompt_object
+from shared.prompt_object import without_large_parts
 from shared.protocol import FinishReason, GenerateRequest
 from shared.subjects import Lane
 
@@ -57,31 +56,42 @@ class Submitter:
         """Of the server's messages, in bytes."""
         return self._cluster.nc.max_payload
 
-    async def submit(self, requests: Sequence[GenerateRequest], lanes: Sequence[Lane]) -> None:
+    async def submit(
+        self,
+        requests: Sequence[GenerateRequest],
+        lanes: Sequence[Lane],
+        pixels: Sequence[tuple[bytes, ...]],
+    ) -> None:
         """Each into its lane. All are accepted, or none: those already accepted are ended again.
 
-        Raises QueueFull, ServiceUnavailable or RequestTooLarge.
+        `pixels` are those of each request's images. Raises QueueFull, ServiceUnavailable or
+        RequestTooLarge.
         """
         try:
-            await self._submit(requests, lanes)
+            await self._submit(requests, lanes, pixels)
         except RequestError as exc:
             self._metrics.refused.labels(exc.code or "error", lanes[0].job_class).inc()
             raise
 
-    async def _submit(self, requests: Sequence[GenerateRequest], lanes: Sequence[Lane]) -> None:
+    async def _submit(
+        self,
+        requests: Sequence[GenerateRequest],
+        lanes: Sequence[Lane],
+        pixels: Sequence[tuple[bytes, ...]],
+    ) -> None:
         if not self._cluster.nc.is_connected:
             raise ServiceUnavailable("The queue cannot be reached now.")
         if len(requests) == 1:
             try:
-                await self._submit_one(requests[0], lanes[0], 1)
+                await self._submit_one(requests[0], lanes[0], pixels[0], 1)
             except RequestError:
                 self._give_up_shared(requests)
                 raise
             return
         outcomes = await asyncio.gather(
             *(
-                self._submit_one(request, lane, len(requests))
-                for request, lane in zip(requests, lanes, strict=True)
+                self._submit_one(request, lane, each_pixels, len(requests))
+                for request, lane, each_pixels in zip(requests, lanes, pixels, strict=True)
             ),
             return_exceptions=True,
         )
@@ -105,11 +115,16 @@ class Submitter:
         if requests[0].reply.is_shared:
             self._terminator.end_later(requests, FinishReason.CANCEL)
 
-    async def _submit_one(self, request: GenerateRequest, lane: Lane, group_size: int) -> None:
-        name = prompt_object(request.rid, len(request.prompt_ids) // 4)
-        if name:
-            await self._put_prompt(name, request.prompt_ids)
-            request = msgspec.structs.replace(request, prompt_ids=b"", prompt_object=name)
+    async def _submit_one(
+        self,
+        request: GenerateRequest,
+        lane: Lane,
+        pixels: tuple[bytes, ...],
+        group_size: int,
+    ) -> None:
+        request, stored = without_large_parts(request, pixels)
+        if stored:
+            await self._put_prompt(request.prompt_object, stored)
         try:
             await self._publish(request, lane, group_size)
         except RequestError:
@@ -156,8 +171,8 @@ class Submitter:
         subject = self._cluster.subjects.request(request.pool, lane.token)
         await self._cluster.js.publish(subject, payload, msg_id=request.rid)
 
-    async def _put_prompt(self, name: str, prompt_ids: bytes) -> None:
+    async def _put_prompt(self, name: str, stored: bytes) -> None:
         try:
-            await self._catalog.put_object(name, prompt_ids)
+            await self._catalog.put_object(name, stored)
         except (nats.errors.Error, TimeoutError) as exc:
             raise ServiceUnavailable("The prompt could not be stored.") from exc

@@ -128,7 +128,7 @@ class Terminator:
 
     def delete_prompt_later(self, rid: str, reply: ReplyParams) -> None:
         """Of a request that has ended; does nothing for one that travelled inline."""
-        if name := prompt_object(rid, reply.num_prompt_tokens):
+        if name := prompt_object(rid, reply.num_prompt_tokens, has_images=reply.has_images):
             self._spawn(self._delete_object(name))
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:

@@ -80,7 +80,8 @@ class DeadRequests:
         Raises NotKept or BrokerError.
         """
         request = _detached(stored.dead, self._subjects.detached_reply)
-        if name := prompt_object(request.rid, request.reply.num_prompt_tokens):
+        reply = request.reply
+        if name := prompt_object(request.rid, reply.num_prompt_tokens, has_images=reply.has_images):
             if not stored.dead.prompt_object:
                 raise NotKept(f"the prompt of {stored.dead.rid} could not be kept")
             prompt = await self._catalog.object(stored.dead.prompt_object)

@@ -7,11 +7,30 @@ be sent there. Nothing but speed depends on them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+
+from shared.protocol import ImageSpan
 
 BLOCK_TOKENS = 32
 HASH_BYTES = 8
 
 _BLOCK_BYTES = 4 * BLOCK_TOKENS
+
+
+def with_image_ids(packed_ids: bytes, images: Sequence[ImageSpan]) -> bytes:
+    """The prompt with parts of the images' digests in the place of their tokens.
+
+    All images have the same tokens, and must not count as the same prefix.
+    """
+    if not images:
+        return packed_ids
+    ids = bytearray(packed_ids)
+    for image in images:
+        start = min(4 * image.start, len(ids))
+        end = min(start + 4 * image.num_tokens, len(ids))
+        digest = hashlib.sha256(image.digest).digest()
+        ids[start:end] = (digest * ((end - start) // len(digest) + 1))[: end - start]
+    return bytes(ids)
 
 
 class PrefixChain:

@@ -218,6 +218,15 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     job_class: str = "interactive"
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
     answer: AnswerFormat | None = None  # of a chat; None: the text is the content
+    has_images: bool = False  # so that it has an object, whatever its length
+
+
+class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of a prompt that stand for an image; its pixels are in the prompt's object."""
+
+    start: Place
+    num_tokens: Place
+    digest: bytes  # of the pixels: what the prefix cache knows it by
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -233,7 +242,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: ReplyParams
     deadline_s: float  # budget from the moment it was queued
     prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
-    prompt_object: str = ""  # object store name of a prompt above the inline limit
+    prompt_object: str = ""  # object store name of a prompt above the inline limit, or with images
+    images: tuple[ImageSpan, ...] = ()  # in their order
     priority: int = 0  # lower is earlier, as in vLLM
     traceparent: str = ""
     cache_salt: str = ""  # only requests with the same one share cached prefixes

@@ -21,6 +21,7 @@ _FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
 
 
@@ -102,11 +103,15 @@ class TokenizerBundle:
         """The Jinja source, from its own file or from tokenizer_config.json."""
         if "chat_template.jinja" in self.files:
             return self.files["chat_template.jinja"].decode()
-        template = self.config.get("chat_template")
+        if "chat_template.json" in self.files:  # of processors, before they had a file for it
+            holder = json.loads(self.files["chat_template.json"])
+        else:
+            holder = self.config
+        template: Any = holder.get("chat_template")
         if isinstance(template, list):  # several, by name
             named = {item["name"]: item["template"] for item in template}
             template = named.get("default")
-        return template
+        return None if template is None else str(template)
 
     def special_token(self, name: str) -> str | None:
         """Text of `bos_token`, `eos_token`, ...: what a chat template may refer to."""

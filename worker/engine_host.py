@@ -22,6 +22,7 @@ from worker.engine_messages import (
     EngineLoading,
     EngineReady,
     FlushCache,
+    RunImage,
     SetPaused,
     StepOutput,
 )
@@ -144,10 +145,13 @@ class EngineHost:
         priority: int,
         namespace: bytes,
         pooling: PoolingParams | None = None,
+        images: tuple[RunImage, ...] = (),
     ) -> None:
         """Start a run; its output comes with `on_step`."""
         self._ask(
-            AddRequest(run_id, prompt_ids, output_ids, sampling, priority, namespace, pooling)
+            AddRequest(
+                run_id, prompt_ids, output_ids, sampling, priority, namespace, pooling, images
+            )
         )
 
     def abort(self, run_id: int) -> None:

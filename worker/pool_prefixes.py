@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
+from shared.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
 from shared.prefix_namespace import prefix_namespace
 from shared.protocol import GenerateRequest
 from worker.prefix_set import PrefixSet
@@ -57,7 +57,8 @@ class PoolPrefixes:
 
     def chain(self, request: GenerateRequest) -> PrefixChain:
         """Of its prompt, unless that is in the object store."""
-        return PrefixChain(self.namespace(request), request.prompt_ids)
+        prompt_ids = with_image_ids(request.prompt_ids, request.images)
+        return PrefixChain(self.namespace(request), prompt_ids)
 
     def note(self, chain: PrefixChain) -> None:
         """The engine computes these tokens now, or has computed them."""

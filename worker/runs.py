@@ -7,13 +7,14 @@ import time
 
 from tokenizers import Tokenizer
 
-from shared.prefix_chain import PrefixChain
+from shared.prefix_chain import PrefixChain, with_image_ids
+from shared.prompt_object import PromptData
 from shared.protocol import Finish, FinishReason, GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 from worker.beam_texts import with_texts
 from worker.engine_host import EngineHost
-from worker.engine_messages import RunOutput, StepOutput
+from worker.engine_messages import RunImage, RunOutput, StepOutput
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests
 from worker.logged_output import LoggedOutput
@@ -52,27 +53,31 @@ class Runs:
             return None
         return VisibleText(TokenizerDecoder(self._tokenizer, request.text), request.text)
 
-    def start(self, held: HeldRequest, prompt_ids: bytes) -> None:
+    def start(self, held: HeldRequest, prompt: PromptData) -> None:
         """Give it to the engine, to go on after the tokens that it has."""
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
         namespace = self._prefixes.namespace(request)
-        self._note_prompt(held, namespace, prompt_ids)
+        self._note_prompt(held, namespace, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
         self._held_requests.begin_run(held)
         self._engine.add(
             held.run_id,
-            prompt_ids,
+            prompt.prompt_ids,
             pack_token_ids(held.tokens),
             request.sampling,
             request.priority,
             namespace,
             request.pooling,
+            tuple(
+                RunImage(image.start, image.num_tokens, image.digest, pixels)
+                for image, pixels in zip(request.images, prompt.pixels, strict=True)
+            ),
         )
 
     def confirm(
-        self, held: HeldRequest, epoch: int, prefix: LoggedOutput, prompt_ids: bytes
+        self, held: HeldRequest, epoch: int, prefix: LoggedOutput, prompt: PromptData
     ) -> None:
         """Its claim is stored: what an early run made meanwhile goes to the log now.
 
@@ -84,7 +89,7 @@ class Runs:
             self.abort(held)
             held.resume_from(prefix, self.visible_text(held.request))
         if not held.run_id and held.finish is None:
-            self.start(held, prompt_ids)
+            self.start(held, prompt)
         self._log_new_tokens(held, time.monotonic())
         self._token_log.flush()
 
@@ -154,7 +159,8 @@ class Runs:
         if held.request.pooling is not None or not self._prefixes.is_open:
             return
         if held.chain is None:
-            held.chain = PrefixChain(namespace, prompt_ids)
+            ids = with_image_ids(prompt_ids, held.request.images)
+            held.chain = PrefixChain(namespace, ids)
         held.num_cached_blocks = self._prefixes.own.num_matching(held.chain.hashes)
         self._prefixes.note(held.chain)
 

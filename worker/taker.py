@@ -6,10 +6,17 @@ import asyncio
 
 from nats.errors import Error as NatsError
 
-from shared.errors import BrokerError, BrokerUnavailable, ConfigError, ProtocolError
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConfigError,
+    MalformedMessage,
+    ProtocolError,
+)
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prefix_chain import PrefixChain
+from shared.prompt_object import PromptData, prompt_data
 from shared.protocol import FinishReason, GenerateRequest
 from worker.claimer import (
     OTHER_WEIGHTS_DELAY_S,
@@ -86,8 +93,8 @@ class Taker:
         self._held_requests.add(held)
         self._room.note(held)
         try:
-            if delivery.num_delivered == 1 and not request.prompt_object:
-                self._runs.start(held, request.prompt_ids)
+            if delivery.num_delivered == 1 and not (request.prompt_object or request.images):
+                self._runs.start(held, PromptData(request.prompt_ids))
             return await self._apply(held, await self._claimer.take(request, delivery))
         except (BrokerError, ProtocolError) as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
@@ -131,17 +138,17 @@ class Taker:
     async def _begin(self, held: HeldRequest, taken: Taken) -> None:
         """The claim is stored; what has happened while it was on its way is told now."""
         try:
-            prompt_ids = await self._prompt_ids(held.request)
-        except ConfigError as exc:
+            prompt = await self._prompt(held.request)
+        except (ConfigError, MalformedMessage) as exc:
             log.error("prompt_missing", rid=held.rid, error=str(exc))
             await self._settler.end(held, FinishReason.ERROR, "the prompt is lost")
             return
         if is_suspect(taken.crashes):
-            await self._begin_alone(held, taken, prompt_ids)
+            await self._begin_alone(held, taken, prompt)
         elif not await self._is_called_off(held, taken):
-            self._start(held, taken, prompt_ids)
+            self._start(held, taken, prompt)
 
-    async def _begin_alone(self, held: HeldRequest, taken: Taken, prompt_ids: bytes) -> None:
+    async def _begin_alone(self, held: HeldRequest, taken: Taken, prompt: PromptData) -> None:
         """In quarantine: returns when the request has made progress, or is gone."""
         self._runs.undo(held)
         if self._room.is_quarantined:
@@ -154,7 +161,7 @@ class Taker:
             if not isinstance(result, Taken):
                 await self._apply(held, result)
             elif not await self._is_called_off(held, result):
-                self._start(held, result, prompt_ids)
+                self._start(held, result, prompt)
                 await self._quarantine.wait_proven(held)
 
     async def _is_called_off(self, held: HeldRequest, taken: Taken) -> bool:
@@ -168,9 +175,9 @@ class Taker:
             return True
         return False
 
-    def _start(self, held: HeldRequest, taken: Taken, prompt_ids: bytes) -> None:
+    def _start(self, held: HeldRequest, taken: Taken, prompt: PromptData) -> None:
         self._count(held, taken)
-        self._runs.confirm(held, taken.epoch, taken.prefix, prompt_ids)
+        self._runs.confirm(held, taken.epoch, taken.prefix, prompt)
 
     async def _give_back(self, held: HeldRequest, taken: Taken, delay_s: float = 0.0) -> None:
         held.epoch = taken.epoch
@@ -184,12 +191,12 @@ class Taker:
         if taken.prefix.tokens:
             self._metrics.requests_resumed.inc()
 
-    async def _prompt_ids(self, request: GenerateRequest) -> bytes:
-        """Raises ConfigError when the prompt is not in the store, or BrokerUnavailable."""
+    async def _prompt(self, request: GenerateRequest) -> PromptData:
+        """Raises ConfigError when it is not in the store, MalformedMessage, BrokerUnavailable."""
         if not request.prompt_object:
-            return request.prompt_ids
+            return prompt_data(request, b"")
         try:
             async with asyncio.timeout(_PROMPT_TIMEOUT_S):
-                return await self._catalog.object(request.prompt_object)
+                return prompt_data(request, await self._catalog.object(request.prompt_object))
         except (NatsError, TimeoutError) as exc:
             raise BrokerUnavailable(f"cannot fetch the prompt: {exc!r}") from exc

@@ -11,6 +11,7 @@ from frontend.batches.record import ENDPOINTS
 from frontend.files.record import SHORTEST_TTL_S
 from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.idempotency_key import MAX_KEY_CHARS
+from frontend.images.source import DETAILS
 from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
 from frontend.requests.chat_request import ROLES, ChatBody
 from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
@@ -35,6 +36,19 @@ _TEXT_PART = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
+_IMAGE_URL = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string", "description": "a data: URL of a PNG, JPEG, WebP or GIF"},
+        "detail": {"enum": list(DETAILS)},
+    },
+    "required": ["url"],
+}
+_IMAGE_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "image_url"}, "image_url": _IMAGE_URL},
+    "required": ["type", "image_url"],
+}
 _TOOL_CALL = {
     "type": "object",
     "properties": {
@@ -55,7 +69,7 @@ _MESSAGE = {
         "content": {
             "anyOf": [
                 {"type": "string"},
-                {"type": "array", "items": _TEXT_PART},
+                {"type": "array", "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}},
                 {"type": "null"},
             ]
         },

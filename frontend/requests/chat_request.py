@@ -6,12 +6,21 @@ from typing import Any
 
 import msgspec
 
-from frontend.job import Job, Prompt
+from frontend.images.loader import ImageLoader
+from frontend.images.message_parts import joined
+from frontend.images.placeholders import expanded, prompt_of
+from frontend.images.source import ImageSource, image_source
+from frontend.job import Job
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.beam_fields import beam_wish, with_beams
 from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
-from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
+from frontend.requests.openai_fields import (
+    OpenAIFields,
+    answer_wish,
+    prompt_room,
+    refuse_truncation,
+)
 from frontend.requests.request_body import (
     IGNORED,
     UNSUPPORTED,
@@ -74,6 +83,7 @@ class ChatRequests:
         self,
         models: ModelDirectory,
         encoder: PromptEncoder,
+        images: ImageLoader,
         *,
         use_model_defaults: bool,
         styles: AnswerStyles | None = None,
@@ -81,6 +91,7 @@ class ChatRequests:
         self._styles = styles or AnswerStyles()
         self._models = models
         self._encoder = encoder
+        self._images = images
         self._use_model_defaults = use_model_defaults
         self._unknown = UnknownFields()
 
@@ -91,7 +102,8 @@ class ChatRequests:
         body = convert(raw, ChatBody)
         if not body.model:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
-        messages = checked_messages(body.messages)
+        sources: list[ImageSource] = []
+        messages = checked_messages(body.messages, sources)
         wish = answer_wish(body)
         beam = beam_wish(body)
         if beam is not None:
@@ -112,12 +124,15 @@ class ChatRequests:
             logprobs=_logprob_wish(body),
         )
         tools = None if use is None else self._styles.tools(model.chat_template())
-        token_ids = await self._encode(model, messages, body, use, tools)
-        answer = self._answer_format(model, messages, body, use, sampling, token_ids)
+        if sources:
+            refuse_truncation(body)
+        images = await self._images.load(sources, model)
+        prompt = prompt_of(await self._encode(model, messages, body, use, tools), images, model)
+        answer = self._answer_format(model, messages, body, use, sampling, prompt.token_ids)
         return Job(
             surface=Surface.CHAT,
             model=model,
-            prompts=(Prompt(token_ids),),
+            prompts=(prompt,),
             sampling=with_beams(with_answer(sampling, answer, use, model), beam),
             stream=bool(body.stream),
             wish=wish,
@@ -129,10 +144,13 @@ class ChatRequests:
 
         Raises InvalidRequest.
         """
-        messages = checked_messages(body.messages)
+        sources: list[ImageSource] = []
+        messages = checked_messages(body.messages, sources)
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         tools = None if use is None else self._styles.tools(model.chat_template())
-        return await self._encode(model, messages, body, use, tools)
+        vision = self._images.vision(sources, model)
+        token_ids = await self._encode(model, messages, body, use, tools)
+        return token_ids if vision is None else expanded(token_ids, len(sources), vision)
 
     def _answer_format(
         self,
@@ -220,18 +238,25 @@ def _logprob_wish(body: ChatBody) -> LogprobWish:
     )
 
 
-def checked_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Messages as templates expect them: content is text. Raises InvalidRequest."""
+def checked_messages(
+    messages: list[dict[str, Any]] | None, images: list[ImageSource]
+) -> list[dict[str, Any]]:
+    """Messages as templates expect them: content is text. Raises InvalidRequest.
+
+    The images in them are put into `images`.
+    """
     if not messages:
         raise InvalidRequest(
             "'messages' is required and holds at least one message",
             param="messages",
             code="missing_field" if messages is None else "invalid_value",
         )
-    return [_checked_message(message, i) for i, message in enumerate(messages)]
+    return [_checked_message(message, i, images) for i, message in enumerate(messages)]
 
 
-def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
+def _checked_message(
+    message: dict[str, Any], idx: int, images: list[ImageSource]
+) -> dict[str, Any]:
     where = f"messages[{idx}]"
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
@@ -248,14 +273,14 @@ def _checked_message(message: dict[str, Any], idx: int) -> dict[str, Any]:
     tool_calls = checked.get("tool_calls")
     if content is None and role != "assistant":
         raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
-    checked["content"] = "" if content is None else _text_of(content, f"{where}.content")
+    checked["content"] = "" if content is None else _text_of(content, f"{where}.content", images)
     if tool_calls is not None:
         checked["tool_calls"] = checked_tool_calls(tool_calls, f"{where}.tool_calls")
     return checked
 
 
-def _text_of(content: Any, where: str) -> str:
-    """A string, or the text parts of a list, one a line."""
+def _text_of(content: Any, where: str, images: list[ImageSource]) -> str:
+    """A string, or the text parts of a list: one a line, where there are no images."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -264,17 +289,21 @@ def _text_of(content: Any, where: str) -> str:
             param=where,
             code="invalid_type",
         )
-    texts = []
+    texts: list[str | None] = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(part, str):
             texts.append(part)
+        elif kind == "image_url":
+            images.append(image_source(part, f"{where}[{i}]"))
+            texts.append(None)
         elif kind in ("text", "refusal") and isinstance(part.get(kind), str):
             texts.append(part[kind])
         elif isinstance(kind, str) and kind != "text":
             raise UnsupportedParameter(
-                f"{where}[{i}]", f"is a part of type {kind!r}: only text is supported"
+                f"{where}[{i}]",
+                f"is a part of type {kind!r}: only text and image_url are supported",
             )
         else:
             raise InvalidRequest(f"'{where}[{i}]' is not a text part", param=f"{where}[{i}]")
-    return "\n".join(texts)
+    return joined(texts)

@@ -9,7 +9,7 @@ import msgspec
 from frontend.job import AnswerWish
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.sampling_fields import SamplingFields
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol import ModelCard
 
 
@@ -69,3 +69,9 @@ def prompt_room(fields: OpenAIFields, card: ModelCard, max_tokens: int | None) -
             f"'{name}' is -1: without 'max_tokens' there is no room to leave", param=name
         )
     return max(1, card.max_context_len - max_tokens)
+
+
+def refuse_truncation(fields: OpenAIFields) -> None:
+    """Of a prompt with images: it would cut into them. Raises UnsupportedParameter."""
+    if fields.truncate_prompt_tokens is not None:
+        raise UnsupportedParameter("truncate_prompt_tokens", "does not work with images")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from frontend.images.limits import ImageLimits
+from frontend.images.loader import ImageLoader
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.chat_request import ChatRequests
@@ -45,12 +47,18 @@ def make_directory(
     return ModelDirectory(FakeCatalog(bundle, *cards))  # type: ignore[arg-type]
 
 
+def make_image_loader() -> ImageLoader:
+    return ImageLoader(ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000))
+
+
 class AllRequests:
     """The three kinds of bodies, on one directory."""
 
     def __init__(self, directory: ModelDirectory, *, use_model_defaults: bool = True) -> None:
         encoder = PromptEncoder()
-        self.chat = ChatRequests(directory, encoder, use_model_defaults=use_model_defaults)
+        self.chat = ChatRequests(
+            directory, encoder, make_image_loader(), use_model_defaults=use_model_defaults
+        )
         self.completions = CompletionRequests(
             directory, encoder, use_model_defaults=use_model_defaults
         )

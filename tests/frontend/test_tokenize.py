@@ -17,7 +17,7 @@ from frontend.tokens.tokenizing import Tokenizing
 from shared.errors import RequestError, RequestTooLarge
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
-from tests.frontend.directory import make_directory
+from tests.frontend.directory import make_directory, make_image_loader
 from tests.frontend.test_nats_service import ask
 from tests.frontend.test_tools import CHATML_TOOLS, TOOLS
 from tests.frontend.tiny_model import BOS, CHATML, IM_END, IM_START, make_tokenizer
@@ -27,7 +27,11 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
 
 def make_tokenizing(*names: str, chat_template: str | None = CHATML) -> Tokenizing:
     directory, encoder = make_directory(*names, chat_template=chat_template), PromptEncoder()
-    return Tokenizing(directory, encoder, ChatRequests(directory, encoder, use_model_defaults=True))
+    return Tokenizing(
+        directory,
+        encoder,
+        ChatRequests(directory, encoder, make_image_loader(), use_model_defaults=True),
+    )
 
 
 async def tokenized(**body: Any) -> dict[str, Any]:

@@ -13,8 +13,14 @@ import pytest
 
 from shared.codec import decode, encode
 from shared.dead_requests import DeadRequests, NotKept
-from shared.prompt_object import dead_prompt_object, prompt_object
-from shared.protocol import Crash, DeadRequest, Finish, FinishReason, GenerateRequest
+from shared.prompt_object import (
+    PromptData,
+    dead_prompt_object,
+    prompt_data,
+    prompt_object,
+    without_large_parts,
+)
+from shared.protocol import Crash, DeadRequest, Finish, FinishReason, GenerateRequest, ImageSpan
 from shared.token_ids import pack_token_ids
 from tests.deploy.local_stack import REPOSITORY
 from tests.nats_server import NatsServer
@@ -133,6 +139,24 @@ async def test_a_long_prompt_is_kept_and_queued_again(stage: Stage) -> None:
     queued = (await stage.pull("batch")).read_request()
     assert queued.rid == new
     assert await dead._catalog.object(queued.prompt_object) == prompt
+
+
+async def test_images_are_kept_and_queued_again(stage: Stage) -> None:
+    dead = DeadRequests(stage.cluster)
+    request = make_request(images=(ImageSpan(1, 2, b"digest"),))
+    reply = msgspec.structs.replace(request.reply, has_images=True)
+    request = msgspec.structs.replace(request, reply=reply)
+    request, data = without_large_parts(request, (b"pixels",))
+    await dead._catalog.put_object(request.prompt_object, data)
+    copy = await dead.copy_prompt(request)
+    await dead.put(make_dead(request, prompt_object=copy))
+    await dead._catalog.delete_object(request.prompt_object)  # as its frontend does
+    [stored] = await dead.all()
+    await dead.requeue(stored)
+    queued = (await stage.pull("batch")).read_request()
+    assert queued.prompt_object == prompt_object(queued.rid, 3, has_images=True)
+    whole = prompt_data(queued, await dead._catalog.object(queued.prompt_object))
+    assert whole == PromptData(request.prompt_ids, (b"pixels",))
 
 
 async def test_what_could_not_be_kept_is_not_requeued(stage: Stage) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shared.prefix_chain import BLOCK_TOKENS, PrefixChain, join_hashes, split_hashes
+from shared.prefix_chain import (
+    BLOCK_TOKENS,
+    PrefixChain,
+    join_hashes,
+    split_hashes,
+    with_image_ids,
+)
+from shared.protocol import ImageSpan
 from shared.token_ids import pack_token_ids
 
 
@@ -50,3 +57,22 @@ def test_hashes_travel_joined() -> None:
     hashes = hashes_of(list(range(3 * BLOCK_TOKENS)))
     assert split_hashes(join_hashes(hashes)) == hashes
     assert split_hashes(join_hashes(hashes)[:-1]) == hashes[:-1]
+
+
+def test_images_count_by_their_digests() -> None:
+    def hashes(digest: bytes, start: int = BLOCK_TOKENS) -> list[bytes]:
+        ids = pack_token_ids([7] * 4 * BLOCK_TOKENS)
+        span = ImageSpan(start, BLOCK_TOKENS, digest)
+        return PrefixChain(b"n", with_image_ids(ids, [span])).hashes
+
+    one, other = hashes(b"one"), hashes(b"other")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, False, False]
+    assert hashes(b"one") == one
+    assert num_shared(one, hashes(b"one", BLOCK_TOKENS + 1)) == 1
+    assert num_shared(one, hashes_of([7] * 4 * BLOCK_TOKENS)) == 1
+
+
+@pytest.mark.parametrize("span", [(3, 1 << 40), (1 << 50, 5), (0, 0)])
+def test_images_that_cannot_be_there_change_no_length(span: tuple[int, int]) -> None:
+    ids = pack_token_ids(list(range(10)))
+    assert len(with_image_ids(ids, [ImageSpan(*span, b"")])) == len(ids)

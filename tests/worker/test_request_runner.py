@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from shared.codec import encode
+from shared.prompt_object import PromptData, without_large_parts
 from shared.protocol import (
     Beam,
     BeamParams,
@@ -18,6 +19,8 @@ from shared.protocol import (
     Fenced,
     Finish,
     FinishReason,
+    GenerateRequest,
+    ImageSpan,
     PoolingKind,
     PoolingParams,
     SamplingParams,
@@ -34,6 +37,7 @@ from tests.worker.io_stage import (
     make_request,
 )
 from tests.worker.running_worker import output_of, running_worker
+from worker.engine_messages import RunImage
 
 pytestmark = pytest.mark.integration
 
@@ -303,6 +307,47 @@ async def test_a_long_prompt_comes_from_the_object_store(stage: Stage) -> None:
         run = await worker.engine.next_run()
         assert run.prompt_ids == prompt_ids
         worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+def make_image_request() -> tuple[GenerateRequest, bytes]:
+    """As it is queued, and its object."""
+    request = make_request(images=(ImageSpan(1, 2, b"digest"),))
+    return without_large_parts(request, (b"pixels",))
+
+
+async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -> None:
+    """The prompt's tokens travel in the request; a resumed run has its images again."""
+    request, stored = make_image_request()
+    assert request.prompt_ids == make_request().prompt_ids
+    delivery = await stage.submit_and_pull(request)
+    claim = make_claim(request, "dead", request_seq=delivery.request_seq)
+    epoch = await stage.append(request.rid, claim)
+    await stage.write("dead", request.rid, epoch, 0, ids("hel"))
+    async with running_worker(stage) as worker:
+        await worker.runner._taker._catalog.put_object(request.prompt_object, stored)
+        await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
+        run = await worker.engine.next_run()
+        assert output_of(run) == ids("hel")
+        assert run.prompt_ids == request.prompt_ids
+        assert run.images == (RunImage(1, 2, b"digest", b"pixels"),)
+        worker.engine.emit(run.run_id, ids("lo"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
+@pytest.mark.parametrize("stored", [b"no message", encode(PromptData(b"", (b"1", b"2")))])
+async def test_an_object_that_lacks_the_images_ends_with_an_error(
+    stage: Stage, stored: bytes
+) -> None:
+    request, _ = make_image_request()
+    async with running_worker(stage) as worker:
+        await worker.runner._taker._catalog.put_object(request.prompt_object, stored)
+        await stage.submit(request)
+        fold = await stage.until_finished(request.rid)
+        assert fold.finish is not None
+        assert fold.finish.reason is FinishReason.ERROR
         await stage.until_queue_is_empty()
         await worker.until_idle()
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
+from shared.model_files import ModelFiles
 from shared.protocol import BeamParams, FinishReason
 from shared.token_ids import unpack_token_ids
+from shared.tokenizer_bundle import TokenizerBundle
 from tests.tiny_llava import (
     IMAGE_TOKEN_ID,
     NUM_TOKENS,
@@ -204,6 +206,15 @@ def test_a_model_without_eyes(tiny_llama: Path) -> None:
     rig = Rig(tiny_llama)
     rig.run(add_of(1, TEXT, A))
     assert rig.channel.finishes()[1].message == "the model takes no images"
+
+
+def test_the_card_says_what_the_files_say(path: Path) -> None:
+    card = ModelFiles.read(path).card("m", TokenizerBundle.of_numbers(300))
+    vision = read_model_config(path).vision
+    assert vision is not None
+    assert card.vision == vision
+    assert (vision.image_token_id, vision.num_tokens) == (IMAGE_TOKEN_ID, NUM_TOKENS)
+    assert (vision.height, vision.width, vision.shortest_edge) == (24, 24, 24)
 
 
 def test_a_tower_without_a_class_token(tmp_path: Path) -> None:
