@@ -106,12 +106,13 @@ class Frontend:
         self.queue_watch = QueueWatch(cluster)
         self._watch = StreamWatch(self._router, self._terminator)
         responses = ResponseStore(cluster, detok, config.max_response_bytes)
+        self._styles = AnswerStyles(config.tool_parser, config.reasoning_parser)
         chats = ChatRequests(
             self._models,
             self._encoder,
             self._images,
             use_model_defaults=config.generation_config == "auto",
-            styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
+            styles=self._styles,
         )
         tokenizing = Tokenizing(self._models, self._encoder, chats)
         self.answers = OpenAnswers(self._router, self._terminator, metrics, frontend_id)
@@ -220,7 +221,13 @@ class Frontend:
                 ),
                 Surface.EMBEDDINGS: EmbeddingRequests(models, encoder),
             },
-            ResponseRequests(models, encoder, responses, use_model_defaults=use_defaults),
+            ResponseRequests(
+                models,
+                encoder,
+                responses,
+                use_model_defaults=use_defaults,
+                styles=self._styles,
+            ),
             self._grammar_checker,
         )
 

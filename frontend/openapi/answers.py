@@ -134,7 +134,25 @@ def _batch_schemas() -> dict[str, dict[str, Any]]:
     return {"Batch": batch, "BatchList": _page_of("Batch")}
 
 
-def _response(item: dict[str, Any]) -> dict[str, Any]:
+def _item() -> dict[str, Any]:
+    """Of a conversation."""
+    state = {"id": _TEXT, "status": {"enum": ["in_progress", "completed", "incomplete"]}}
+    parts = _list_of({"type": "object", "required": ["type", "text"]})
+    message = {"role": {"enum": ["user", "assistant", "system", "developer"]}, "content": parts}
+    of_kinds: dict[str, dict[str, Any]] = {
+        "message": message,
+        "reasoning": {"summary": parts, "content": parts},
+        "function_call": {"call_id": _TEXT, "name": _TEXT, "arguments": _TEXT},
+        "function_call_output": {"call_id": _TEXT, "output": _TEXT},
+    }
+    return {
+        "anyOf": [
+            _object({**state, "type": {"const": kind}, **own}) for kind, own in of_kinds.items()
+        ]
+    }
+
+
+def _response() -> dict[str, Any]:
     error = _object({"code": {"const": "server_error"}, "message": _TEXT})
     usage = _object(
         {
@@ -159,7 +177,7 @@ def _response(item: dict[str, Any]) -> dict[str, Any]:
                 "anyOf": [_object({"reason": {"const": "max_output_tokens"}}), {"type": "null"}]
             },
             "model": _TEXT,
-            "output": _list_of(item),
+            "output": _list_of(_item()),
             "instructions": _OPTIONAL_TEXT,
             "metadata": {"type": "object", "additionalProperties": _TEXT},
             "previous_response_id": _OPTIONAL_TEXT,
@@ -169,7 +187,8 @@ def _response(item: dict[str, Any]) -> dict[str, Any]:
             "top_p": {"type": "number"},
             "text": {"type": "object", "required": ["format"]},
             "tools": {"type": "array"},
-            "tool_choice": _TEXT,
+            "tool_choice": {"type": ["string", "object"]},
+            "parallel_tool_calls": {"type": "boolean"},
             "usage": usage,
         },
         "usage",
@@ -301,24 +320,15 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
     error = _object(
         {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL_TEXT, "code": _OPTIONAL_TEXT}
     )
-    item = _object(
-        {
-            "id": _TEXT,
-            "type": {"const": "message"},
-            "role": {"enum": ["user", "assistant", "system", "developer"]},
-            "status": {"enum": ["in_progress", "completed", "incomplete"]},
-            "content": _list_of({"type": "object", "required": ["type", "text"]}),
-        }
-    )
     return {
         **_file_schemas(),
         **_batch_schemas(),
         "Usage": usage,
-        "Response": _response(item),
+        "Response": _response(),
         "InputItems": _object(
             {
                 "object": {"const": "list"},
-                "data": _list_of(item),
+                "data": _list_of(_item()),
                 "first_id": _TEXT,
                 "last_id": _TEXT,
                 "has_more": {"type": "boolean"},

@@ -12,6 +12,7 @@ from frontend.files.record import SHORTEST_TTL_S
 from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.idempotency_key import MAX_KEY_CHARS
 from frontend.images.source import DETAILS
+from frontend.openapi.response_fields import RESPONSE_FIELDS
 from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
 from frontend.requests.chat_request import ROLES, ChatBody
 from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
@@ -24,8 +25,6 @@ from frontend.requests.sampling_fields import (
     MAX_STOP_CHARS,
     SamplingFields,
 )
-from frontend.responses.items import MAX_ITEMS
-from frontend.responses.items import ROLES as ITEM_ROLES
 from frontend.responses.request import INCLUDABLE, REFUSED, ResponseBody
 from frontend.tokens.bodies import DetokenizeBody, TokenizeBody
 from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
@@ -80,35 +79,6 @@ _MESSAGE = {
         "tool_call_id": {"type": "string"},
     },
     "required": ["role"],
-}
-_ITEMS = {
-    "type": "array",
-    "minItems": 1,
-    "maxItems": MAX_ITEMS,
-    "items": {
-        "type": "object",
-        "properties": {
-            "type": {"const": "message"},
-            "role": {"enum": list(ITEM_ROLES)},
-            "content": {
-                "anyOf": [
-                    {"type": "string"},
-                    {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "properties": {
-                                "type": {"enum": ["input_text", "output_text"]},
-                                "text": {"type": "string"},
-                            },
-                            "required": ["type", "text"],
-                        },
-                    },
-                ]
-            },
-        },
-        "required": ["role", "content"],
-    },
 }
 _FUNCTION_NAME = {"type": "string", "pattern": NAME_PATTERN}
 _FUNCTION = {
@@ -229,7 +199,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_response = schemas["ResponseBody"]["properties"]
     for name in REFUSED.keys() & of_response.keys():
         del of_response[name]
-    of_response["input"] = {"anyOf": [{"type": "string"}, _ITEMS]}
+    of_response |= RESPONSE_FIELDS
     of_response["include"] = {
         "anyOf": [{"type": "array", "items": {"enum": list(INCLUDABLE)}}, {"type": "null"}]
     }

@@ -9,16 +9,21 @@ from typing import Any
 
 from frontend.answers.event_writer import encode_json
 from frontend.answers.logprob_view import chat_logprobs
-from frontend.answers.text_pieces import Piece, TextPieces
+from frontend.answers.text_pieces import TextPieces
 from frontend.generation import error_of
-from frontend.responses.items import message_id, output_message, output_text
 from frontend.responses.object import finished_response, unfinished_response
+from frontend.responses.output_items import ItemKind, OutputItem
+from frontend.responses.output_parser import Change, Closed, Grown, Opened, OutputParser
 from frontend.responses.stored_response import ResponseView
 from frontend.text_stream import TextStream
 from shared.errors import InternalError
-from shared.protocol import FinishReason
 
-_PLACE = {"output_index": 0, "content_index": 0}
+# Of an item's text, by what the item is: what tells more of it, and the end of it.
+_MORE = {
+    ItemKind.MESSAGE: b"response.output_text.delta",
+    ItemKind.REASONING: b"response.reasoning_text.delta",
+    ItemKind.CALL: b"response.function_call_arguments.delta",
+}
 _LAST = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -50,12 +55,9 @@ class ResponseEvents:
         self._texts = view.model_text.token_texts
         self._stream = stream
         self._pieces = TextPieces(view.model_text.tokenizer, view.record.text)
+        self._output = OutputParser(view.record, self._logprobs)
         self._number = 0
-        self._is_open = False  # the message has begun
-        self._item_id = message_id(self._record.rid)
-        self._delta_tail = (
-            b',"item_id":' + encode_json(self._item_id) + b',"output_index":0,"content_index":0}'
-        )
+        self._delta_tail = b""  # of the item that is open
 
     def opening(self) -> list[NamedEvent]:
         """Before any text."""
@@ -79,11 +81,15 @@ class ResponseEvents:
             pieces += self._pieces.finish()
             if len(self._pieces.text) != stream.have:
                 raise InternalError("The text of this response is not that of its tokens.")
-        events = []
+        changes: list[Change] = []
         for piece in pieces:
-            events += self._opened()
-            events.append(self._delta(piece))
-        return events + self._ending() if stream.finish is not None else events
+            changes += self._output.add(piece.text, piece.tokens.stop)
+        if stream.finish is None:
+            return [event for change in changes for event in self._told(change)]
+        changes += self._output.finish(stream.finish, stream.position)
+        events = [event for change in changes for event in self._told(change)]
+        response = self.response()
+        return [*events, self._of_response(_LAST[response["status"]], response)]
 
     def response(self) -> dict[str, Any]:
         """The response object as of now."""
@@ -95,63 +101,65 @@ class ResponseEvents:
         return finished_response(
             self._record,
             finish,
-            self._pieces.text,
+            self._output.views(),
             stream.position,
-            self._logprobs(stream.all_tokens),
             "" if error is None else error.message,
         )
 
-    def _opened(self) -> list[NamedEvent]:
-        """The beginning of the message, once."""
-        if self._is_open:
-            return []
-        self._is_open = True
-        item = output_message(self._record.rid, "", is_whole=False)
-        return [
-            self._event(
-                "response.output_item.added",
-                {"output_index": 0, "item": {**item, "status": "in_progress", "content": []}},
-            ),
-            self._of_part("response.content_part.added", {"part": output_text("")}),
-        ]
+    def _told(self, change: Change) -> list[NamedEvent]:
+        match change:
+            case Grown(item, text, logprobs):
+                return [self._delta(item, text, logprobs)]
+            case Opened(item):
+                return self._opened(item)
+            case Closed(item):
+                return self._closed(item)
 
-    def _ending(self) -> list[NamedEvent]:
-        finish = self._stream.finish
-        assert finish is not None
-        response = self.response()
-        events = []
-        if finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
-            events += self._opened()
-        if self._is_open:
-            (item,) = response["output"]
-            (part,) = item["content"]
-            done = {"text": part["text"], "logprobs": part["logprobs"]}
-            events += [
-                self._of_part("response.output_text.done", done),
-                self._of_part("response.content_part.done", {"part": part}),
-                self._event("response.output_item.done", {"output_index": 0, "item": item}),
-            ]
-        return [*events, self._of_response(_LAST[response["status"]], response)]
+    def _opened(self, item: OutputItem) -> list[NamedEvent]:
+        place = self._place(item)
+        self._delta_tail = b"," + encode_json(place)[1:]
+        added = {"output_index": item.idx, "item": item.begun()}
+        events = [self._event("response.output_item.added", added)]
+        if item.kind is not ItemKind.CALL:
+            events.append(
+                self._event("response.content_part.added", {**place, "part": item.begun_part()})
+            )
+        return events
 
-    def _delta(self, piece: Piece) -> NamedEvent:
+    def _delta(self, item: OutputItem, text: str, logprobs: list[dict[str, Any]]) -> NamedEvent:
         """The hot path: what is the same in all of them is made once."""
-        name, number = b"response.output_text.delta", self._next_number()
-        data = (
-            b'{"type":"response.output_text.delta","sequence_number":%d,"delta":' % number
-            + encode_json(piece.text)
-            + b',"logprobs":'
-            + encode_json(self._logprobs(piece.tokens))
-            + self._delta_tail
-        )
-        return NamedEvent(number, name, data)
+        name, number = _MORE[item.kind], self._next_number()
+        data = b'{"type":"%b","sequence_number":%d,"delta":' % (name, number) + encode_json(text)
+        if item.kind is ItemKind.MESSAGE:
+            data += b',"logprobs":' + encode_json(logprobs)
+        return NamedEvent(number, name, data + self._delta_tail)
+
+    def _closed(self, item: OutputItem) -> list[NamedEvent]:
+        place, part = self._place(item), item.part()
+        match item.kind:
+            case ItemKind.CALL:
+                done = {"name": item.name, "arguments": item.text}
+                name = "response.function_call_arguments.done"
+            case ItemKind.REASONING:
+                done = {"text": part["text"]}
+                name = "response.reasoning_text.done"
+            case ItemKind.MESSAGE:
+                done = {"text": part["text"], "logprobs": part["logprobs"]}
+                name = "response.output_text.done"
+        events = [self._event(name, {**place, **done})]
+        if item.kind is not ItemKind.CALL:
+            events.append(self._event("response.content_part.done", {**place, "part": part}))
+        ended = {"output_index": item.idx, "item": item.view()}
+        return [*events, self._event("response.output_item.done", ended)]
+
+    def _place(self, item: OutputItem) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": item.item_id, "output_index": item.idx}
+        return place if item.kind is ItemKind.CALL else {**place, "content_index": 0}
 
     def _logprobs(self, tokens: slice) -> list[dict[str, Any]]:
         records = self._stream.records(tokens)
         content: list[dict[str, Any]] = chat_logprobs(records, self._texts)["content"]
         return content
-
-    def _of_part(self, name: str, fields: dict[str, Any]) -> NamedEvent:
-        return self._event(name, {"item_id": self._item_id, **_PLACE, **fields})
 
     def _of_response(self, name: str, response: dict[str, Any]) -> NamedEvent:
         return self._event(name, {"response": response})

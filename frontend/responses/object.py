@@ -8,8 +8,9 @@ import msgspec
 
 from frontend.answers.event_writer import public_id
 from frontend.answers.logprob_view import chat_logprobs
+from frontend.answers.text_pieces import TextPieces
 from frontend.generation import failure_of
-from frontend.responses.items import output_message
+from frontend.responses.output_parser import OutputParser
 from frontend.responses.stored_response import ResponseView, StoredResponse
 from shared.logprobs import unpack_logprobs
 from shared.protocol import Done, Finish, FinishReason
@@ -42,38 +43,44 @@ def unfinished_response(record: StoredResponse, status: str) -> dict[str, Any]:
 
 def done_response(view: ResponseView, done: Done) -> dict[str, Any]:
     """Of a result as it is stored."""
-    record, error = view.record, failure_of(done.finish, view.record.reply)
-    logprobs = []
-    if record.reply.num_top is not None:
-        records = unpack_logprobs(done.logprobs, record.reply.num_top)
-        logprobs = chat_logprobs(records, view.model_text.token_texts)["content"]
+    error = failure_of(done.finish, view.record.reply)
     return finished_response(
-        record,
+        view.record,
         done.finish,
-        done.text,
+        done_output(view, done).views(),
         len(unpack_token_ids(done.token_ids)),
-        logprobs,
         "" if error is None else error.message,
     )
+
+
+def done_output(view: ResponseView, done: Done) -> OutputParser:
+    """What a stream of it told, made in one go."""
+    record, num_top = view.record, view.record.reply.num_top
+    token_ids = unpack_token_ids(done.token_ids)
+    if num_top is None:
+        output = OutputParser(record, lambda _: [])
+        output.add(done.text, len(token_ids))
+    else:
+        records, texts = unpack_logprobs(done.logprobs, num_top), view.model_text.token_texts
+        output = OutputParser(record, lambda at: chat_logprobs(records[at], texts)["content"])
+        pieces = TextPieces(view.model_text.tokenizer, record.text)
+        for piece in pieces.add(token_ids) + pieces.finish():
+            output.add(piece.text, piece.tokens.stop)
+    output.finish(done.finish, len(token_ids))
+    return output
 
 
 def finished_response(
     record: StoredResponse,
     finish: Finish,
-    text: str,
+    output: list[dict[str, Any]],
     num_tokens: int,
-    logprobs: list[dict[str, Any]],
     error: str,
 ) -> dict[str, Any]:
     """`error`: what went wrong, of a request that failed."""
     status = status_of(finish)
     response = unfinished_response(record, status)
-    if text or finish.reason in _STATUS:
-        response["output"] = [
-            output_message(
-                record.rid, text, is_whole=finish.reason is FinishReason.STOP, logprobs=logprobs
-            )
-        ]
+    response["output"] = output
     if finish.reason is FinishReason.LENGTH:
         response["incomplete_details"] = {"reason": "max_output_tokens"}
     if status == "failed":

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from frontend.job import Caller, Job, Prompt, ResponseDraft
-from frontend.model_directory import ModelDirectory
+from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
@@ -23,9 +23,13 @@ from frontend.requests.request_body import (
     refuse_unsupported,
 )
 from frontend.requests.sampling_fields import Sampling, SamplingFields, resolve_sampling
-from frontend.responses.items import conversation_of, input_items, messages_of
+from frontend.responses.conversation import conversation_of, messages_of
+from frontend.responses.input_items import check_calls, input_items
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import ResponseParams
+from frontend.tools.answer_styles import AnswerStyles
+from frontend.tools.constrained import with_answer
+from frontend.tools.fields import ToolShape, ToolUse, read_tools
 from frontend.tools.messages import for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol import Surface
@@ -73,6 +77,8 @@ class ResponseBody(SamplingFields, omit_defaults=True):
     reasoning: dict[str, Any] | None = None
     max_tool_calls: int | None = None
     parallel_tool_calls: bool | None = None
+    tools: Any = None
+    tool_choice: Any = None
 
 
 REFUSED = {
@@ -85,8 +91,6 @@ REFUSED = {
     "messages": always,
     "prompt_logprobs": always,
     "logprobs": non_empty,
-    "tools": non_empty,
-    "tool_choice": lambda value: value not in ("none", "auto"),
     "conversation": always,
     "prompt": always,
     "context_management": non_empty,
@@ -107,7 +111,9 @@ class ResponseRequests:
         store: ResponseStore,
         *,
         use_model_defaults: bool,
+        styles: AnswerStyles | None = None,
     ) -> None:
+        self._styles = styles or AnswerStyles()
         self._models = models
         self._encoder = encoder
         self._store = store
@@ -123,6 +129,9 @@ class ResponseRequests:
             raise InvalidRequest("'model' is required", param="model", code="missing_field")
         _check(body, caller)
         items = input_items(body.input)
+        use = read_tools(
+            body.tools, body.tool_choice, body.parallel_tool_calls, ToolShape.RESPONSES
+        )
         grammar = None if body.text is None else resolve_text_format(body.text.format)
         model = await self._models.model(body.model)
         body.max_tokens = body.max_output_tokens
@@ -137,22 +146,37 @@ class ResponseRequests:
             logprobs=LogprobWish(num_top=_num_top(body), param="top_logprobs"),
             text_format=grammar,
         )
+        earlier: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
-            items = await self._earlier_items(body.previous_response_id, caller) + items
-        token_ids = await self._encoder.encode_chat(
-            model,
-            for_template(model.chat_template(), messages_of(items, body.instructions), [], None),
-            add_generation_prompt=True,
-            continue_final_message=False,
-            template_kwargs={},
+            earlier = await self._earlier_items(body.previous_response_id, caller)
+        items = earlier + items
+        check_calls(items, len(earlier))
+        token_ids = await self._encode(model, messages_of(items, body.instructions), use)
+        answer = self._styles.answer_format(
+            model, use, token_ids, tells_reasoning=use is not None or grammar is None
         )
         return Job(
             surface=Surface.RESPONSES,
             model=model,
             prompts=(Prompt(token_ids),),
-            sampling=sampling,
+            sampling=with_answer(sampling, answer, use, model),
             stream=bool(body.stream),
+            answer=answer,
             response=ResponseDraft(_params(body, sampling, grammar), items),
+        )
+
+    async def _encode(
+        self, model: ServedModel, messages: list[dict[str, Any]], use: ToolUse | None
+    ) -> list[int]:
+        template = model.chat_template()
+        declared = [] if use is None else use.declared
+        style = None if use is None else self._styles.tools(template)
+        return await self._encoder.encode_chat(
+            model,
+            for_template(template, messages, declared, style),
+            add_generation_prompt=True,
+            continue_final_message=False,
+            template_kwargs={"tools": declared} if declared else {},
         )
 
     async def _earlier_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:
@@ -222,4 +246,11 @@ def _params(
         max_tool_calls=body.max_tool_calls,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning=body.reasoning,
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        tools=[_shown_tool(tool) for tool in body.tools or ()],
     )
+
+
+def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """With what it takes for granted."""
+    return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}

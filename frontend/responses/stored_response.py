@@ -27,7 +27,7 @@ class ResponseParams(msgspec.Struct, frozen=True):
     max_tool_calls: int | None = None
     parallel_tool_calls: bool = True
     reasoning: dict[str, Any] | None = None
-    tool_choice: str = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[dict[str, Any]] = []
     truncation: str = "disabled"
 

@@ -40,6 +40,14 @@ def check_response(response: dict[str, Any]) -> None:
     _RESPONSE.validate_python(response)
 
 
+def item_of(response: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """The output item that an event is about: the last one."""
+    assert event["output_index"] == len(response["output"]) - 1
+    item: dict[str, Any] = response["output"][-1]
+    assert item["id"] == event["item_id"]
+    return item
+
+
 def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The response that a client builds from all events but the last one's object."""
     response: dict[str, Any] = {}
@@ -49,23 +57,36 @@ def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
                 response = event["response"]
             case "response.output_item.added":
                 assert event["output_index"] == len(response["output"])
+                assert all(item["status"] != "in_progress" for item in response["output"])
                 response["output"].append(event["item"])
             case "response.content_part.added":
-                content = response["output"][event["output_index"]]["content"]
+                content = item_of(response, event)["content"]
                 assert event["content_index"] == len(content)
                 content.append(event["part"])
             case "response.output_text.delta":
-                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                part = item_of(response, event)["content"][event["content_index"]]
                 part["text"] += event["delta"]
                 part["logprobs"] += event["logprobs"]
+            case "response.reasoning_text.delta":
+                item_of(response, event)["content"][event["content_index"]]["text"] += event[
+                    "delta"
+                ]
+            case "response.reasoning_text.done":
+                part = item_of(response, event)["content"][event["content_index"]]
+                assert part["text"] == event["text"]
+            case "response.function_call_arguments.delta":
+                item_of(response, event)["arguments"] += event["delta"]
+            case "response.function_call_arguments.done":
+                item = item_of(response, event)
+                assert (item["name"], item["arguments"]) == (event["name"], event["arguments"])
             case "response.output_text.done":
-                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                part = item_of(response, event)["content"][event["content_index"]]
                 assert part["text"] == event["text"]
                 told = len(part["logprobs"])
                 assert part["logprobs"] == event["logprobs"][:told]
                 part["logprobs"] = event["logprobs"]  # the end token has no text
             case "response.content_part.done":
-                part = response["output"][event["output_index"]]["content"][event["content_index"]]
+                part = item_of(response, event)["content"][event["content_index"]]
                 assert part == event["part"]
             case "response.output_item.done":
                 item = response["output"][event["output_index"]]

@@ -182,7 +182,7 @@ def test_the_head_of_a_call_that_was_cut_is_no_content(
 # Texts that come close to every mark.
 PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALLS] [ARGS]
     <|python_tag|> [CALL_ID] {"name": "add", "arguments": "parameters": {"a": 1} "id": add
-    {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} :
+    {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} {"name":"add"} :
     {} } ] [ , ; " \\ é 🙂 < <to x""".split()  # noqa: SIM905
 TEXTS = st.lists(
     st.sampled_from([*PARTS, " ", "\n", '{"name": "get_weather", "arguments": ']), max_size=14

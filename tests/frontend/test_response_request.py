@@ -13,6 +13,14 @@ from shared.errors import InvalidRequest
 from tests.frontend.directory import make_directory
 
 BODY: dict[str, Any] = {"model": "tiny", "input": "Hi"}
+TOOL: dict[str, Any] = {"type": "function", "name": "now"}
+CALL: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "c1",
+    "name": "now",
+    "arguments": "{}",
+}
+CALL_OUTPUT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
 
 
 async def job_of(fields: dict[str, Any]) -> Job:
@@ -42,7 +50,26 @@ async def job_of(fields: dict[str, Any]) -> Job:
             "input[0].content[0]",
             "unsupported_parameter",
         ),
-        ({"input": [{"type": "function_call"}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"type": "mcp_call"}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"type": ["message"]}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{**CALL, "name": None}]}, "input[0].name", "missing_field"),
+        ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id", "invalid_type"),
+        ({"input": [{**CALL, "arguments": 1}]}, "input[0].arguments", "invalid_type"),
+        ({"input": [{**CALL, "arguments": "[]"}]}, "input[0].arguments", "invalid_type"),
+        ({"input": [CALL_OUTPUT]}, "input[0].call_id", "invalid_value"),
+        ({"input": [CALL_OUTPUT, CALL]}, "input[0].call_id", "invalid_value"),
+        ({"input": [CALL, {**CALL_OUTPUT, "output": 3}]}, "input[1].output", "invalid_type"),
+        (
+            {"input": [CALL, {**CALL_OUTPUT, "output": [{"type": "input_image"}]}]},
+            "input[1].output[0]",
+            "unsupported_parameter",
+        ),
+        (
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
+            "input[0].encrypted_content",
+            "unsupported_parameter",
+        ),
+        ({"input": [{"type": "reasoning", "content": 3}]}, "input[0].content", "invalid_type"),
         ({"instructions": 3}, "instructions", "invalid_type"),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"max_output_tokens": 9999}, "max_output_tokens", "context_length_exceeded"),
@@ -59,8 +86,51 @@ async def job_of(fields: dict[str, Any]) -> Job:
             "text.format.schema",
             "invalid_type",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools", "unsupported_parameter"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_parameter"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].name", "missing_field"),
+        ({"tools": [{**TOOL, "parameters": 1}]}, "tools[0].parameters", "invalid_type"),
+        ({"tools": [{**TOOL, "strict": 1}]}, "tools[0].strict", "invalid_type"),
+        (
+            {"tools": [{**TOOL, "parameters": {"type": "string"}, "strict": True}]},
+            "tools[0].parameters.type",
+            "invalid_value",
+        ),
+        (
+            {"tools": [{**TOOL, "defer_loading": True}]},
+            "tools[0].defer_loading",
+            "unsupported_parameter",
+        ),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing_field"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}},
+            "tool_choice.name",
+            "invalid_value",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "any"}},
+            "tool_choice.mode",
+            "invalid_value",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]},
+            },
+            "tool_choice.tools[0].name",
+            "invalid_value",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": "required",
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}},
+            },
+            "text.format.schema",
+            "invalid_value",
+        ),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),
         ({"conversation": "c"}, "conversation", "unsupported_parameter"),
         ({"return_token_ids": True}, "return_token_ids", "unsupported_parameter"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
