@@ -12,6 +12,7 @@ from frontend.admission import Admission
 from frontend.app import App
 from frontend.attachments import Attachments
 from frontend.auth import ApiKeys
+from frontend.batches.batches import Batches
 from frontend.batches.driver import BatchParts
 from frontend.batches.keeper import BatchKeeper
 from frontend.batches.line_slots import LineSlots
@@ -22,8 +23,10 @@ from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
 from frontend.drain_rate import QueueWatch
 from frontend.files.contents import FileContents
+from frontend.files.files import Files
 from frontend.files.routes import FileRoutes
 from frontend.files.store import FileStore
+from frontend.files.transfers import Transfers
 from frontend.frontend_role import ROLE
 from frontend.grammars.checker import GrammarChecker
 from frontend.http_request import CallerReader
@@ -35,6 +38,9 @@ from frontend.loads.load_board import LoadBoard
 from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
+from frontend.nats_answers import NatsAnswers
+from frontend.nats_endpoints import NatsEndpoints
+from frontend.nats_reply import max_body_bytes
 from frontend.nats_service import NatsService
 from frontend.open_answers import OpenAnswers
 from frontend.orphan_sweeper import OrphanSweeper
@@ -154,28 +160,31 @@ class Frontend:
         self._key_watch = (
             KeyWatch(config.api_keys_file, keys, config.api_keys) if config.api_keys_file else None
         )
-        files = FileStore(cluster, contents := FileContents(cluster))
-        batches = BatchStore(cluster)
+        file_store = FileStore(cluster, contents := FileContents(cluster))
+        files = Files(file_store, config.max_file_bytes)
+        batch_store = BatchStore(cluster)
         parts = BatchParts(
             self.inference,
             self._models,
-            files,
-            batches,
+            file_store,
+            batch_store,
             BatchResults(cluster, contents),
             config.batch_limits(),
             LineSlots(config.batch_max_in_flight),
         )
         self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
+        batches = Batches(batch_store, file_store, self._batch_keeper.look_soon, config.files_ttl_s)
+        kept = Responses(self.inference, responses, self._models)
         loads = LoadRoutes(LoadBoard(cluster, frontend_id), self._models)
         self.app = App(
             self.inference,
-            Responses(self.inference, responses, self._models),
+            kept,
             self._models,
             callers,
             metrics,
             self.checkup,
-            FileRoutes(files, config.max_file_bytes),
-            BatchRoutes(batches, files, self._batch_keeper.look_soon, config.files_ttl_s),
+            FileRoutes(files),
+            BatchRoutes(batches),
             TokenRoutes(tokenizing, config.max_body_bytes),
             loads,
             max_body_bytes=config.max_body_bytes,
@@ -184,13 +193,16 @@ class Frontend:
         )
         self._loop_watch = LoopWatch(metrics.registry)
         self._server = http_server(self.app)
+        endpoints = NatsEndpoints(
+            self.inference, kept, batches, files, self._models, tokenizing, loads
+        )
         self._service = NatsService(
             cluster.nc,
             config.service_name,
-            self.inference,
-            self._models,
-            tokenizing,
-            loads,
+            frontend_id,
+            endpoints.handlers(),
+            NatsAnswers(cluster.nc, self.inference),
+            Transfers(files, max_body_bytes(cluster.nc)),
             callers,
             metrics,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from jetflock.call import (
@@ -249,6 +250,33 @@ class Client:
     async def models_async(self) -> list[dict[str, Any]]:
         """See `models`."""
         return await self._wait_async(lambda service: service.models())
+
+    def stats(self, model: str | None = None) -> dict[str, Any]:
+        """How full the workers are, and what waits for them: as /v1/loads. Raises ClientError."""
+        return self.ask("loads", {"model": model})
+
+    async def stats_async(self, model: str | None = None) -> dict[str, Any]:
+        """See `stats`."""
+        return await self.ask_async("loads", {"model": model})
+
+    def upload(self, path: str | Path, **fields: Any) -> dict[str, Any]:
+        """Store a file of requests for `ask("batches", ...)`; `expires_after` is that of /v1/files.
+
+        Returns OpenAI's file object. Raises ApiError or ClientError.
+        """
+        return self._wait(lambda service: service.upload(Path(path), fields))
+
+    async def upload_async(self, path: str | Path, **fields: Any) -> dict[str, Any]:
+        """See `upload`."""
+        return await self._wait_async(lambda service: service.upload(Path(path), fields))
+
+    def download(self, file_id: str, path: str | Path) -> None:
+        """Fetch a file into one here. Raises ApiError or ClientError."""
+        self._wait(lambda service: service.download(file_id, Path(path)))
+
+    async def download_async(self, file_id: str, path: str | Path) -> None:
+        """See `download`."""
+        await self._wait_async(lambda service: service.download(file_id, Path(path)))
 
     def ask(self, endpoint: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Any endpoint of docs/nats-api.md that answers with one JSON object, by its name there.

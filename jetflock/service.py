@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 from jetflock.call import Call
 from jetflock.errors import ClientError, NotAccepted
+from jetflock.file_transfer import download, upload
 from jetflock.link import ConnectionChanged, Inbox, Link, Message, NoFrontend
 from jetflock.piece import vector_of
 from jetflock.result import Embeddings, Result
@@ -92,6 +94,14 @@ class Service:
         """As OpenAI lists them. Raises ClientError."""
         models: list[dict[str, Any]] = (await self.ask("models", {}))["data"]
         return models
+
+    async def upload(self, path: Path, fields: dict[str, Any]) -> dict[str, Any]:
+        """Returns the file object. Raises ClientError."""
+        return await upload(self, path, {"purpose": "batch", **fields})
+
+    async def download(self, file_id: str, path: Path) -> None:
+        """Raises ClientError."""
+        await download(self, file_id, path)
 
     async def ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         """One message there and one back. Raises ClientError."""

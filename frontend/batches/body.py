@@ -6,17 +6,11 @@ import re
 
 import msgspec
 
+from frontend.files.expiry import FileExpiry
 from shared.errors import InvalidRequest
 
 WINDOW_PATTERN = "^[1-9][0-9]{0,5}[smhd]$"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-class FileExpiry(msgspec.Struct, frozen=True):
-    """When the output files go."""
-
-    anchor: str
-    seconds: int
 
 
 class BatchBody(msgspec.Struct, frozen=True):

@@ -124,6 +124,14 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
             "Hello", model=MODEL_NAME, max_tokens=5, ignore_eos=True
         )
         assert result.text
+        response = await client.ask_async(
+            "responses", {"model": MODEL_NAME, "input": "Hello", "max_output_tokens": 5}
+        )
+        assert await client.ask_async("responses.get", {"id": response["id"]}) == response
+        (tmp_path / "in.jsonl").write_bytes(jsonl(line(0, model=MODEL_NAME)))
+        file = await client.upload_async(tmp_path / "in.jsonl")
+        await client.download_async(file["id"], tmp_path / "out.jsonl")
+        assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "in.jsonl").read_bytes()
 
     # A worker dies: its requests are handed back, and read from the log by the other one.
     expected = [await run_stream(stack.url(), seed=seed, max_tokens=150) for seed in range(4)]

@@ -413,13 +413,20 @@ async def test_a_list_of_prompts_comes_back_in_order(
 ) -> None:
     monkeypatch.setattr(jetflock.service, "MAX_AT_ONCE", 2)
     last_ended = asyncio.Event()
+    most_at_once = at_once = 0
 
     async def tell_the_prompt(story: Story) -> None:
+        nonlocal most_at_once, at_once
+        at_once += 1
+        most_at_once = max(most_at_once, at_once)
         await story.accept()
         if story.body["text"] == "0":
             await last_ended.wait()  # the first one is the last to end
+        else:
+            await story.pause(0.05)  # others begin meanwhile, if they may
         await story.tell(int(story.body["text"]))
         await story.finish()
+        at_once -= 1
         await story.status("end")
         if story.body["text"] == "3":
             last_ended.set()
@@ -429,6 +436,7 @@ async def test_a_list_of_prompts_comes_back_in_order(
     each = [{"seed": int(prompt)} for prompt in prompts]
     results = await asyncio.to_thread(client.generate, prompts, each, max_tokens=9)
     assert [result.text for result in results] == ["".join(PIECES[:i]) for i in range(4)]
+    assert most_at_once == 2
     assert {body["text"]: body["seed"] for body in service.bodies} == {p: int(p) for p in prompts}
     with pytest.raises(ValueError, match="4 prompts, and 1 sampling"):
         client.generate(prompts, [{}])

@@ -1,0 +1,177 @@
+"""What the NATS service can be asked: the routes of the HTTP API that have one body and one answer.
+
+Names are those of the subjects behind the service's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from frontend.answer import Answer
+from frontend.answers.event_id import parse_event_id
+from frontend.answers.event_writer import encode_json
+from frontend.app import model_list, rid_of_body
+from frontend.batches.batches import Batches
+from frontend.files.files import Files
+from frontend.inference import Inference
+from frontend.job import Caller
+from frontend.loads.routes import LoadRoutes
+from frontend.model_directory import ModelDirectory
+from frontend.requests.request_body import convert
+from frontend.responses.responses import Responses
+from frontend.tokens.bodies import ModelBody
+from frontend.tokens.tokenizing import Tokenizing
+from shared.errors import InvalidRequest
+from shared.protocol import Surface
+
+Handler = Callable[[dict[str, Any], Caller], Awaitable[Answer | bytes]]
+
+
+class IdBody(msgspec.Struct, frozen=True):
+    """Of one thing."""
+
+    id: str
+
+
+class _ResponseQuery(msgspec.Struct, frozen=True):
+    id: str
+    stream: bool = False
+    starting_after: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None = None
+
+
+class _PageQuery(msgspec.Struct, frozen=True):
+    """What lists are asked with; each takes its own."""
+
+    id: str = ""
+    limit: int | None = None
+    after: str | None = None
+    order: str | None = None
+    purpose: str | None = None
+
+    def query(self) -> dict[str, str]:
+        """As in a URL."""
+        fields = msgspec.structs.asdict(self)
+        return {name: str(value) for name, value in fields.items() if value is not None}
+
+
+class NatsEndpoints:
+    """Each is handled by what handles the HTTP route, so that answers and errors are the same."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        responses: Responses,
+        batches: Batches,
+        files: Files,
+        models: ModelDirectory,
+        tokenizing: Tokenizing,
+        loads: LoadRoutes,
+    ) -> None:
+        self._inference = inference
+        self._responses = responses
+        self._batches = batches
+        self._files = files
+        self._models = models
+        self._tokenizing = tokenizing
+        self._loads = loads
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "chat.completions": self._starter(Surface.CHAT),
+            "completions": self._starter(Surface.COMPLETIONS),
+            "generate": self._starter(Surface.GENERATE),
+            "embed": self._starter(Surface.EMBEDDINGS),
+            "responses": self._starter(Surface.RESPONSES),
+            "responses.get": self._get_response,
+            "responses.cancel": _of_id(self._responses.cancel),
+            "responses.delete": _of_id(self._responses.delete),
+            "responses.input_items": self._list_input_items,
+            "batches": self._create_batch,
+            "batches.get": _of_id(self._batches.get),
+            "batches.list": self._list_batches,
+            "batches.cancel": _of_id(self._batches.cancel),
+            "files.get": _of_id(self._files.get),
+            "files.list": self._list_files,
+            "files.delete": _of_id(self._files.delete),
+            "resume": self._resume,
+            "abort": self._abort,
+            "models": self._list_models,
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "tokenizer_info": self._tokenizer_info,
+            "loads": self._tell_loads,
+        }
+
+    def _starter(self, surface: Surface) -> Handler:
+        async def start(body: dict[str, Any], caller: Caller) -> Answer:
+            return await self._inference.start(surface, body, caller)
+
+        return start
+
+    async def _resume(self, body: dict[str, Any], caller: Caller) -> Answer:
+        event_id = None
+        if isinstance(text := body.get("event_id"), str):
+            event_id = parse_event_id(text)
+            group_id = event_id.group_id
+        elif body.get("event_id") is None:
+            group_id = rid_of_body(body)
+        else:
+            raise InvalidRequest("'event_id' must be a string", param="event_id")
+        stream = body.get("stream") is not False
+        if not stream:
+            event_id = None
+        return await self._inference.resume(group_id, event_id, caller, stream=stream)
+
+    async def _get_response(self, body: dict[str, Any], caller: Caller) -> Answer | bytes:
+        query = convert(body, _ResponseQuery)
+        if query.stream:
+            number = -1 if query.starting_after is None else query.starting_after
+            return await self._responses.stream(query.id, number, caller)
+        if query.starting_after is not None:
+            raise InvalidRequest("'starting_after' is of a stream", param="starting_after")
+        return encode_json(await self._responses.get(query.id, caller))
+
+    async def _list_input_items(self, body: dict[str, Any], caller: Caller) -> bytes:
+        page = convert(body, _PageQuery)
+        return encode_json(await self._responses.input_items(page.id, page.query(), caller))
+
+    async def _create_batch(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return encode_json(await self._batches.create(body, caller))
+
+    async def _list_batches(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return encode_json(await self._batches.all(convert(body, _PageQuery).query(), caller))
+
+    async def _list_files(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return encode_json(await self._files.all(convert(body, _PageQuery).query(), caller))
+
+    async def _abort(self, body: dict[str, Any], caller: Caller) -> bytes:
+        rid = rid_of_body(body)
+        num_aborted = await self._inference.abort(rid, caller)
+        return encode_json({"rid": rid, "num_aborted": num_aborted})
+
+    async def _list_models(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return model_list(self._models)
+
+    async def _tokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.tokenize(body)
+
+    async def _detokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.detokenize(body)
+
+    async def _tokenizer_info(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._tokenizing.info(convert(body, ModelBody).model)
+
+    async def _tell_loads(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return await self._loads.answer(convert(body, ModelBody).model)
+
+
+def _of_id(act: Callable[[str, Caller], Awaitable[Mapping[str, Any]]]) -> Handler:
+    """The body names one thing by its `id`."""
+
+    async def handle(body: dict[str, Any], caller: Caller) -> bytes:
+        return encode_json(await act(convert(body, IdBody).id, caller))
+
+    return handle

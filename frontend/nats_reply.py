@@ -1,0 +1,65 @@
+"""Answers to one caller over NATS."""
+
+from __future__ import annotations
+
+import contextlib
+
+import nats.errors
+from nats.aio.client import Client
+from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
+
+from frontend.answers.event_writer import error_body
+from shared.errors import (
+    QueueFull,
+    RateLimited,
+    RequestError,
+    RequestTooLarge,
+    ServiceUnavailable,
+)
+
+_HEADER_ROOM = 1024
+
+
+def max_body_bytes(nc: Client) -> int:
+    """Of one message, beside its headers."""
+    return nc.max_payload - _HEADER_ROOM
+
+
+class Reply:
+    """Messages to the inbox of one caller, in order."""
+
+    def __init__(self, nc: Client, subject: str) -> None:
+        self._nc = nc
+        self._subject = subject
+
+    async def send(self, data: bytes, headers: dict[str, str] | None = None) -> None:
+        with contextlib.suppress(nats.errors.Error):  # the caller finds the result by its id
+            await self._nc.publish(self._subject, data, headers=headers)
+
+    async def send_error(self, error: RequestError, headers: dict[str, str]) -> None:
+        await self.send(error_body(error), {**headers, **error_headers(error)})
+
+    async def send_body(
+        self, body: bytes, headers: dict[str, str], remedy: str = "over HTTP"
+    ) -> int:
+        """One message, or the error that it is too large for one. Returns the status."""
+        if len(body) > max_body_bytes(self._nc):
+            error = RequestTooLarge(
+                f"The answer has {len(body)} bytes, one NATS message takes "
+                f"{self._nc.max_payload}: ask {remedy}.",
+            )
+            await self.send_error(error, headers)
+            return error.status_code
+        await self.send(body, headers)
+        return 200
+
+
+def error_headers(error: RequestError) -> dict[str, str]:
+    """The error convention of NATS micro services."""
+    headers = {
+        ERROR_HEADER: " ".join(error.message.split())[:500],
+        ERROR_CODE_HEADER: str(error.status_code),
+    }
+    if isinstance(error, RateLimited | QueueFull | ServiceUnavailable):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return headers
