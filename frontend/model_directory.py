@@ -169,10 +169,7 @@ class ModelDirectory:
 
 def _model_text(bundle: TokenizerBundle) -> ModelText:
     """Slow: off the event loop. Raises ConfigError."""
-    try:
-        tokenizer = bundle.tokenizer()
-    except Exception as exc:  # the tokenizers library raises bare Exception
-        raise ConfigError(f"tokenizer.json cannot be read: {exc}") from exc
+    tokenizer = bundle.tokenizer()
     facts = TokenizerFacts.of(bundle)
     source, special_tokens = facts.chat_template, facts.special_tokens
     template = None if source is None else ChatTemplate(source, special_tokens)

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
 from shared.json_file import read_json
-from shared.protocol import ModelCard
+from shared.protocol import ModelCard, ScoreCard
+from shared.score_files import classifier_card, is_classifier, yes_no_card
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle
 from shared.vision_files import vision_card
@@ -186,6 +187,7 @@ class ModelFiles:
 
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
         """The model card under which this checkpoint is served. Raises ConfigError."""
+        is_scorer = is_classifier(self.config)
         return ModelCard(
             name=name,
             pool=pool_slug(name),
@@ -200,7 +202,17 @@ class ModelFiles:
             default_top_k=self._default("top_k", int),
             default_min_p=self._default("min_p", float),
             default_repetition_penalty=self._default("repetition_penalty", float),
-            can_generate=self._has_head and not is_embedder(self.path),
-            embedding=embedding_card(self.path, self._text_config),
+            can_generate=self._can_generate,
+            embedding=None if is_scorer else embedding_card(self.path, self._text_config),
+            score=self._score_card(bundle),
             vision=vision_card(self.path, self.config),
         )
+
+    @property
+    def _can_generate(self) -> bool:
+        return self._has_head and not is_classifier(self.config) and not is_embedder(self.path)
+
+    def _score_card(self, bundle: TokenizerBundle) -> ScoreCard | None:
+        if is_classifier(self.config):
+            return classifier_card(self.path, self.config)
+        return yes_no_card(bundle, self.vocab_size) if self._can_generate else None

@@ -42,7 +42,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     matched: str | int | None = None  # the stop string or stop token that ended it
     message: str | None = None  # of an ERROR
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    embedding: bytes = b""  # the result of a request with `pooling`: little-endian float32
+    embedding: bytes = b""  # the vector of a request with `pooling`: little-endian float32
     beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
 
     @property
@@ -119,14 +119,18 @@ class PoolingKind(enum.StrEnum):
 
     LAST = "last"  # the last token's
     MEAN = "mean"  # the mean of all tokens'
+    LOGITS = "logits"  # no hidden states: what the model's head makes of the last token's
 
 
 class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Asks for an embedding of the prompt in place of output tokens. Validated by the frontend."""
+    """Asks for a vector of the prompt in place of output tokens. Validated by the frontend."""
 
     kind: PoolingKind
-    normalize: bool = True  # to length 1, after it was cut to `dimensions`
-    dimensions: int | None = None  # the first so many; None: all
+    # An embedding to length 1, after it was cut to `dimensions`; logits to probabilities, by a
+    # sigmoid of a single one and by a softmax of several.
+    normalize: bool = True
+    dimensions: int | None = None  # of an embedding: the first so many; None: all
+    token_ids: tuple[int, ...] = ()  # the logits that are told, in this order; empty: all
 
 
 class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,6 +152,8 @@ class Surface(enum.StrEnum):
     GENERATE = "generate"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+    SCORE = "score"
+    RERANK = "rerank"
 
 
 class ToolStyle(enum.StrEnum):
@@ -185,6 +191,13 @@ class EncodingFormat(enum.StrEnum):
     BASE64 = "base64"  # of little-endian float32
 
 
+class ScoreMethod(enum.StrEnum):
+    """What says how well two texts fit together."""
+
+    CLASSIFIER = "classifier"  # the one label of a checkpoint that was trained for it
+    YES_NO = "yes_no"  # of a decoder that was asked, the probability of "yes" against "no"
+
+
 class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the text goes, and all that a frontend needs to resume the stream of another."""
 
@@ -203,10 +216,10 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     tells_token_ids: bool = False  # of prompt and output
     prompt_ids: bytes = b""  # little-endian uint32, where they are told
     tokens_as_ids: bool = False  # logprobs name tokens by their ids
-    num_kept: int = 0  # choices of a prompt that are shown, the likeliest first; 0: all
+    num_kept: int = 0  # choices of a prompt, or ranked texts, that are shown, best first; 0: all
     hides_logprobs: bool = False  # they are there to rank choices by
     num_beams: int = 0  # choices that one request makes of its prompt, by beam search; 0: none
-    echo: str = ""  # prompt text that precedes the output (completions with echo)
+    echo: str = ""  # of the prompt, what precedes the output, or the ranked text
     num_top: int | None = None  # alternatives told with each output token; None: no logprobs
     num_prompt_top: int | None = None  # the same of the prompt
     echo_logprobs: bool = False  # the prompt's are shown before the output's
@@ -214,6 +227,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
+    score_method: ScoreMethod | None = None  # of scores
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
@@ -248,7 +262,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
     cache_salt: str = ""  # only requests with the same one share cached prefixes
     adapter: str = ""  # reserved: what is put on top of the weights
-    pooling: PoolingParams | None = None  # set: the result is an embedding, and no token
+    pooling: PoolingParams | None = None  # set: the result is a vector, and no token
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
@@ -586,6 +600,14 @@ class VisionCard(msgspec.Struct, frozen=True, omit_defaults=True):
     std: tuple[float, float, float]
 
 
+class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model scores pairs of texts."""
+
+    method: ScoreMethod
+    is_probability: bool = True  # else, unless a request says otherwise, the bare output
+    answer_ids: tuple[int, ...] = ()  # of YES_NO: the tokens "yes" and "no"
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A served model in the KV bucket `models`; it stays when no worker runs."""
 
@@ -605,6 +627,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     can_generate: bool = True
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
     vision: VisionCard | None = None  # None: it takes no images
+    score: ScoreCard | None = None  # None: it scores nothing
     weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
     replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
 

@@ -86,8 +86,11 @@ class TokenizerBundle:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
-        """A new tokenizer, without padding or truncation."""
-        tokenizer = Tokenizer.from_str(self.files["tokenizer.json"].decode())
+        """A new tokenizer, without padding or truncation. Slow. Raises ConfigError."""
+        try:
+            tokenizer = Tokenizer.from_str(self.files["tokenizer.json"].decode())
+        except Exception as exc:  # the tokenizers library raises bare Exception
+            raise ConfigError(f"tokenizer.json cannot be read: {exc}") from exc
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer

@@ -141,19 +141,26 @@ class EngineLoader:
         image_encoder: ImageEncoder | None,
     ) -> tuple[Scheduler, ModelRunner]:
         """A scheduler with empty books, and the runner that reads them."""
-        max_running, vocab_size = self._config.max_running, model_config.vocab_size
+        max_running = self._config.max_running
         ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
         return (
             Scheduler(
                 ledger,
                 max_running,
                 max_context_len,
-                vocab_size,
+                model_config.vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
                 self._make_drafter(),
             ),
-            ModelRunner(forward, pool, ledger.req_to_token, vocab_size, grammars, image_encoder),
+            ModelRunner(
+                forward,
+                pool,
+                ledger.req_to_token,
+                model_config.num_outputs,
+                grammars,
+                image_encoder,
+            ),
         )
 
     def _make_drafter(self) -> NgramDrafter | None:

@@ -8,7 +8,7 @@ from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
 from worker.engine.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_config import ModelConfig, is_classifier
 
 MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
 
@@ -35,7 +35,11 @@ def check_memory(
 
 def _num_kept_values(model: ModelConfig) -> int:
     """Our own decoder keeps tied embeddings twice: as a table, and packed for products."""
-    is_kept_twice = isinstance(model, DecoderConfig) and model.has_tied_embeddings
+    is_kept_twice = (
+        isinstance(model, DecoderConfig)
+        and model.has_tied_embeddings
+        and not is_classifier(model.architecture)
+    )
     return model.num_parameters + is_kept_twice * model.vocab_size * model.hidden_size
 
 

@@ -30,7 +30,7 @@ class Forward(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
         ...
 
 
@@ -42,17 +42,17 @@ class ModelRunner:
         forward: Forward,
         kv_cache_pool: KVCachePool,
         req_to_token: ReqToTokenPool,
-        vocab_size: int,
+        num_outputs: int,  # of the model's head: the tokens to choose from
         grammars: GrammarBackend | None = None,
         image_encoder: ImageEncoder | None = None,
     ) -> None:
         self._forward = forward
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
-        self._vocab_size = vocab_size
+        self._num_outputs = num_outputs
         self._grammars = grammars
         self._image_encoder = image_encoder
-        self._sampler = Sampler(vocab_size)
+        self._sampler = Sampler(num_outputs)
         self._pooler = Pooler()
         self._row_params = RowParams.of([])  # of the last step: mostly also of the next
         # The token chosen last, by request: input of a step planned before it is known.
@@ -71,7 +71,7 @@ class ModelRunner:
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
-        embeddings = self._pooler.forward(hidden, batch)
+        embeddings = self._pooler.forward(hidden, batch, self._forward.logits)
         points = batch.sample_points
         if not points:
             return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
@@ -80,7 +80,7 @@ class ModelRunner:
         if reqs != self._row_params.reqs:
             self._row_params = RowParams.of(reqs)
         sampling = SamplingBatch.from_points(
-            points, self._vocab_size, self._grammars, self._row_params
+            points, self._num_outputs, self._grammars, self._row_params
         )
         samples = self._sampler.forward(logits, sampling)
         self._last_token_ids = dict(zip(reqs, samples.token_ids, strict=True))

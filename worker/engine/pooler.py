@@ -1,6 +1,8 @@
-"""Makes one vector of the hidden states of a prompt."""
+"""Makes one vector of a prompt: of its hidden states, or of what the head says behind it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -11,15 +13,20 @@ from worker.engine.schedule_batch import ScheduleBatch
 
 _MIN_NORM = 1e-12
 
+Logits = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, hidden_size] -> [.., num_outputs]
+
 
 class Pooler:
     """Pools the prompts of a step; of a mean, the sum so far waits in the request."""
 
-    def forward(self, hidden: torch.Tensor, batch: ScheduleBatch) -> dict[int, bytes | SampleError]:
+    def forward(
+        self, hidden: torch.Tensor, batch: ScheduleBatch, logits: Logits
+    ) -> dict[int, bytes | SampleError]:
         """`hidden` [num_tokens, hidden_size]. By run id, of prompts that are whole behind this
         step: little-endian float32.
         """
-        embeddings: dict[int, bytes | SampleError] = {}
+        vectors: dict[int, bytes | SampleError] = {}
+        to_head: list[tuple[Req, int]] = []  # with the row of its last token
         end = batch.num_plain
         for entry in batch.others:
             start, end = end, end + entry.num_tokens
@@ -28,9 +35,18 @@ class Pooler:
                 continue
             if pooling.kind is PoolingKind.MEAN:
                 _add_to_sum(req, hidden[start:end], is_first=entry.start == 0)
-            if entry.gives_embedding:
-                embeddings[req.run_id] = _embedding(_pooled(req, hidden[end - 1]), pooling)
-        return embeddings
+            if not entry.gives_embedding:
+                continue
+            if pooling.kind is PoolingKind.LOGITS:
+                to_head.append((req, end - 1))
+            else:
+                vectors[req.run_id] = _embedding(_pooled(req, hidden[end - 1]), pooling)
+        if to_head:
+            rows = logits(hidden[[row for _, row in to_head]])
+            for (req, _), outputs in zip(to_head, rows, strict=True):
+                assert req.pooling is not None
+                vectors[req.run_id] = _scores(outputs, req.pooling)
+        return vectors
 
 
 def _add_to_sum(req: Req, rows: torch.Tensor, *, is_first: bool) -> None:
@@ -54,6 +70,19 @@ def _embedding(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleEr
     vector = vector[: pooling.dimensions]
     if pooling.normalize:
         vector = vector / vector.norm().clamp_min(_MIN_NORM)
+    return _packed(vector)
+
+
+def _scores(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+    """`outputs` [num_outputs] float32."""
+    if pooling.token_ids:
+        outputs = outputs[list(pooling.token_ids)]
+    if pooling.normalize:
+        outputs = outputs.sigmoid() if len(outputs) == 1 else outputs.softmax(dim=0)
+    return _packed(outputs)
+
+
+def _packed(vector: torch.Tensor) -> bytes | SampleError:
     if not vector.isfinite().all():
         return SampleError.NOT_A_NUMBER
     return vector.numpy().astype("<f4").tobytes()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from shared.errors import ConfigError
+from shared.protocol import PoolingKind, PoolingParams
 from tests.worker.engine.families import FUSED
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -27,6 +29,7 @@ needs_bfloat16 = pytest.mark.skipif(
 )
 
 MAX_ERROR = 0.05  # relative, of logits: what rounding activations to 8 bits leaves of these weights
+SCORE = PoolingParams(PoolingKind.LOGITS, normalize=False)
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7}
 
 
@@ -62,6 +65,23 @@ def test_every_family_of_the_fused_decoder(family: str, tmp_path: Path) -> None:
     for run_id, prompt in prompts.items():
         assert_like_reference(path, rig, run_id, prompt + outputs[run_id], MAX_ERROR)
     assert rig.channel.steps[-1].load.num_preemptions > 0
+
+
+@needs_bfloat16
+def test_a_classifiers_one_label(tmp_path: Path) -> None:
+    path = save_rounded(tmp_path, "qwen3", is_classifier=True)
+    prompts = [random_prompt(length, length) for length in (1, 40, 200)]
+    adds = [make_add(run_id, ids, pooling=SCORE) for run_id, ids in enumerate(prompts)]
+    together, in_torch = native_rig(path), Rig(path)
+    together.run(*adds)
+    in_torch.run(*adds)
+    for run_id, add in enumerate(adds):
+        alone = native_rig(path)
+        alone.run(add)
+        score = together.channel.finishes()[run_id].embedding
+        assert alone.channel.finishes()[run_id].embedding == score
+        expected = np.frombuffer(in_torch.channel.finishes()[run_id].embedding, np.float32)
+        assert np.frombuffer(score, np.float32) == pytest.approx(expected, rel=0.1, abs=0.05)
 
 
 @needs_bfloat16

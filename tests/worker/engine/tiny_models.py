@@ -34,13 +34,14 @@ def save_tiny_model(
     *,
     max_shard_size: str = "5GB",
     is_rounded: bool = False,
+    is_classifier: bool = False,
     **overrides: Any,
 ) -> Path:
     """Weights wide enough that greedy text does not fall into a loop at once.
 
-    With `is_rounded` they are such that bfloat16 holds them exactly.
+    With `is_rounded` they are such that bfloat16 holds them exactly. A classifier has one label.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config = AutoConfig.for_model(
         model_type,
@@ -60,7 +61,11 @@ def save_tiny_model(
         | overrides,
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto_model: Any = AutoModelForCausalLM
+    if is_classifier:
+        config.num_labels = 1
+        auto_model = AutoModelForSequenceClassification
+    model = auto_model.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:  # biases, which are made as zeros, and norms

@@ -60,7 +60,7 @@ class DecoderModel:
         return add_rms_norm(delta, residual, self._norm, self._eps)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
         return self._lm_head(hidden).float()
 
 

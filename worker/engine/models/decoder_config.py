@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shared.errors import ConfigError
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.models.model_config import ConfigFile, ModelConfig
+from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classifier
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
@@ -31,7 +31,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def has_head(self) -> bool:
-        """`LlamaForCausalLM` has one, `LlamaModel` is for embeddings alone."""
+        """`LlamaModel`, for embeddings alone, has none."""
         return not self.architecture.endswith("Model")
 
 
@@ -116,7 +116,7 @@ def _decoder_config(
     rope = rope_config(config)
     attention_size = hidden_size * head_dim * 2 * (num_heads + num_kv_heads)
     layer_size = attention_size + 3 * hidden_size * intermediate_size  # without norms and biases
-    num_embeddings = 1 if has_tied_embeddings else 2
+    num_embeddings = 1 if has_tied_embeddings or is_classifier(architecture) else 2
     return DecoderConfig(
         architecture=architecture,
         vocab_size=vocab_size,

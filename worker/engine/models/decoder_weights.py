@@ -9,6 +9,7 @@ import torch
 
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.model_config import is_classifier
 
 
 class Projection(NamedTuple):
@@ -44,7 +45,9 @@ class DecoderWeights:
         return self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
 
     def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """[vocab_size, hidden_size]: `embeddings` where they are tied or it has none."""
+        """[num_outputs, hidden_size]: `embeddings` where they are tied or it has none."""
+        if is_classifier(self._config.architecture):
+            return self._read("score.weight", self._config.num_outputs, self._config.hidden_size)
         if self._config.has_tied_embeddings or not self._config.has_head:
             return embeddings
         return self._read("lm_head.weight", *embeddings.shape)

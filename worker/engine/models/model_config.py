@@ -28,9 +28,19 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     vision: VisionCard | None = None  # None: it takes no images
 
+    @property
+    def num_outputs(self) -> int:
+        """Of its head: tokens that may follow, or the one label of a classifier."""
+        return 1 if is_classifier(self.architecture) else self.vocab_size
+
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         values = sum(2 * layer.num_kv_heads * layer.head_dim for layer in self.attention_layers)
         return values * bytes_per_value
+
+
+def is_classifier(architecture: str) -> bool:
+    """Whether its head says something of the whole text."""
+    return architecture.endswith("ForSequenceClassification")
 
 
 class ConfigFile:

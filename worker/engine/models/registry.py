@@ -32,6 +32,14 @@ HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "Qwen2Model": qwen2_config,
     "Qwen3Model": qwen3_config,
 }
+# With a head of one label: for scores alone.
+CLASSIFIER_ARCHITECTURES: dict[str, ReadConfig] = {
+    "LlamaForSequenceClassification": llama_config,
+    "MistralForSequenceClassification": mistral_config,
+    "Qwen2ForSequenceClassification": qwen2_config,
+    "Qwen3ForSequenceClassification": qwen3_config,
+}
+_FUSED = FUSED_ARCHITECTURES | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
 
 
 def read_model_config(model_path: Path) -> ModelConfig:
@@ -45,9 +53,8 @@ def read_model_config(model_path: Path) -> ModelConfig:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
     architecture = str(architectures[0])
     eos_token_ids = _eos_token_ids(model_path, config)
-    read_fused = FUSED_ARCHITECTURES.get(architecture) or HEADLESS_ARCHITECTURES.get(architecture)
-    if read_fused is not None:
-        return read_fused(config, architecture, eos_token_ids)
+    if architecture in _FUSED:
+        return _FUSED[architecture](config, architecture, eos_token_ids)
     return read_transformers_config(model_path, architecture, eos_token_ids)
 
 

@@ -15,7 +15,7 @@ from shared.json_file import read_json
 from shared.protocol import VisionCard
 from shared.vision_files import VISION_ARCHITECTURES, vision_card
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
 from worker.engine.models.transformers_attention import (
     ATTENTION_NAME,
@@ -102,6 +102,8 @@ def auto_model(hf_config: Any) -> Any:
 
     if sees_images(hf_config):
         return transformers.AutoModelForImageTextToText
+    if is_classifier(str(hf_config.architectures[0])):
+        return transformers.AutoModelForSequenceClassification
     return transformers.AutoModelForCausalLM
 
 

@@ -17,6 +17,7 @@ from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.models.dummy_weights import fill_with_noise
 from worker.engine.models.loader import OnProgress
+from worker.engine.models.model_config import is_classifier
 from worker.engine.models.transformers_attention import (
     PagedStep,
     register_attention,
@@ -85,7 +86,10 @@ class TransformersModel:
         return features
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        if is_classifier(type(self._head).__name__):  # its forward would take the last row alone
+            scores: torch.Tensor = self._head.score(hidden)
+            return scores.float()
         logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
 

@@ -30,7 +30,7 @@ class NativeForward:
         self._library = weights.library
         self._kept = (weights, pool, rotary)  # the C++ side points into them
         self._hidden_size = config.hidden_size
-        self._vocab_size = config.vocab_size
+        self._num_outputs = config.num_outputs
         shape = ShapeStruct(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
@@ -79,8 +79,8 @@ class NativeForward:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] float32 -> [num_rows, vocab_size] float32."""
-        logits = torch.empty(len(hidden), self._vocab_size)
+        """[num_rows, hidden_size] float32 -> [num_rows, num_outputs] float32."""
+        logits = torch.empty(len(hidden), self._num_outputs)
         self._library.logits(
             self._decoder, hidden.contiguous().data_ptr(), len(hidden), logits.data_ptr()
         )
