@@ -14,6 +14,7 @@ from frontend.requests import (
     completion_request,
     embedding_request,
     generate_request,
+    pair_request,
 )
 from frontend.requests.request_body import IGNORED
 from shared.protocol import SamplingParams, TextParams
@@ -36,6 +37,8 @@ ROUTES = (
     BodyRoute("completions", "/v1/completions", "CompletionBody", completion_request.REFUSED),
     BodyRoute("generate", "/generate", "GenerateBody", generate_request.REFUSED),
     BodyRoute("embeddings", "/v1/embeddings", "EmbeddingBody", embedding_request.REFUSED),
+    BodyRoute("score", "/v1/score", "ScoreBody", pair_request.REFUSED),
+    BodyRoute("rerank", "/v1/rerank", "RerankBody", pair_request.REFUSED),
 )
 
 _SAMPLING = SamplingParams(max_tokens=0, seed=0)
@@ -70,6 +73,7 @@ DEFAULTS: Mapping[str, Any] = {
     "generate max_tokens": generate_request.DEFAULT_MAX_TOKENS,
     "generate max_new_tokens": generate_request.DEFAULT_MAX_TOKENS,
     "encoding_format": "float",
+    "return_documents": False,
     "chat logprobs": False,
     "tool_choice": "auto",
     "parallel_tool_calls": True,
@@ -93,12 +97,24 @@ _WORDS: Mapping[str, str] = {
     "pooling": "the model's",
     "normalize": "the model's",
     "dimensions": "all",
+    "text_1": "required, or `queries`",
+    "text_2": "required, or `items`",
+    "queries": "or `text_1`",
+    "items": "or `text_2`",
+    "query": "required",
+    "rerank documents": "required",
+    "instruction": "the template's",
+    "use_activation": "the model's",
+    "top_n": "all",
     "queue_timeout_s": "`--queue-timeout-s`",
 }
 # To find out what a field may be although it is refused when it asks for something.
 _PROBES: tuple[Any, ...] = (1, -1, True, "none", "auto", ["text"])
 _EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
-_FIRST = ("model", "messages", "prompt", "text", "input_ids", "input")
+_FIRST = (
+    "model", "messages", "prompt", "text", "input_ids", "input",
+    "text_1", "text_2", "query",
+)  # fmt: skip
 
 
 def api_table() -> str:

@@ -28,7 +28,7 @@ from frontend.job import Caller
 from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
-from frontend.openapi.document import openapi_document
+from frontend.openapi.document import RERANK_PATHS, SCORE_PATHS, openapi_document
 from frontend.requests.request_body import parse_object
 from frontend.responses.responses import Responses, query_flag, query_number
 from frontend.tokens.routes import TokenRoutes
@@ -191,6 +191,8 @@ class App:
             route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
             route("/v1/embeddings", "POST", self._starter(Surface.EMBEDDINGS)),
+            *(route(path, "POST", self._starter(Surface.SCORE)) for path in SCORE_PATHS),
+            *(route(path, "POST", self._starter(Surface.RERANK)) for path in RERANK_PATHS),
             route("/generate", "POST", self._starter(Surface.GENERATE)),
             route("/v1/responses", "POST", self._starter(Surface.RESPONSES)),
             route("/v1/responses/{response_id}", "GET", self._get_response),
@@ -362,7 +364,10 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "root": card.name,
         "parent": None,
         "max_model_len": card.max_context_len,
-        "tasks": ["generate"] * card.can_generate + ["embed"] * (card.embedding is not None),
+        "tasks": ["generate"] * card.can_generate
+        + ["embed"] * (card.embedding is not None)
+        + ["score"] * (card.score is not None),
+        **({} if card.score is None else {"score_method": card.score.method}),
     }
 
 

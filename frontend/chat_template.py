@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any, NoReturn
 
 from jinja2 import nodes
@@ -29,6 +30,7 @@ _OTHER_CALLS = (
     "tool\u2581calls\u2581begin",
     "<tool_calls>",
 )
+_PAIR_ROLES = tuple(re.compile(f"""["']{role}["']""") for role in ("query", "document"))
 _CUT_HERE = "\ue000cut-here\ue001"  # private use: marks the end of a message to be continued
 
 
@@ -44,6 +46,7 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.knows_developer_role = "developer" in source
         self.knows_documents = "documents" in source
+        self.knows_pairs = all(role.search(source) for role in _PAIR_ROLES)  # of a reranker
         self.knows_tools = "tools" in source
         self.tool_style = _tool_style(source)
         self.reasoning_style = _reasoning_style(source)

@@ -11,6 +11,7 @@ from frontend.answers.embedding_events import EmbeddingEvents
 from frontend.answers.event_writer import EventWriter, error_body
 from frontend.answers.generate_events import GenerateEvents
 from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS
+from frontend.answers.score_events import RerankEvents, ScoreEvents
 from frontend.generation import Generation, error_of
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
@@ -159,5 +160,9 @@ def writer_for(generation: Generation) -> EventWriter:
             return GenerateEvents(generation.streams, generation.token_texts)
         case Surface.EMBEDDINGS:
             return EmbeddingEvents(generation.streams)
+        case Surface.SCORE:
+            return ScoreEvents(generation.streams)
+        case Surface.RERANK:
+            return RerankEvents(generation.streams)
         case Surface.RESPONSES:
             raise AssertionError("a response has a feed of its own")

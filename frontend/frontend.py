@@ -53,6 +53,8 @@ from frontend.requests.completion_request import CompletionRequests
 from frontend.requests.embedding_request import EmbeddingRequests
 from frontend.requests.generate_request import GenerateRequests
 from frontend.requests.job_reader import JobReader
+from frontend.requests.rerank_request import RerankRequests
+from frontend.requests.score_request import ScoreRequests
 from frontend.responses.request import ResponseRequests
 from frontend.responses.responses import Responses
 from frontend.responses.store import ResponseStore
@@ -232,6 +234,8 @@ class Frontend:
                     models, encoder, use_model_defaults=use_defaults
                 ),
                 Surface.EMBEDDINGS: EmbeddingRequests(models, encoder),
+                Surface.SCORE: ScoreRequests(models, encoder),
+                Surface.RERANK: RerankRequests(models, encoder),
             },
             ResponseRequests(
                 models,

@@ -22,6 +22,8 @@ from shared.errors import (
 from shared.event_histogram import EventHistogram
 from shared.protocol import Finish, FinishReason, ReplyParams, Surface
 
+_WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK)
+
 
 class Interrupt(enum.Enum):
     """Why a stream is cut before its requests have finished."""
@@ -216,8 +218,8 @@ def failure_of(finish: Finish, reply: ReplyParams) -> RequestError | None:
     """The same of a finish alone."""
     match finish.reason:
         case FinishReason.STOP | FinishReason.LENGTH:
-            if reply.surface is Surface.EMBEDDINGS and not finish.embedding:
-                return InternalError("The worker's build makes no embeddings.")
+            if reply.surface in _WITHOUT_TEXT and not finish.embedding:
+                return InternalError("The worker's build makes no embeddings or scores.")
             if reply.num_beams and not finish.beams:
                 return InternalError("The worker's build makes no beam search.")
             return None

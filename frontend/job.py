@@ -18,6 +18,7 @@ from shared.protocol import (
     PoolingParams,
     ReplyParams,
     SamplingParams,
+    ScoreMethod,
     Surface,
     TextParams,
 )
@@ -32,7 +33,7 @@ class Prompt:
     """One prompt, tokenized."""
 
     token_ids: list[int]
-    echo: str = ""  # its text, when the answer is to begin with it
+    echo: str = ""  # its text, when the answer is to begin with it; of a pair, the text to be told
     images: tuple[ImageSpan, ...] = ()  # in their order
     pixels: tuple[bytes, ...] = ()  # of each of them
 
@@ -84,8 +85,9 @@ class Job:
     sampling: Sampling
     stream: bool
     wish: AnswerWish = AnswerWish()
-    pooling: PoolingParams | None = None  # set: embeddings, and no output tokens
+    pooling: PoolingParams | None = None  # set: a vector or a score, and no output tokens
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
+    score_method: ScoreMethod | None = None
     answer: AnswerFormat | None = None  # of a chat
     response: ResponseDraft | None = None  # set for /v1/responses
 
@@ -156,6 +158,7 @@ class Job:
                 owner=caller.owner,
                 frontend_id="" if self.is_detached else frontend_id,
                 encoding_format=self.encoding_format,
+                score_method=self.score_method,
                 is_shared=is_shared,
                 job_class=caller.job_class,
                 queue_timeout_s=caller.queue_timeout_s,
@@ -186,7 +189,7 @@ class Job:
     def _params(
         self, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
     ) -> tuple[SamplingParams, TextParams]:
-        """Raises ContextLengthExceeded or InvalidRequest; an embedding needs no room for output."""
+        """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room for output."""
         if self.pooling is not None:
             return self.sampling.params, self.sampling.text
         return self.sampling.for_prompt(

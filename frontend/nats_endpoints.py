@@ -84,6 +84,8 @@ class NatsEndpoints:
             "completions": self._starter(Surface.COMPLETIONS),
             "generate": self._starter(Surface.GENERATE),
             "embed": self._starter(Surface.EMBEDDINGS),
+            "score": self._starter(Surface.SCORE),
+            "rerank": self._starter(Surface.RERANK),
             "responses": self._starter(Surface.RESPONSES),
             "responses.get": self._get_response,
             "responses.cancel": _of_id(self._responses.cancel),

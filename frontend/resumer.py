@@ -208,7 +208,8 @@ class Resumer:
 def _check_may_stream(reply: ReplyParams, stream: bool) -> None:
     """Raises InvalidRequest."""
     if stream and (reply.num_kept or reply.num_beams):
-        name = "use_beam_search" if reply.num_beams else "best_of"
+        name = "top_n" if reply.surface is Surface.RERANK else "best_of"
+        name = "use_beam_search" if reply.num_beams else name
         raise InvalidRequest(
             f"The choices of this request are ranked at their end ('{name}'): ask for the whole "
             "answer, with stream=false.",

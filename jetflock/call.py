@@ -8,7 +8,8 @@ from typing import Any
 
 DEFAULT_DEADLINE_S = 600.0
 GRACE_S = 30.0  # how long a request runs on while we are away
-EMBED_AT_ONCE = 256  # inputs of one request
+ITEMS_AT_ONCE = 256  # inputs or pairs of one request
+_WITHOUT_TEXT = ("embed", "score", "rerank")
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
@@ -39,7 +40,7 @@ class Call:
 
     @property
     def expects_usage(self) -> bool:
-        return "stream_options" in self.body or self.endpoint == "embed"
+        return "stream_options" in self.body or self.endpoint in _WITHOUT_TEXT
 
 
 def generate_call(
@@ -65,16 +66,57 @@ def embed_calls(
     inputs: str | Sequence[Any], params: Mapping[str, Any], deadline_s: float
 ) -> list[Call]:
     """Of one input, or of however many; those of one key have keys of their own."""
-    body = {**params, "encoding_format": "base64", "stream": True}
-    if not is_many(inputs):
-        return [Call("embed", {**body, "input": inputs}, deadline_s)]
+    body = {**params, "encoding_format": "base64"}
+    parts = [{"input": part} for part in _parts(inputs)] if is_many(inputs) else [{"input": inputs}]
+    return _calls("embed", body, parts, deadline_s)
+
+
+def score_calls(
+    text_1: str | Sequence[str],
+    text_2: str | Sequence[str],
+    params: Mapping[str, Any],
+    deadline_s: float,
+) -> list[Call]:
+    """Of one text with one or several, or of each with its own. Raises ValueError."""
+    texts = [text_2] if isinstance(text_2, str) else list(text_2)
+    firsts = [text_1] * len(texts) if isinstance(text_1, str) else list(text_1)
+    if len(firsts) != len(texts):
+        raise ValueError(f"{len(firsts)} texts cannot be paired with {len(texts)}")
+    parts = [
+        {"text_1": first, "text_2": second}
+        for first, second in zip(_parts(firsts), _parts(texts), strict=True)
+    ]
+    return _calls("score", params, parts, deadline_s)
+
+
+def rerank_calls(
+    query: str, documents: Sequence[str], params: Mapping[str, Any], deadline_s: float
+) -> list[Call]:
+    """Of however many documents; who reads the answers ranks all of them."""
+    parts = [{"query": query, "documents": part} for part in _parts(documents)]
+    return _calls("rerank", params, parts, deadline_s)
+
+
+def _calls(
+    endpoint: str,
+    params: Mapping[str, Any],
+    parts: Sequence[Mapping[str, Any]],
+    deadline_s: float,
+) -> list[Call]:
+    """One a part; those of one key have keys of their own."""
+    body = {**params, "stream": True}
     calls = []
-    for start in range(0, max(1, len(inputs)), EMBED_AT_ONCE):
-        part = {**body, "input": list(inputs[start : start + EMBED_AT_ONCE])}
-        if body.get("idempotency_key") is not None and start:
-            part["idempotency_key"] = f"{body['idempotency_key']}+{start}"
-        calls.append(Call("embed", part, deadline_s))
+    for idx, part in enumerate(parts):
+        if body.get("idempotency_key") is not None and idx:
+            part = {**part, "idempotency_key": f"{body['idempotency_key']}+{idx * ITEMS_AT_ONCE}"}
+        calls.append(Call(endpoint, {**body, **part}, deadline_s))
     return calls
+
+
+def _parts(items: Sequence[Any]) -> list[list[Any]]:
+    """At least one, so that the service says what it thinks of an empty list."""
+    starts = range(0, max(1, len(items)), ITEMS_AT_ONCE)
+    return [list(items[start : start + ITEMS_AT_ONCE]) for start in starts]
 
 
 def is_many(items: object) -> bool:

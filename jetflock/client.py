@@ -16,12 +16,14 @@ from jetflock.call import (
     embed_calls,
     generate_call,
     is_many,
+    rerank_calls,
+    score_calls,
 )
 from jetflock.job import Job
 from jetflock.loop_thread import LoopThread
 
 if TYPE_CHECKING:  # `import jetflock` stays cheap: nats is imported at the first connection
-    from jetflock.result import Embeddings, Result
+    from jetflock.result import Embeddings, Ranking, Result, Scores
     from jetflock.service import Service
     from jetflock.stream_reader import StreamReader
 
@@ -43,7 +45,8 @@ class Client:
 
     Parameters are those of the HTTP API: `max_tokens`, `temperature`, `stop`, `n`, `json_schema`,
     `tools`, ... A `prompt` (a text, or token ids) goes through /generate, `messages` through
-    /v1/chat/completions, `embed` through /v1/embeddings.
+    /v1/chat/completions, `embed` through /v1/embeddings, `score` and `rerank` through /v1/score
+    and /v1/rerank.
 
     All methods may be called from any thread. The connection has a thread of its own; the first
     call makes it, or `with`. Methods wait for their answer; those on `_async` do not block an event
@@ -234,6 +237,64 @@ class Client:
         """See `embed`; a cancelled call aborts its requests."""
         calls = embed_calls(inputs, {**params, "model": model}, deadline_s)
         return await self._wait_async(lambda service: service.embed(calls))
+
+    def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        *,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Scores:
+        """How well texts fit together: one with one or with each of several, or each with its own.
+
+        `instruction`, `truncate_prompt_tokens` and `use_activation` are those of /v1/score. An
+        interrupted call aborts its requests. Raises NotAccepted, ApiError or StreamLost.
+        """
+        calls = score_calls(text_1, text_2, {**params, "model": model}, deadline_s)
+        return self._wait(lambda service: service.score(calls))
+
+    async def score_async(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        *,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Scores:
+        """See `score`; a cancelled call aborts its requests."""
+        calls = score_calls(text_1, text_2, {**params, "model": model}, deadline_s)
+        return await self._wait_async(lambda service: service.score(calls))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Ranking:
+        """The documents that fit a query, best first; `top_n` of them, or all. See `score`."""
+        calls = rerank_calls(query, documents, {**params, "model": model}, deadline_s)
+        return self._wait(lambda service: service.rerank(calls, documents, top_n))
+
+    async def rerank_async(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        model: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **params: Any,
+    ) -> Ranking:
+        """See `rerank`; a cancelled call aborts its requests."""
+        calls = rerank_calls(query, documents, {**params, "model": model}, deadline_s)
+        return await self._wait_async(lambda service: service.rerank(calls, documents, top_n))
 
     def abort(self, request_id: str) -> int:
         """End a request. Returns how many choices were still running. Raises ClientError."""

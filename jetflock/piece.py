@@ -21,6 +21,7 @@ class Piece:
     finish_reason: str | None
     token_ids: tuple[int, ...] = ()
     embedding: str = ""
+    score: float | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
@@ -33,10 +34,16 @@ class Piece:
 
 
 def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
-    """Of a chat chunk, a completion chunk, an object of /generate, or an embedding."""
-    if event.get("object") in ("embedding", "list"):
-        for item in event.get("data", [event]):
-            yield Piece(item["index"], "", "stop", embedding=item["embedding"])
+    """Of a chat chunk, a completion chunk, an object of /generate, an embedding or a score."""
+    kind = event.get("object")
+    if kind == "embedding":
+        yield Piece(event["index"], "", "stop", embedding=event["embedding"])
+    elif kind == "score":
+        yield Piece(event["index"], "", "stop", score=event["score"])
+    elif kind == "rerank.result":
+        yield Piece(event["index"], "", "stop", score=event["relevance_score"])
+    elif kind in ("list", "rerank"):
+        return  # behind the last of them
     elif "choices" in event:
         for choice in event["choices"]:
             yield _chat_piece(choice)

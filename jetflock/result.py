@@ -77,6 +77,7 @@ class Choice:
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
     embedding: str = ""  # of `Client.embed`: base64 of little-endian float32
+    score: float | None = None  # of `Client.score` and `Client.rerank`
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,31 @@ class Embeddings:
     """One vector for each input, in their order."""
 
     vectors: tuple[list[float], ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One number for each pair, in their order: the higher, the better they fit."""
+
+    scores: tuple[float, ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document, where it stood in the list that was ranked, and how well it fits."""
+
+    index: int
+    score: float
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Documents, best first."""
+
+    results: tuple[Ranked, ...]
     prompt_tokens: int
 
 

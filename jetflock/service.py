@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from jetflock.errors import ClientError, NotAccepted
 from jetflock.file_transfer import download, upload
 from jetflock.link import ConnectionChanged, Inbox, Link, Message, NoFrontend
 from jetflock.piece import vector_of
-from jetflock.result import Embeddings, Result
+from jetflock.result import Embeddings, Ranked, Ranking, Result, Scores
 from jetflock.stream_reader import StreamReader
 
 ACCEPT_TIMEOUT_S = 10.0
@@ -76,8 +77,26 @@ class Service:
         results = await self.whole_of_all(calls)
         return Embeddings(
             tuple(vector_of(choice.embedding) for result in results for choice in result.choices),
-            sum(result.usage.prompt_tokens for result in results if result.usage is not None),
+            _num_prompt_tokens(results),
         )
+
+    async def score(self, calls: list[Call]) -> Scores:
+        """The scores of all calls as one."""
+        results = await self.whole_of_all(calls)
+        scores = [choice.score for result in results for choice in result.choices]
+        assert None not in scores, "a pair that has no score has failed"
+        return Scores(
+            tuple(score for score in scores if score is not None), _num_prompt_tokens(results)
+        )
+
+    async def rerank(
+        self, calls: list[Call], documents: Sequence[str], top_n: int | None
+    ) -> Ranking:
+        """The documents of all calls, the best first."""
+        given = await self.score(calls)
+        ranked = map(Ranked, range(len(documents)), given.scores, documents)
+        best = sorted(ranked, key=lambda each: -each.score)[: top_n or None]
+        return Ranking(tuple(best), given.prompt_tokens)
 
     async def leave(self, reader: StreamReader) -> None:
         """Nobody here will read on: end it, unless it has ended, or others may read it."""
@@ -168,3 +187,7 @@ class Service:
                 raise
             else:
                 return inbox, first
+
+
+def _num_prompt_tokens(results: Sequence[Result]) -> int:
+    return sum(result.usage.prompt_tokens for result in results if result.usage is not None)

@@ -225,6 +225,7 @@ def _extend(choice: Choice, piece: Piece) -> None:
     choice.logprobs.extend(piece.logprobs)
     choice.prompt_logprobs = list(piece.prompt_logprobs) or choice.prompt_logprobs
     choice.embedding = piece.embedding or choice.embedding
+    choice.score = choice.score if piece.score is None else piece.score
     choice.finish_reason = piece.finish_reason or choice.finish_reason
     for diff in piece.tool_calls:
         while len(choice.tool_calls) <= diff.index:

@@ -26,9 +26,7 @@ def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
     """Of a checkpoint with one label. Raises ConfigError."""
     labels = config.get("id2label")
     num_labels = (
-        len(labels)
-        if isinstance(labels, dict)
-        else config.get("num_labels", _DEFAULT_NUM_LABELS)
+        len(labels) if isinstance(labels, dict) else config.get("num_labels", _DEFAULT_NUM_LABELS)
     )
     if num_labels != 1:
         raise ConfigError(

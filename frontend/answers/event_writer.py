@@ -47,6 +47,10 @@ def public_id(reply: ReplyParams) -> str:
             return f"cmpl-{reply.group_id}"
         case Surface.RESPONSES:
             return f"resp_{reply.group_id}"
+        case Surface.SCORE:
+            return f"score-{reply.group_id}"
+        case Surface.RERANK:
+            return f"rerank-{reply.group_id}"
         case Surface.GENERATE | Surface.EMBEDDINGS:
             return reply.group_id
 

@@ -17,6 +17,8 @@ ENDPOINTS = {
     "/v1/completions": Surface.COMPLETIONS,
     "/v1/embeddings": Surface.EMBEDDINGS,
     "/v1/responses": Surface.RESPONSES,
+    "/v1/score": Surface.SCORE,
+    "/v1/rerank": Surface.RERANK,
 }
 
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")

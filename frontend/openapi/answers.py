@@ -7,6 +7,7 @@ from typing import Any
 from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
 from frontend.files.record import MADE, UPLOADED
 from frontend.tokens.tokenizer_facts import SPECIAL_TOKENS
+from shared.protocol import ScoreMethod
 from shared.subjects import JOB_CLASSES
 
 _COUNT = {"type": "integer", "minimum": 0}
@@ -296,6 +297,16 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
             "embedding": {"anyOf": [_list_of({"type": "number"}), _TEXT]},
         }
     )
+    method = {"enum": [each.value for each in ScoreMethod]}
+    score = _object({"index": _COUNT, "object": {"const": "score"}, "score": {"type": "number"}})
+    ranked = _object(
+        {
+            "index": _COUNT,
+            "relevance_score": {"type": "number"},
+            "document": _object({"text": _TEXT}),
+        },
+        "document",
+    )
     generated = _object(
         {
             "text": _TEXT,
@@ -314,8 +325,10 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
             "root": _TEXT,
             "parent": _OPTIONAL_TEXT,
             "max_model_len": _COUNT,
-            "tasks": _list_of({"enum": ["generate", "embed"]}),
-        }
+            "tasks": _list_of({"enum": ["generate", "embed", "score"]}),
+            "score_method": method,
+        },
+        "score_method",
     )
     error = _object(
         {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL_TEXT, "code": _OPTIONAL_TEXT}
@@ -347,6 +360,27 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
                 "usage": _ref("Usage"),
             }
         ),
+        "ScoreList": _object(
+            {
+                "id": _TEXT,
+                "object": {"const": "list"},
+                "created": _COUNT,
+                "model": _TEXT,
+                "score_method": method,
+                "data": _list_of(score),
+                "usage": _ref("Usage"),
+            }
+        ),
+        "Ranking": _object(
+            {
+                "id": _TEXT,
+                "object": {"const": "rerank"},
+                "model": _TEXT,
+                "score_method": method,
+                "results": _list_of(ranked),
+                "usage": _ref("Usage"),
+            }
+        ),
         "Generated": {"anyOf": [generated, _list_of(generated)]},
         "Answer": {
             "anyOf": [
@@ -355,6 +389,8 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
                     "ChatCompletion",
                     "Completion",
                     "EmbeddingList",
+                    "ScoreList",
+                    "Ranking",
                     "Generated",
                     "Response",
                 )

@@ -19,17 +19,21 @@ from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.requests.embedding_request import MAX_INPUTS, EmbeddingBody
 from frontend.requests.field_ranges import RANGES, Range
 from frontend.requests.generate_request import ALIASES, GenerateBody
+from frontend.requests.pair_request import MAX_INSTRUCTION_CHARS
+from frontend.requests.rerank_request import TOP_N, RerankBody
 from frontend.requests.sampling_fields import (
     MAX_SALT_CHARS,
     MAX_STOP,
     MAX_STOP_CHARS,
     SamplingFields,
 )
+from frontend.requests.score_request import ScoreBody
 from frontend.responses.request import INCLUDABLE, REFUSED, ResponseBody
 from frontend.tokens.bodies import DetokenizeBody, TokenizeBody
 from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
 
 _ID = {"type": "integer", "minimum": 0}
+_TEXT = {"type": "string", "minLength": 1}
 _TEXT_PART = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
@@ -141,6 +145,13 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "tools": {
         "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
     },
+    "query": _TEXT,
+    "instruction": {
+        "anyOf": [
+            {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION_CHARS},
+            {"type": "null"},
+        ]
+    },
     "tool_choice": {
         "anyOf": [
             {"enum": ["none", "auto", "required"]},
@@ -163,7 +174,11 @@ _MORE_RANGES = {
     "max_output_tokens": Range(low=1),
     "top_logprobs_num": RANGES["top_logprobs"],
     "dimensions": Range(low=1),
+    "top_n": TOP_N,
 }
+_STARTING = (
+    "ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody",
+)  # fmt: skip
 
 
 def body_schemas() -> dict[str, dict[str, Any]]:
@@ -173,6 +188,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ChatBody,
             CompletionBody,
             EmbeddingBody,
+            ScoreBody,
+            RerankBody,
             GenerateBody,
             BatchBody,
             ResponseBody,
@@ -187,7 +204,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
     schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
     schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
-    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody"):
+    for name in _STARTING:
         schemas[name]["properties"] |= _OF_EVERY_BODY
     for schema in schemas.values():
         for name, field in schema.get("properties", {}).items():
@@ -195,6 +212,20 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _require(schemas["ChatBody"], "model", "messages")
     _require(schemas["CompletionBody"], "model", "prompt")
     _require(schemas["EmbeddingBody"], "model", "input")
+    schemas["RerankBody"]["properties"]["documents"] = {
+        "type": "array",
+        "items": {"anyOf": [_TEXT, {"$ref": "#/components/schemas/RerankDocument"}]},
+        "minItems": 1,
+        "maxItems": MAX_INPUTS,
+    }
+    _require(schemas["RerankBody"], "model", "query", "documents")
+    _require(schemas["ScoreBody"], "model")
+    schemas["ScoreBody"]["allOf"] = [
+        {"oneOf": [{"required": [name]} for name in names]}
+        for names in (("text_1", "queries"), ("text_2", "items"))
+    ]
+    for name in ("text_1", "text_2", "queries", "items"):
+        schemas["ScoreBody"]["properties"][name] = {"anyOf": _texts(MAX_INPUTS)}
     _require(schemas["ResponseBody"], "model", "input")
     of_response = schemas["ResponseBody"]["properties"]
     for name in REFUSED.keys() & of_response.keys():
@@ -251,8 +282,7 @@ def _prompts(max_prompts: int) -> dict[str, Any]:
 
 
 def _texts(max_prompts: int) -> list[dict[str, Any]]:
-    text = {"type": "string", "minLength": 1}
-    return [text, {"type": "array", "items": text, "minItems": 1, "maxItems": max_prompts}]
+    return [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": max_prompts}]
 
 
 def _ids(max_prompts: int) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from frontend.responses.responses import MAX_PAGE
 from shared.health import LIVE_PATH, READY_PATH
 from shared.subjects import JOB_CLASSES
 
+SCORE_PATHS = ("/v1/score", "/score")
+RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 _SECONDS = {"type": "number", "minimum": 0}
 _HEADERS = {
     "X-Request-Timeout": ("seconds for waiting and running together", _SECONDS),
@@ -82,6 +84,8 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/v1/chat/completions": {"post": _start("chat", "ChatBody", "ChatCompletion")},
         "/v1/completions": {"post": _start("completion", "CompletionBody", "Completion")},
         "/v1/embeddings": {"post": _start("embedding", "EmbeddingBody", "EmbeddingList")},
+        **{path: {"post": _start(_id(path), "ScoreBody", "ScoreList")} for path in SCORE_PATHS},
+        **{path: {"post": _start(_id(path), "RerankBody", "Ranking")} for path in RERANK_PATHS},
         "/v1/responses": {"post": _start("create_response", "ResponseBody", "Response")},
         "/v1/responses/{response_id}": {
             "get": _operation(
@@ -110,8 +114,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/v1/models/{name}": {"get": _operation("get_model", "Model", parameters=[_MODEL_NAME])},
     }
     for path, answer in _OPEN.items():
-        operation_id = path.strip("/").replace("/", "_").replace(".", "_")
-        paths[path] = {"get": _operation(operation_id, answer) | {"security": []}}
+        paths[path] = {"get": _operation(_id(path), answer) | {"security": []}}
     for path in _HEALTH_PATHS:
         not_well = {"application/json": {"schema": _schema_ref("NotWell")}}
         paths[path]["get"]["responses"]["503"] = _content(not_well)
@@ -147,6 +150,11 @@ def _token_paths() -> dict[str, dict[str, Any]]:
             "get": _operation("tokenizer_info_at_the_root", "TokenizerInfo", parameters=[model])
         },
     }
+
+
+def _id(path: str) -> str:
+    """Of an operation, where the path says what it does."""
+    return path.strip("/").replace("/", "_").replace(".", "_")
 
 
 def _file_paths() -> dict[str, dict[str, Any]]:

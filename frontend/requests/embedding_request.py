@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -43,7 +43,7 @@ class EmbeddingBody(msgspec.Struct, omit_defaults=True):
     input: Any = None
     encoding_format: EncodingFormat | None = None
     dimensions: int | None = None
-    pooling: PoolingKind | None = None
+    pooling: Literal["last", "mean"] | None = None
     normalize: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
@@ -160,7 +160,7 @@ def _pooling(body: EmbeddingBody, model: ServedModel) -> PoolingParams:
     if body.dimensions is not None:
         _check_dimensions(body.dimensions, card, model.card.name)
     return PoolingParams(
-        kind=body.pooling or card.pooling,
+        kind=card.pooling if body.pooling is None else PoolingKind(body.pooling),
         normalize=card.normalize if body.normalize is None else body.normalize,
         dimensions=body.dimensions,
     )

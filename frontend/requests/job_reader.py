@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from frontend.grammars.checker import GrammarChecker
 from frontend.job import Caller, Job
-from frontend.requests.chat_request import ChatRequests
-from frontend.requests.completion_request import CompletionRequests
-from frontend.requests.embedding_request import EmbeddingRequests
-from frontend.requests.generate_request import GenerateRequests
 from frontend.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol import ModelCard, Surface
+
+
+class BodyReader(Protocol):
+    """Turns the bodies of one API into jobs."""
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        ...
 
 
 class JobReader:
@@ -20,9 +25,7 @@ class JobReader:
 
     def __init__(
         self,
-        requests: dict[
-            Surface, ChatRequests | CompletionRequests | GenerateRequests | EmbeddingRequests
-        ],
+        requests: Mapping[Surface, BodyReader],
         response_requests: ResponseRequests,
         grammar_checker: GrammarChecker,
     ) -> None:
@@ -37,12 +40,16 @@ class JobReader:
         else:
             job = await self._requests[surface].job(body)
         if job.pooling is None and not job.model.card.can_generate:
-            raise InvalidRequest(
-                f"The model '{job.model.card.name}' makes embeddings, and generates nothing; "
-                "use /v1/embeddings.",
-                param="model",
-            )
+            raise _generates_nothing(job.model.card)
         grammar = job.sampling.params.grammar
         if grammar is not None:
             await self._grammar_checker.check(grammar, job.sampling.grammar_param)
         return job
+
+
+def _generates_nothing(card: ModelCard) -> InvalidRequest:
+    does, route = "makes embeddings", "/v1/embeddings"
+    if card.score is not None:
+        does, route = "scores pairs of texts", "/v1/score or /v1/rerank"
+    message = f"The model '{card.name}' {does}, and generates nothing; use {route}."
+    return InvalidRequest(message, param="model")

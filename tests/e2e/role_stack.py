@@ -139,8 +139,10 @@ class RoleStack:
     def start_detok(self, *flags: str) -> RoleProcess:
         return self._start("detok", *flags)
 
-    def start_worker(self, *flags: str) -> RoleProcess:
-        return self._start("worker", str(DEMO_MODEL), "--model-name", MODEL_NAME, *flags)
+    def start_worker(
+        self, *flags: str, model: Path = DEMO_MODEL, name: str = MODEL_NAME
+    ) -> RoleProcess:
+        return self._start("worker", str(model), "--model-name", name, *flags)
 
     def start_autoscaler(self, *flags: str) -> RoleProcess:
         """A host with workers of its own: its child processes."""

@@ -217,7 +217,7 @@ async def test_an_answer_above_max_payload_is_told_to_be_streamed(
 async def test_jetflocks_client(
     running: RunningFrontend, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetflock.call, "EMBED_AT_ONCE", 2)
+    monkeypatch.setattr(jetflock.call, "ITEMS_AT_ONCE", 2)
     async with Client(stack.server.url) as client:
         one = await client.embed_async("a")
         assert (one.vectors, one.prompt_tokens) == ((expected("a"),), 2)

@@ -1,0 +1,208 @@
+"""What scores and rankings have in common: pairs of a query and a text become requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from frontend.job import AnswerWish, Job, Prompt
+from frontend.model_directory import ModelDirectory, ServedModel
+from frontend.pair_layout import NoRoom, layout_of
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS
+from frontend.requests.field_ranges import RANGES
+from frontend.requests.request_body import OF_OPENAI, UNSUPPORTED, always, non_empty
+from frontend.requests.sampling_fields import Sampling, checked_salt
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.protocol import (
+    ModelCard,
+    PoolingKind,
+    PoolingParams,
+    SamplingParams,
+    ScoreMethod,
+    Surface,
+    TextParams,
+)
+
+MAX_INSTRUCTION_CHARS = 4096
+
+
+class PairFields(msgspec.Struct, omit_defaults=True):
+    """The fields of both routes; None means default."""
+
+    model: str | None = None
+    instruction: str | None = None
+    truncate_prompt_tokens: int | None = None
+    use_activation: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    stream: bool | None = None
+
+
+REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    **UNSUPPORTED,
+    **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
+    "mm_processor_kwargs": non_empty,
+    "rank_fields": non_empty,
+    "max_chunks_per_doc": always,
+    "max_tokens_per_doc": always,
+    "label_token_ids": non_empty,
+}
+
+
+class Pair(NamedTuple):
+    """Of texts, and the field that the second one came in."""
+
+    query: str
+    text: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairJobs:
+    """Makes jobs: each pair becomes a request of its own."""
+
+    models: ModelDirectory
+    encoder: PromptEncoder
+
+    async def job(
+        self,
+        surface: Surface,
+        fields: PairFields,
+        pairs: Sequence[Pair],
+        *,
+        top_n: int = 0,
+        tells_texts: bool = False,
+    ) -> Job:
+        """Raises RequestError."""
+        if not fields.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        RANGES["priority"].check("priority", fields.priority)
+        _check_number(pairs, is_stream=bool(fields.stream))
+        model = await self.models.model(fields.model)
+        pooling = _pooling(fields, model.card)
+        assert model.card.score is not None, "it is what the pooling was made of"
+        prompts = await self._prompts(fields, model, pairs)
+        if tells_texts:
+            prompts = [
+                replace(prompt, echo=pair.text) for prompt, pair in zip(prompts, pairs, strict=True)
+            ]
+        return Job(
+            surface=surface,
+            model=model,
+            prompts=tuple(prompts),
+            sampling=_sampling(fields, pairs[0].name),
+            stream=bool(fields.stream),
+            wish=AnswerWish(num_kept=top_n),
+            pooling=pooling,
+            score_method=model.card.score.method,
+        )
+
+    async def _prompts(
+        self, fields: PairFields, model: ServedModel, pairs: Sequence[Pair]
+    ) -> list[Prompt]:
+        """Raises InvalidRequest or ContextLengthExceeded."""
+        max_tokens = _max_tokens(fields, model.card)
+        layout = layout_of(model, _instruction(fields))
+
+        def encode() -> list[Prompt]:
+            prompts = []
+            for query, text, name in pairs:
+                if not query or not text:
+                    raise InvalidRequest(f"'{name}' or its query is empty", param=name)
+                try:
+                    token_ids = layout.encode(query, text, max_tokens)
+                except NoRoom as exc:
+                    raise InvalidRequest(
+                        f"'truncate_prompt_tokens' leaves {max_tokens} tokens: too few for the "
+                        f"query and one token of '{name}'",
+                        param="truncate_prompt_tokens",
+                    ) from exc
+                _check_len(token_ids, name, model.card)
+                prompts.append(Prompt(token_ids))
+            return prompts
+
+        num_chars = sum(len(pair.query) + len(pair.text) for pair in pairs)
+        return await self.encoder.run(num_chars, encode)
+
+
+def _check_len(token_ids: Sequence[int], name: str, card: ModelCard) -> None:
+    if len(token_ids) > card.max_context_len:
+        raise ContextLengthExceeded(
+            len(token_ids),
+            card.max_context_len,
+            None,
+            name,
+            subject=f"'{name}' with its query",
+        )
+
+
+def _check_number(pairs: Sequence[Pair], *, is_stream: bool) -> None:
+    most = MAX_STREAMED_INPUTS if is_stream else MAX_INPUTS
+    if len(pairs) > most:
+        name = pairs[0].name.partition("[")[0]
+        raise InvalidRequest(
+            f"'{name}' holds {len(pairs)} texts, at most {most}" + " with 'stream'" * is_stream,
+            param=name,
+        )
+
+
+def _instruction(fields: PairFields) -> str | None:
+    instruction = fields.instruction
+    if instruction is not None and not 1 <= len(instruction) <= MAX_INSTRUCTION_CHARS:
+        raise InvalidRequest(
+            f"'instruction' has {len(instruction)} characters, must have 1 to "
+            f"{MAX_INSTRUCTION_CHARS}",
+            param="instruction",
+        )
+    return instruction
+
+
+def _max_tokens(fields: PairFields, card: ModelCard) -> int | None:
+    """Of a pair; None: it is not cut. Raises InvalidRequest."""
+    name, value = "truncate_prompt_tokens", fields.truncate_prompt_tokens
+    if value is None:
+        return None
+    RANGES[name].check(name, value)
+    if value == 0:
+        raise InvalidRequest(f"'{name}' is 0, must be -1 or at least 1", param=name)
+    return card.max_context_len if value < 0 else value
+
+
+def _pooling(fields: PairFields, card: ModelCard) -> PoolingParams:
+    """Raises InvalidRequest."""
+    score = card.score
+    if score is None:
+        raise InvalidRequest(
+            f"The model '{card.name}' scores nothing: it is no classifier with one label, nor a "
+            "decoder with a chat template and single tokens for 'yes' and 'no'.",
+            param="model",
+        )
+    is_probability = score.is_probability
+    if fields.use_activation is not None:
+        is_probability = fields.use_activation
+    if score.method is ScoreMethod.YES_NO and not is_probability:
+        raise InvalidRequest(
+            f"'use_activation' is false, but '{card.name}' scores by the probability of 'yes' "
+            "against 'no': there is no other score",
+            param="use_activation",
+        )
+    return PoolingParams(PoolingKind.LOGITS, normalize=is_probability, token_ids=score.answer_ids)
+
+
+def _sampling(fields: PairFields, prompt_param: str) -> Sampling:
+    """Nothing is chosen: a score has no output tokens."""
+    return Sampling(
+        params=SamplingParams(max_tokens=0, seed=0),
+        text=TextParams(),
+        max_tokens=0,
+        max_tokens_is_default=False,
+        max_tokens_param="",
+        prompt_param=prompt_param,
+        n=1,
+        priority=fields.priority or 0,
+        cache_salt=checked_salt(fields.cache_salt),
+    )

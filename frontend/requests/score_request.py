@@ -1,0 +1,78 @@
+"""Bodies of POST /v1/score: one query against one text or many, or list against list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.job import Job
+from frontend.model_directory import ModelDirectory
+from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.pair_request import REFUSED, Pair, PairFields, PairJobs
+from frontend.requests.request_body import IGNORED, UnknownFields, convert, refuse_unsupported
+from shared.errors import InvalidRequest
+from shared.protocol import Surface
+
+Texts = str | list[str]
+
+
+class ScoreBody(PairFields, omit_defaults=True):
+    """`queries` and `items` are other names of `text_1` and `text_2`."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    items: Texts | None = None
+
+
+_KNOWN = frozenset(ScoreBody.__struct_fields__) | REFUSED.keys() | IGNORED
+
+
+class ScoreRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
+        self._jobs = PairJobs(models, encoder)
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, _KNOWN)
+        body = convert(raw, ScoreBody)
+        return await self._jobs.job(Surface.SCORE, body, _pairs(body))
+
+
+def _pairs(body: ScoreBody) -> list[Pair]:
+    """Raises InvalidRequest."""
+    query_name, queries = _texts(body, "text_1", "queries")
+    text_name, texts = _texts(body, "text_2", "items")
+    if isinstance(texts, str):
+        texts, names = [texts], [text_name]
+    else:
+        names = [f"{text_name}[{idx}]" for idx in range(len(texts))]
+    if isinstance(queries, str):
+        queries = [queries]
+    if len(queries) == 1:
+        queries = queries * len(texts)
+    if len(queries) != len(texts):
+        raise InvalidRequest(
+            f"'{query_name}' holds {len(queries)} texts and '{text_name}' {len(texts)}: they must "
+            f"be as many, or '{query_name}' one",
+            param=text_name,
+        )
+    return [Pair(*pair) for pair in zip(queries, texts, names, strict=True)]
+
+
+def _texts(body: ScoreBody, name: str, other_name: str) -> tuple[str, Texts]:
+    """With the name that they came by. Raises InvalidRequest."""
+    given = {each: getattr(body, each) for each in (name, other_name)}
+    named = [(each, texts) for each, texts in given.items() if texts is not None]
+    if not named:
+        raise InvalidRequest(
+            f"'{name}' (or '{other_name}') is required", param=name, code="missing_field"
+        )
+    if len(named) > 1:
+        raise InvalidRequest(f"'{name}' and '{other_name}' exclude each other", param=other_name)
+    if named[0][1] == []:
+        raise InvalidRequest(f"'{named[0][0]}' is empty", param=named[0][0])
+    return named[0]
