@@ -31,6 +31,7 @@ _OTHER_CALLS = (
     "<tool_calls>",
 )
 _PAIR_ROLES = tuple(re.compile(f"""["']{role}["']""") for role in ("query", "document"))
+_EFFORT_NAMES = ("reasoning_effort", "enable_thinking")  # how templates hear how much to think
 _CUT_HERE = "\ue000cut-here\ue001"  # private use: marks the end of a message to be continued
 
 
@@ -48,6 +49,7 @@ class ChatTemplate:
         self.knows_documents = "documents" in source
         self.knows_pairs = all(role.search(source) for role in _PAIR_ROLES)  # of a reranker
         self.knows_tools = "tools" in source
+        self.effort_names = frozenset(name for name in _EFFORT_NAMES if name in source)
         self.tool_style = _tool_style(source)
         self.reasoning_style = _reasoning_style(source)
 

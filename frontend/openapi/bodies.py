@@ -20,6 +20,7 @@ from frontend.requests.embedding_request import MAX_INPUTS, EmbeddingBody
 from frontend.requests.field_ranges import RANGES, Range
 from frontend.requests.generate_request import ALIASES, GenerateBody
 from frontend.requests.pair_request import MAX_INSTRUCTION_CHARS
+from frontend.requests.reasoning_effort import EFFORTS
 from frontend.requests.rerank_request import TOP_N, RerankBody
 from frontend.requests.sampling_fields import (
     MAX_SALT_CHARS,
@@ -142,6 +143,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
     },
     "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+    "reasoning_effort": {"enum": [*EFFORTS, None]},
     "tools": {
         "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
     },

@@ -21,6 +21,7 @@ from frontend.requests.openai_fields import (
     prompt_room,
     refuse_truncation,
 )
+from frontend.requests.reasoning_effort import effort_kwargs
 from frontend.requests.request_body import (
     IGNORED,
     UNSUPPORTED,
@@ -59,6 +60,7 @@ class ChatBody(OpenAIFields, omit_defaults=True):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
+    reasoning_effort: str | None = None
 
 
 REFUSED = {
@@ -196,11 +198,13 @@ class ChatRequests:
                 param="continue_final_message",
             )
         template_kwargs = body.chat_template_kwargs or {}
+        effort = effort_kwargs(body.reasoning_effort, model.chat_template(), "reasoning_effort")
         if reserved := {"messages", "add_generation_prompt", "tools"} & template_kwargs.keys():
             raise InvalidRequest(
                 f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
                 param="chat_template_kwargs",
             )
+        template_kwargs = {**effort, **template_kwargs}
         declared = [] if use is None else use.declared
         messages = for_template(model.chat_template(), messages, declared, tools)
         if declared:

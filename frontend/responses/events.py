@@ -101,8 +101,8 @@ class ResponseEvents:
         return finished_response(
             self._record,
             finish,
-            self._output.views(),
-            stream.position,
+            self._output,
+            stream.token_ids,
             "" if error is None else error.message,
         )
 

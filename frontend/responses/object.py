@@ -12,8 +12,9 @@ from frontend.answers.text_pieces import TextPieces
 from frontend.generation import failure_of
 from frontend.responses.output_parser import OutputParser
 from frontend.responses.stored_response import ResponseView, StoredResponse
+from frontend.tools.marks import REASONING_MARKS
 from shared.logprobs import unpack_logprobs
-from shared.protocol import Done, Finish, FinishReason
+from shared.protocol import AnswerFormat, Done, Finish, FinishReason
 from shared.token_ids import unpack_token_ids
 
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
@@ -44,43 +45,52 @@ def unfinished_response(record: StoredResponse, status: str) -> dict[str, Any]:
 def done_response(view: ResponseView, done: Done) -> dict[str, Any]:
     """Of a result as it is stored."""
     error = failure_of(done.finish, view.record.reply)
+    token_ids = unpack_token_ids(done.token_ids)
     return finished_response(
         view.record,
         done.finish,
-        done_output(view, done).views(),
-        len(unpack_token_ids(done.token_ids)),
+        done_output(view, done, token_ids),
+        token_ids,
         "" if error is None else error.message,
     )
 
 
-def done_output(view: ResponseView, done: Done) -> OutputParser:
+def done_output(view: ResponseView, done: Done, token_ids: list[int]) -> OutputParser:
     """What a stream of it told, made in one go."""
-    record, num_top = view.record, view.record.reply.num_top
-    token_ids = unpack_token_ids(done.token_ids)
-    if num_top is None:
-        output = OutputParser(record, lambda _: [])
-        output.add(done.text, len(token_ids))
-    else:
-        records, texts = unpack_logprobs(done.logprobs, num_top), view.model_text.token_texts
-        output = OutputParser(record, lambda at: chat_logprobs(records[at], texts)["content"])
+    record, texts = view.record, view.model_text.token_texts
+    num_top = record.reply.num_top
+    logprobs = [] if num_top is None else unpack_logprobs(done.logprobs, num_top)
+    output = OutputParser(record, lambda at: chat_logprobs(logprobs[at], texts)["content"])
+    if logprobs or _has_spelled_mark(record.reply.answer, done.text, token_ids):
         pieces = TextPieces(view.model_text.tokenizer, record.text)
         for piece in pieces.add(token_ids) + pieces.finish():
             output.add(piece.text, piece.tokens.stop)
+    else:
+        output.add(done.text, len(token_ids))
     output.finish(done.finish, len(token_ids))
     return output
+
+
+def _has_spelled_mark(answer: AnswerFormat | None, text: str, token_ids: list[int]) -> bool:
+    """Whether it takes the text of each token to know where the reasoning ended."""
+    if answer is None or answer.reasoning is None or not token_ids:
+        return False
+    return (
+        answer.reasoning_end_id not in token_ids and REASONING_MARKS[answer.reasoning].end in text
+    )
 
 
 def finished_response(
     record: StoredResponse,
     finish: Finish,
-    output: list[dict[str, Any]],
-    num_tokens: int,
+    output: OutputParser,
+    token_ids: list[int],
     error: str,
 ) -> dict[str, Any]:
     """`error`: what went wrong, of a request that failed."""
     status = status_of(finish)
     response = unfinished_response(record, status)
-    response["output"] = output
+    response["output"] = output.views()
     if finish.reason is FinishReason.LENGTH:
         response["incomplete_details"] = {"reason": "max_output_tokens"}
     if status == "failed":
@@ -92,8 +102,8 @@ def finished_response(
             "cached_tokens": finish.num_cached_tokens,
             "cache_write_tokens": 0,
         },
-        "output_tokens": num_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": num_prompt_tokens + num_tokens,
+        "output_tokens": len(token_ids),
+        "output_tokens_details": {"reasoning_tokens": output.num_reasoning_tokens(token_ids)},
+        "total_tokens": num_prompt_tokens + len(token_ids),
     }
     return response

@@ -47,24 +47,31 @@ class OutputParser:
     def __init__(self, record: StoredResponse, logprobs: Callable[[slice], _Logprobs]) -> None:
         """`logprobs` are those of output tokens; empty when nobody asked for them."""
         self._rid = record.rid
-        answer = record.reply.answer
-        self._tools = None if answer is None else answer.tools
+        self._answer = answer = record.reply.answer
+        self._style = None if answer is None else answer.tools
         self._parser = None if answer is None else AnswerParser(answer)
         self._logprobs = logprobs
         self._num_told = 0  # tokens
+        self._num_thought = 0  # tokens, up to the end of the piece with the closing mark
         self.items: list[OutputItem] = []
 
     def add(self, text: str, num_tokens: int) -> list[Change]:
         """More text, up to the end of so many tokens of the output."""
         if self._parser is None:
             return self._changes([TextDelta(text)] if text else [], num_tokens)
-        return self._changes(self._parser.feed(text).parts, num_tokens)
+        has_thought = self._has_thought
+        parts = self._parser.feed(text).parts
+        if not has_thought:
+            self._num_thought = num_tokens
+        return self._changes(parts, num_tokens)
 
     def finish(self, finish: Finish, num_tokens: int) -> list[Change]:
         """No more text comes: what was held back, and the end of the last item."""
         is_stop = finish.reason is FinishReason.STOP
         changes: list[Change] = []
         if self._parser is not None:
+            if not self._has_thought:
+                self._num_thought = num_tokens
             changes += self._changes(self._parser.finish(is_cut=not is_stop).parts, num_tokens)
         if not self.items and finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
             changes += self._open(ItemKind.MESSAGE)
@@ -76,6 +83,24 @@ class OutputParser:
                 last.is_whole = self._parser.has_complete_calls
             changes.append(Closed(last))
         return changes
+
+    def num_reasoning_tokens(self, token_ids: list[int]) -> int:
+        """All up to the closing mark, marks included.
+
+        Where that is no token of its own, those of the pieces in which it came.
+        """
+        if self._answer is None or self._parser is None or not self._parser.has_thought:
+            return 0
+        end_id = self._answer.reasoning_end_id
+        if self._has_thought and end_id is not None and end_id in token_ids:
+            return token_ids.index(end_id) + 1
+        return self._num_thought
+
+    @property
+    def _has_thought(self) -> bool:
+        """Whether it thought, and does no more."""
+        parser = self._parser
+        return parser is not None and parser.has_thought and not parser.is_thinking
 
     def views(self) -> list[dict[str, Any]]:
         return [item.view() for item in self.items]
@@ -107,7 +132,7 @@ class OutputParser:
         idx = len(self.items)
         item = OutputItem(kind, idx, f"{kind.value}_{self._rid}" + (f"_{idx}" if idx else ""))
         if call is not None:
-            item.name, item.call_id = call.name, call_id(self._rid, call.idx, self._tools)
+            item.name, item.call_id = call.name, call_id(self._rid, call.idx, self._style)
         self.items.append(item)
         yield Opened(item)
 

@@ -12,6 +12,7 @@ from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
 from frontend.requests.logprob_fields import LogprobWish
+from frontend.requests.reasoning_effort import effort_kwargs
 from frontend.requests.request_body import (
     IGNORED,
     OF_OPENAI,
@@ -151,7 +152,9 @@ class ResponseRequests:
             earlier = await self._earlier_items(body.previous_response_id, caller)
         items = earlier + items
         check_calls(items, len(earlier))
-        token_ids = await self._encode(model, messages_of(items, body.instructions), use)
+        token_ids = await self._encode(
+            model, messages_of(items, body.instructions), use, body.reasoning
+        )
         answer = self._styles.answer_format(
             model, use, token_ids, tells_reasoning=use is not None or grammar is None
         )
@@ -166,9 +169,15 @@ class ResponseRequests:
         )
 
     async def _encode(
-        self, model: ServedModel, messages: list[dict[str, Any]], use: ToolUse | None
+        self,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        use: ToolUse | None,
+        reasoning: dict[str, Any] | None,
     ) -> list[int]:
         template = model.chat_template()
+        effort = (reasoning or {}).get("effort")
+        template_kwargs = effort_kwargs(effort, template, "reasoning.effort")
         declared = [] if use is None else use.declared
         style = None if use is None else self._styles.tools(template)
         return await self._encoder.encode_chat(
@@ -176,7 +185,7 @@ class ResponseRequests:
             for_template(template, messages, declared, style),
             add_generation_prompt=True,
             continue_final_message=False,
-            template_kwargs={"tools": declared} if declared else {},
+            template_kwargs={**template_kwargs, "tools": declared} if declared else template_kwargs,
         )
 
     async def _earlier_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:

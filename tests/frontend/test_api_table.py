@@ -73,8 +73,8 @@ async def test_what_is_refused_is_refused_by_name(route: BodyRoute) -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 async def test_what_is_ignored_changes_nothing(route: BodyRoute) -> None:
-    plain = await requests_for(route, {})
-    assert await requests_for(route, dict.fromkeys(IGNORED, "x")) == plain
+    ignored = IGNORED - body_schemas()[route.schema]["properties"].keys()
+    assert await requests_for(route, dict.fromkeys(ignored, "x")) == await requests_for(route, {})
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

@@ -196,6 +196,31 @@ async def test_the_order_of_events() -> None:
     assert {item["status"] for item in output} == {"completed"}
 
 
+async def test_reasoning_tokens_end_with_the_closing_mark() -> None:
+    """By the token of the mark where it is one, else by the pieces that spell it."""
+    answer = (await request_of())[1].reply.answer
+    assert answer is not None
+    tokenizer = make_tokenizer()
+    spelled = len(TEXT[: TEXT.index("</think>") + len("</think>")].encode())
+    for end_id, expected in ((None, spelled), (tokenizer.token_to_id("O"), 9)):
+        view = await view_of(msgspec.structs.replace(answer, reasoning_end_id=end_id))
+        for text, num_reasoning in ((TEXT, expected), (TEXT[:11], 11), ("Hi", 0)):
+            token_ids = tokenizer.encode(text, add_special_tokens=False).ids
+            finish = Finish(FinishReason.STOP)
+            done = Done(RID, pack_token_ids(token_ids), text, finish, view.record.reply)
+            usage = done_response(view, done)["usage"]
+            assert usage["output_tokens_details"] == {"reasoning_tokens": num_reasoning}, text
+            assert streamed(view, done, [])[-1]["response"]["usage"] == usage
+
+
+async def test_effort_reaches_a_template_that_knows_it() -> None:
+    open_end, closed_end = "assistant\n<think>\n", "</think>\n\n"
+    for effort, end in (("none", closed_end), ("low", open_end), (None, closed_end)):
+        request, record = await request_of(reasoning={"effort": effort})
+        assert prompt_of(request).endswith(end)
+        assert record.params.reasoning == {"effort": effort}
+
+
 async def test_a_call_that_was_cut_is_incomplete() -> None:
     view = await view_of((await request_of())[1].reply.answer)
     for end, status in (("</tool_call>\n<tool_call>", "completed"), ("Osló\\n", "incomplete")):
