@@ -115,7 +115,7 @@ class Acceptor:
         return msgspec.structs.replace(request, reply=reply)
 
     def _count_accepted(self, job: Job) -> None:
-        name = job.model.card.name
+        name = job.model.name
         num_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
         self._metrics.prompt_tokens.labels(name).inc(num_tokens)
         self._metrics.request_prompt_tokens.labels(name).observe(num_tokens)

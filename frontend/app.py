@@ -27,7 +27,7 @@ from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
-from frontend.model_directory import ModelDirectory
+from frontend.model_directory import ModelDirectory, NamedModel
 from frontend.openapi.document import RERANK_PATHS, SCORE_PATHS, openapi_document
 from frontend.requests.request_body import parse_object
 from frontend.responses.responses import Responses, query_flag, query_number
@@ -48,7 +48,7 @@ from shared.health import (
     ready_answer,
 )
 from shared.log import get_logger
-from shared.protocol import ModelCard, Surface
+from shared.protocol import Surface
 
 log = get_logger(__name__)
 
@@ -288,8 +288,8 @@ class App:
         return json_response(model_list(self._models))
 
     async def _get_model(self, request: Request, caller: Caller) -> Response:
-        card = await self._models.card(request.path_params["name"])
-        return json_response(encode_json(model_object(card)))
+        model = await self._models.find(request.path_params["name"])
+        return json_response(encode_json(model_object(model)))
 
     async def _live(self, request: Request, caller: Caller) -> Response:
         return _health_response(live_answer(self._checkup()))
@@ -351,18 +351,19 @@ def rid_of_body(body: dict[str, Any]) -> str:
 
 def model_list(models: ModelDirectory) -> bytes:
     """OpenAI's list of models."""
-    return encode_json({"object": "list", "data": [model_object(card) for card in models.cards()]})
+    return encode_json({"object": "list", "data": [model_object(each) for each in models.named()]})
 
 
-def model_object(card: ModelCard) -> dict[str, Any]:
-    """OpenAI's model object, with the context length as vLLM names it."""
+def model_object(model: NamedModel) -> dict[str, Any]:
+    """OpenAI's model object, with the context length, root and parent as vLLM names them."""
+    card, adapter = model
     return {
-        "id": card.name,
+        "id": card.name if adapter is None else adapter.name,
         "object": "model",
-        "created": card.created,
+        "created": card.created if adapter is None else adapter.created,
         "owned_by": "jetflock",
-        "root": card.name,
-        "parent": None,
+        "root": card.name if adapter is None else adapter.path,
+        "parent": None if adapter is None else card.name,
         "max_model_len": card.max_context_len,
         "tasks": ["generate"] * card.can_generate
         + ["embed"] * (card.embedding is not None)

@@ -15,6 +15,7 @@ from frontend.text_stream import TextStream, tells_logprobs
 from shared.errors import (
     DeadlineExceeded,
     InternalError,
+    NotFound,
     RequestCancelled,
     RequestError,
     ServiceUnavailable,
@@ -245,6 +246,11 @@ def failure_of(finish: Finish, reply: ReplyParams) -> RequestError | None:
                 finish.message
                 or "The model's weights were replaced before the request was finished.",
                 code="weights_replaced",
+            )
+        case FinishReason.ADAPTER_UNLOADED:
+            return NotFound(
+                finish.message or "The LoRA adapter was unloaded before the request was finished.",
+                code="adapter_unloaded",
             )
         case FinishReason.ERROR:
             return InternalError(finish.message or "The engine could not finish it.")

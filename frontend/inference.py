@@ -130,7 +130,9 @@ class Inference:
         try:
             ended = await asyncio.gather(
                 *(
-                    self._terminator.end(rid, pool_slug(reply.model), reply, FinishReason.CANCEL)
+                    self._terminator.end(
+                        rid, pool_slug(reply.served_model), reply, FinishReason.CANCEL
+                    )
                     for rid, reply in running
                 )
             )

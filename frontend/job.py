@@ -135,7 +135,7 @@ class Job:
             reply = ReplyParams(
                 subject=subject,
                 surface=self.surface,
-                model=card.name,
+                model=self.model.name,
                 created=created,
                 num_prompt_tokens=len(prompt.token_ids),
                 group_id=group_id,
@@ -164,6 +164,7 @@ class Job:
                 queue_timeout_s=caller.queue_timeout_s,
                 answer=self.answer,
                 has_images=bool(prompt.images),
+                base_model="" if self.model.adapter is None else card.name,
             )
             requests.append(
                 GenerateRequest(
@@ -180,6 +181,7 @@ class Job:
                     images=prompt.images,
                     priority=self.sampling.priority,
                     cache_salt=self.sampling.cache_salt,
+                    adapter="" if self.model.adapter is None else self.model.adapter.revision,
                     traceparent=caller.traceparent,
                     pooling=self.pooling,
                 )

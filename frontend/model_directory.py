@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -22,7 +23,7 @@ from shared.errors import (
 )
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
-from shared.protocol import ModelCard
+from shared.protocol import AdapterCard, ModelCard
 from shared.tokenizer_bundle import TokenizerBundle
 
 REFRESH_INTERVAL_S = 1.0
@@ -42,18 +43,31 @@ class ModelText:
     facts: TokenizerFacts
 
 
+class NamedModel(NamedTuple):
+    """What a name stands for: a model, or a LoRA adapter of one."""
+
+    card: ModelCard
+    adapter: AdapterCard | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model card and how to talk to the model."""
 
     card: ModelCard
     text: ModelText
+    adapter: AdapterCard | None = None  # that was asked for, on top of the model
+
+    @property
+    def name(self) -> str:
+        """By which it was asked for."""
+        return self.card.name if self.adapter is None else self.adapter.name
 
     def chat_template(self) -> ChatTemplate:
         """Raises InvalidRequest when the model has none."""
         if self.text.chat_template is None:
             raise InvalidRequest(
-                f"The model '{self.card.name}' has no chat template; use /v1/completions.",
+                f"The model '{self.name}' has no chat template; use /v1/completions.",
                 param="model",
             )
         return self.text.chat_template
@@ -65,6 +79,7 @@ class ModelDirectory:
     def __init__(self, catalog: ModelCatalog) -> None:
         self._catalog = catalog
         self._cards: dict[str, ModelCard] = {}
+        self._named: dict[str, NamedModel] = {}
         self._texts: dict[str, asyncio.Task[ModelText]] = {}  # by tokenizer hash
         self._refreshed_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
@@ -86,27 +101,28 @@ class ModelDirectory:
         """Whether the cards were read lately."""
         return asyncio.get_running_loop().time() - self._refreshed_at < 5 * REFRESH_INTERVAL_S
 
-    def cards(self) -> Sequence[ModelCard]:
-        return tuple(self._cards.values())
+    def named(self) -> Sequence[NamedModel]:
+        """All that can be asked for: models, then adapters."""
+        return tuple(self._named.values())
 
-    async def card(self, name: str) -> ModelCard:
+    async def find(self, name: str) -> NamedModel:
         """Raises ModelNotFound, or ServiceUnavailable when the cards cannot be read."""
-        if name not in self._cards:
+        if name not in self._named:
             await self._refresh_after_miss()
-        card = self._cards.get(name)
-        if card is not None:
-            return card
+        found = self._named.get(name)
+        if found is not None:
+            return found
         if not self.is_fresh:
             raise ServiceUnavailable("The model cards cannot be read now.")
         raise ModelNotFound(name)
 
     async def model(self, name: str) -> ServedModel:
         """Raises ModelNotFound, or ServiceUnavailable while the tokenizer cannot be fetched."""
-        card = await self.card(name)
-        return ServedModel(card, await self.text(card.tokenizer_hash))
+        card, adapter = await self.find(name)
+        return ServedModel(card, await self.text(card.tokenizer_hash), adapter)
 
     async def only_model(self) -> ServedModel:
-        """The model, when there is exactly one. Raises InvalidRequest."""
+        """The model, when there is exactly one, whatever its adapters. Raises InvalidRequest."""
         if not self._cards:
             await self._refresh_after_miss()
         if len(self._cards) != 1:
@@ -165,6 +181,11 @@ class ModelDirectory:
         for name in known.keys() - self._cards.keys():
             log.info("model_found", model=name, pool=known[name].pool)
         self._cards = known
+        adapters = {
+            adapter.name: NamedModel(card, adapter) for card in cards for adapter in card.adapters
+        }
+        named = {name: NamedModel(card) for name, card in known.items()}
+        self._named = named | {name: each for name, each in adapters.items() if name not in named}
 
 
 def _model_text(bundle: TokenizerBundle) -> ModelText:

@@ -102,7 +102,7 @@ def layout_of(model: ServedModel, instruction: str | None) -> PairLayout:
         return TemplatePair(tokenizer, model.chat_template(), has_roles, instruction)
     if instruction is not None:
         raise InvalidRequest(
-            f"The model '{model.card.name}' reads a query and a text, and no 'instruction'.",
+            f"The model '{model.name}' reads a query and a text, and no 'instruction'.",
             param="instruction",
         )
     return TokenizerPair(tokenizer)

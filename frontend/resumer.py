@@ -139,12 +139,12 @@ class Resumer:
         view = await self._response_view(first, record)
         token_texts = None
         if tells_logprobs(first) and view is None:
-            token_texts = (await self._models.model(first.model)).text.token_texts
+            token_texts = (await self._models.model(first.served_model)).text.token_texts
         budget_s = first.deadline_s or caller.deadline_s
         generation = Generation.of(
             [(choice.rid, choice.reply) for choice in found],
             caller,
-            pool=pool_slug(first.model),
+            pool=pool_slug(first.served_model),
             arrived_at=arrived_at,
             remaining_s=first.created + budget_s - time.time(),
             queue_timeout_s=_left_s(first),
@@ -231,4 +231,5 @@ def _has_no_result(choice: FoundChoice) -> bool:
         FinishReason.DEADLINE,
         FinishReason.QUEUE_TIMEOUT,
         FinishReason.WEIGHTS_REPLACED,
+        FinishReason.ADAPTER_UNLOADED,
     )

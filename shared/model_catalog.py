@@ -11,6 +11,7 @@ from shared.cluster import Cluster
 from shared.codec import decode, encode
 from shared.errors import (
     BrokerUnavailable,
+    CasConflict,
     ConfigError,
     MalformedMessage,
     NotFound,
@@ -45,7 +46,15 @@ class ModelCatalog:
         Raises ConfigError when the name is taken by other weights.
         """
         bundle = files.tokenizer_bundle()
-        card = files.card(name, bundle)
+        await self.put_bundle(bundle)
+        while True:
+            try:
+                return await self._register(files.card(name, bundle), starts_over=starts_over)
+            except CasConflict:  # somebody has written it meanwhile
+                continue
+
+    async def _register(self, card: ModelCard, *, starts_over: bool) -> ModelCard:
+        """Raises CasConflict, too."""
         existing = await self._cards.get(card.pool)
         stored = None if existing is None else decode(ModelCard, existing.value)
         if stored is not None:
@@ -53,21 +62,21 @@ class ModelCatalog:
                 card = stored if stored.weights_path else _same_age(card, stored)
             elif card.revision in stored.replaced and not starts_over:
                 return stored
-            elif await self._has_workers(card.pool):
+            elif await self.has_workers(card.pool):
                 if card.revision in stored.replaced:
                     return stored
                 raise ConfigError(
-                    f"model {name!r} is being served with other weights (revision "
+                    f"model {card.name!r} is being served with other weights (revision "
                     f"{stored.revision}, this checkpoint is {card.revision}); "
                     "use another --model-name"
                 )
-        await self.put_bundle(bundle)
+            card = msgspec.structs.replace(card, adapters=stored.adapters)
         await ensure_consumers(
             self._cluster.js, self._cluster.subjects, card.pool, self._cluster.config.ack_wait_s
         )
         # Who may only read finds nothing to do where `jetflock setup` was before.
         if stored != card:
-            await self._cards.put(card.pool, encode(card))
+            await self._cards.put_if(card.pool, encode(card), existing.revision if existing else 0)
         return card
 
     async def replace_weights(self, successor: ModelCard, weights_path: str) -> ModelCard:
@@ -84,6 +93,7 @@ class ModelCatalog:
         card = msgspec.structs.replace(
             successor,
             created=before.created,
+            adapters=before.adapters,
             weights_path=weights_path,
             replaced=tuple(replaced)[-_MAX_REPLACED:],
         )
@@ -92,6 +102,10 @@ class ModelCatalog:
 
     async def put_back(self, card: ModelCard) -> None:
         """The card that was there before a replacement of which nothing came."""
+        now = await self._cards.get(card.pool)
+        if now is not None:
+            adapters = decode(ModelCard, now.value).adapters
+            card = msgspec.structs.replace(card, adapters=adapters)
         await self._cards.put(card.pool, encode(card))
 
     async def cards(self) -> list[ModelCard]:
@@ -108,11 +122,8 @@ class ModelCatalog:
 
     async def put_bundle(self, bundle: TokenizerBundle) -> None:
         """Store tokenizer files under their hash, once."""
-        store = await self._object_store()
-        try:
-            await store.get_info(bundle.content_hash)
-        except (NotFoundError, ObjectNotFoundError):
-            await store.put(bundle.content_hash, bundle.to_bytes())
+        if not await self.has_object(bundle.content_hash):
+            await self.put_object(bundle.content_hash, bundle.to_bytes())
 
     async def bundle(self, content_hash: str) -> TokenizerBundle:
         """Fetch tokenizer files. Raises BrokerUnavailable, ConfigError or MalformedMessage."""
@@ -132,13 +143,20 @@ class ModelCatalog:
         assert result.data is not None
         return result.data
 
+    async def has_object(self, name: str) -> bool:
+        try:
+            await (await self._object_store()).get_info(name)
+        except (NotFoundError, ObjectNotFoundError):
+            return False
+        return True
+
     async def put_object(self, name: str, data: bytes) -> None:
         await (await self._object_store()).put(name, data)
 
     async def delete_object(self, name: str) -> None:
         await (await self._object_store()).delete(name)
 
-    async def _has_workers(self, pool: str) -> bool:
+    async def has_workers(self, pool: str) -> bool:
         workers = self._cluster.bucket(self._cluster.subjects.workers_bucket)
         return any(entry.key.startswith(f"{pool}.") for entry in await workers.entries())
 

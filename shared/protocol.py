@@ -23,6 +23,7 @@ class FinishReason(enum.StrEnum):
     QUEUE_TIMEOUT = "queue_timeout"  # no worker claimed it in time
     POISON = "poison"  # it crashed too many workers
     WEIGHTS_REPLACED = "weights_replaced"  # no worker has the weights that it began with
+    ADAPTER_UNLOADED = "adapter_unloaded"  # its LoRA adapter is not one of the model's any more
     ERROR = "error"  # the engine failed it, or the log is damaged
 
 
@@ -233,6 +234,12 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
     answer: AnswerFormat | None = None  # of a chat; None: the text is the content
     has_images: bool = False  # so that it has an object, whatever its length
+    base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
+
+    @property
+    def served_model(self) -> str:
+        """Name of the model whose queue it is in."""
+        return self.base_model or self.model
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -261,7 +268,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0  # lower is earlier, as in vLLM
     traceparent: str = ""
     cache_salt: str = ""  # only requests with the same one share cached prefixes
-    adapter: str = ""  # reserved: what is put on top of the weights
+    adapter: str = ""  # revision of the LoRA adapter on top of the weights
     pooling: PoolingParams | None = None  # set: the result is a vector, and no token
 
 
@@ -608,6 +615,16 @@ class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
     answer_ids: tuple[int, ...] = ()  # of YES_NO: the tokens "yes" and "no"
 
 
+class AdapterCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A LoRA adapter of a model: asked for as a model of its own."""
+
+    name: str
+    revision: str  # of its files, which are in the object store
+    rank: int
+    created: int  # unix seconds
+    path: str = ""  # where it was read, for people
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A served model in the KV bucket `models`; it stays when no worker runs."""
 
@@ -630,6 +647,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     score: ScoreCard | None = None  # None: it scores nothing
     weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
     replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
+    adapters: tuple[AdapterCard, ...] = ()  # in the order in which they were loaded
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

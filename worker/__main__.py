@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
 import uvloop
 
+from shared.adapter_catalog import AdapterCatalog
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
 from shared.errors import ConfigError
@@ -23,6 +25,7 @@ from shared.subjects import new_incarnation
 from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
+from worker.lora_folder import lora_folder
 from worker.metrics import WorkerMetrics
 from worker.worker import Worker
 
@@ -56,10 +59,21 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
     async with (
         serving_status(registry, board, config.metrics_port),
         open_cluster(config, worker_id, on_reconnect) as cluster,
+        AsyncExitStack() as stack,
     ):
-        card = await ModelCatalog(cluster).register(files, model_name)
+        catalog = ModelCatalog(cluster)
+        card = await catalog.register(files, model_name)
         if card.revision != files.revision:
             files = updated_files(card, files)
+        loras = await stack.enter_async_context(
+            lora_folder(
+                AdapterCatalog(cluster),
+                card.pool,
+                config.lora,
+                config.max_lora_rank,
+                may_replace=not await catalog.has_workers(card.pool),
+            )
+        )
         tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
         worker = Worker(
             config,
@@ -68,6 +82,7 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
             worker_id,
             tokenizer,
             await asyncio.to_thread(Checkpoint.read, files, model_name),
+            loras,
             lambda path, on_event, on_exit: EngineProcess(
                 config.engine_config(path), on_event, on_exit
             ),

@@ -13,6 +13,7 @@ from shared.kv_bucket import readable
 from shared.log import get_logger
 from shared.ownership import StoredRecord
 from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest, WorkerCard
+from worker.adapters import Adapters
 from worker.crash_count import crashes_in_a_row, is_poison
 from worker.delivery import Delivery
 from worker.log_history import LogHistory
@@ -94,6 +95,7 @@ class Claimer:
         history: LogHistory,
         worker_id: str,
         weights: ServedWeights,
+        adapters: Adapters,
         heartbeats: Writability,
         ack_wait_s: float,
         revision_grace_s: float,
@@ -106,6 +108,7 @@ class Claimer:
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._worker_id = worker_id
         self._weights = weights
+        self._adapters = adapters
         self._ack_wait_s = ack_wait_s
         self._heartbeats = heartbeats
         self._revision_grace_s = revision_grace_s
@@ -115,8 +118,9 @@ class Claimer:
         """Claim a delivered request that we do not run. Raises BrokerUnavailable."""
         nonce = secrets.token_hex(8)
         past = _Past()
+        has_adapter = await self._adapters.ensure(request.adapter)
         # A first delivery has no history as a rule: the compare-and-set itself finds out.
-        is_first_try = delivery.num_delivered == 1
+        is_first_try = delivery.num_delivered == 1 and has_adapter
         while True:
             if not is_first_try:
                 records = await self._ownership.read(request.rid)
@@ -127,6 +131,8 @@ class Claimer:
                 past = _Past(records, await self._is_holder_dead(records))
                 if not past.is_holder_dead and self._should_postpone(delivery, records):
                     return Postponed(self._ack_wait_s / 2)
+                if not has_adapter:
+                    return await self._end_without_adapter(request, past)
             is_first_try = False
             claim = self._claim(
                 request, delivery, past.last_seq, nonce, after_death=past.is_holder_dead
@@ -218,6 +224,16 @@ class Claimer:
         await self._ownership.append(request.rid, end)  # only if nobody has claimed it meanwhile
         log.warning("weights_replaced", rid=request.rid, revision=revision)
         return Over("no worker has its weights")
+
+    async def _end_without_adapter(self, request: GenerateRequest, past: _Past) -> TakeResult:
+        """Its files are gone. Raises CasConflict or BrokerUnavailable: it comes again."""
+        name = request.reply.model
+        message = f"The LoRA adapter {name!r} was unloaded before the request was finished."
+        reason = FinishReason.ADAPTER_UNLOADED
+        end = End(past.last_seq, reason, self._worker_id, message, request.reply)
+        await self._ownership.append(request.rid, end)
+        log.info("adapter_unloaded", rid=request.rid, adapter=request.adapter)
+        return Over("its adapter was unloaded")
 
     async def _is_served(self, revisions: set[str]) -> bool:
         """Whether a worker with one of these takes requests, or soon will, as far as we know."""

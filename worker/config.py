@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
+from worker.lora_folder import split_lora
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,9 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     """Name under which the model is served; by default the folder's name or the hub id."""
     worker_id: str | None = None
     """Incarnation id, never reused; by default a random one."""
+    lora: tuple[str, ...] = ()
+    """NAME=PATH of a LoRA adapter, as PEFT stores it, that is served as a model of that name; more
+    than one: give it again."""
     frame_window: int = 8
     """Unconfirmed frames a partition may have before new tokens wait and merge."""
     prefix_affinity: bool = True
@@ -37,6 +41,10 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     def check(self) -> None:
         """Raises ConfigError for a value that no worker can run with."""
         super().check()
+        for text in self.lora:
+            split_lora(text)
+        if len(self.lora) > self.max_loras:
+            raise ConfigError(f"{len(self.lora)} lora, and max_loras={self.max_loras}")
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "

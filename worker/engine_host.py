@@ -14,7 +14,9 @@ from shared.log import get_logger
 from shared.protocol import PoolingParams, SamplingParams
 from worker.engine_messages import (
     AbortRequest,
+    AdapterLoaded,
     AddRequest,
+    DropAdapter,
     EngineCommand,
     EngineEvent,
     EngineFailed,
@@ -22,6 +24,7 @@ from worker.engine_messages import (
     EngineLoading,
     EngineReady,
     FlushCache,
+    LoadAdapter,
     RunImage,
     SetPaused,
     StepOutput,
@@ -51,6 +54,8 @@ class EngineListener(Protocol):
     def on_ready(self) -> None: ...
 
     def on_step(self, step: StepOutput) -> None: ...
+
+    def on_adapter(self, loaded: AdapterLoaded) -> None: ...
 
     async def on_engine_died(self) -> None:
         """All runs are gone. The next engine starts when this returns."""
@@ -146,13 +151,30 @@ class EngineHost:
         namespace: bytes,
         pooling: PoolingParams | None = None,
         images: tuple[RunImage, ...] = (),
+        adapter: str = "",
     ) -> None:
         """Start a run; its output comes with `on_step`."""
         self._ask(
             AddRequest(
-                run_id, prompt_ids, output_ids, sampling, priority, namespace, pooling, images
+                run_id,
+                prompt_ids,
+                output_ids,
+                sampling,
+                priority,
+                namespace,
+                pooling,
+                images,
+                adapter,
             )
         )
+
+    def load_adapter(self, adapter: str, path: Path) -> None:
+        """What came of it is told by `on_adapter`; runs that are added behind it may name it."""
+        self._ask(LoadAdapter(adapter, str(path)))
+
+    def drop_adapter(self, adapter: str) -> None:
+        """Runs with it go on; none may come any more."""
+        self._ask(DropAdapter(adapter))
 
     def abort(self, run_id: int) -> None:
         self._ask(AbortRequest(run_id))
@@ -223,6 +245,8 @@ class EngineHost:
                 self._last_step_at = time.monotonic()
                 self._asked_at = None
                 self._listener.on_step(event)
+            case AdapterLoaded():
+                self._listener.on_adapter(event)
             case EngineLoading():
                 self.loading = event
             case EngineReady():

@@ -37,6 +37,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     namespace: bytes = b""  # only runs with an equal one share cached prefixes
     pooling: PoolingParams | None = None
     images: tuple[RunImage, ...] = ()  # in their order
+    adapter: str = ""  # id of one that is loaded
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -55,7 +56,22 @@ class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
     """Forget all cached prefixes that no run holds."""
 
 
-EngineCommand: TypeAlias = AddRequest | AbortRequest | SetPaused | FlushCache
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag="load_adapter"):
+    """Load a LoRA adapter; `AdapterLoaded` follows. Runs that come behind it may name it."""
+
+    adapter: str  # id, unique for its content
+    path: str  # folder
+
+
+class DropAdapter(msgspec.Struct, frozen=True, array_like=True, tag="drop_adapter"):
+    """No more runs with it come; those that are here go on. Unknown ids are ignored."""
+
+    adapter: str
+
+
+EngineCommand: TypeAlias = (
+    AddRequest | AbortRequest | SetPaused | FlushCache | LoadAdapter | DropAdapter
+)
 
 
 class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -92,6 +108,13 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     load: EngineLoad
 
 
+class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter"):
+    """What became of a `LoadAdapter`."""
+
+    adapter: str
+    error: str = ""  # why it is not loaded
+
+
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     """Progress before the engine is ready."""
 
@@ -116,4 +139,4 @@ class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     message: str
 
 
-EngineEvent: TypeAlias = StepOutput | EngineLoading | EngineReady | EngineFailed
+EngineEvent: TypeAlias = StepOutput | AdapterLoaded | EngineLoading | EngineReady | EngineFailed

@@ -25,6 +25,7 @@ from shared.log import get_logger
 from shared.log_watch import LogWatch
 from shared.model_catalog import ModelCatalog
 from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry, WorkDone
+from worker.adapters import Adapters
 from worker.claimer import Claimer
 from worker.config import WorkerConfig
 from worker.delivery import Acknowledger, Delivery
@@ -66,6 +67,7 @@ class RequestRunner:
         cluster: Cluster,
         card: ModelCard,
         weights: ServedWeights,
+        adapters: Adapters,
         worker_id: str,
         tokenizer: Tokenizer,
         engine: EngineHost,
@@ -116,10 +118,12 @@ class RequestRunner:
                 LogHistory(nc, subjects),
                 worker_id,
                 weights,
+                adapters,
                 heartbeats,
                 config.ack_wait_s,
                 config.revision_grace_s,
             ),
+            adapters,
             ModelCatalog(cluster),
             acks,
             self._held_requests,

@@ -74,6 +74,7 @@ class Runs:
                 RunImage(image.start, image.num_tokens, image.digest, pixels)
                 for image, pixels in zip(request.images, prompt.pixels, strict=True)
             ),
+            request.adapter,
         )
 
     def confirm(

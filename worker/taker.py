@@ -18,6 +18,7 @@ from shared.model_catalog import ModelCatalog
 from shared.prefix_chain import PrefixChain
 from shared.prompt_object import PromptData, prompt_data
 from shared.protocol import FinishReason, GenerateRequest
+from worker.adapters import Adapters
 from worker.claimer import (
     OTHER_WEIGHTS_DELAY_S,
     Claimer,
@@ -54,6 +55,7 @@ class Taker:
     def __init__(
         self,
         claimer: Claimer,
+        adapters: Adapters,
         catalog: ModelCatalog,
         acks: Acknowledger,
         held_requests: HeldRequests,
@@ -66,6 +68,7 @@ class Taker:
         metrics: WorkerMetrics,
     ) -> None:
         self._claimer = claimer
+        self._adapters = adapters
         self._catalog = catalog
         self._acks = acks
         self._held_requests = held_requests
@@ -93,7 +96,7 @@ class Taker:
         self._held_requests.add(held)
         self._room.note(held)
         try:
-            if delivery.num_delivered == 1 and not (request.prompt_object or request.images):
+            if self._may_start_early(request, delivery):
                 self._runs.start(held, PromptData(request.prompt_ids))
             return await self._apply(held, await self._claimer.take(request, delivery))
         except (BrokerError, ProtocolError) as exc:
@@ -101,6 +104,12 @@ class Taker:
             self._runs.drop(held)
             await self._give_up(held.delivery, _RETRY_DELAY_S)
             return False
+
+    def _may_start_early(self, request: GenerateRequest, delivery: Delivery) -> bool:
+        """It is new, and everything is here that it needs."""
+        is_new = delivery.num_delivered == 1
+        is_whole = not (request.prompt_object or request.images)
+        return is_new and is_whole and self._adapters.has(request.adapter)
 
     async def _give_up(self, delivery: Delivery, delay_s: float = 0.0) -> None:
         if not delivery.is_shared:

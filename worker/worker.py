@@ -9,6 +9,7 @@ import time
 
 from tokenizers import Tokenizer
 
+from shared.adapter_catalog import AdapterCatalog
 from shared.cluster import Cluster
 from shared.control import WorkerStats
 from shared.errors import ConfigError, EngineHung
@@ -20,13 +21,15 @@ from shared.pool_events import GONE, PoolEvents
 from shared.prefix_chain import join_hashes
 from shared.protocol import ModelCard, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
+from worker.adapters import Adapters
 from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.control import Control
 from worker.control_desk import ControlDesk
 from worker.engine_counters import EngineCounters
 from worker.engine_host import EngineFactory, EngineHost
-from worker.engine_messages import StepOutput
+from worker.engine_messages import AdapterLoaded, StepOutput
+from worker.lora_folder import LoraFolder
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
 from worker.served_weights import ServedWeights
@@ -49,6 +52,7 @@ class Worker:
         worker_id: str,
         tokenizer: Tokenizer,
         checkpoint: Checkpoint,
+        loras: LoraFolder,
         engine_factory: EngineFactory,
         metrics: WorkerMetrics,
     ) -> None:
@@ -58,6 +62,7 @@ class Worker:
         self._loop_watch = LoopWatch(metrics.registry)
         self._engine = EngineHost(engine_factory, checkpoint.path)
         self._weights = ServedWeights(checkpoint)
+        self._adapters = Adapters(AdapterCatalog(cluster), card.pool, self._engine, loras)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._runner = RequestRunner(
@@ -65,6 +70,7 @@ class Worker:
             cluster,
             card,
             self._weights,
+            self._adapters,
             worker_id,
             tokenizer,
             self._engine,
@@ -110,6 +116,7 @@ class Worker:
                     tasks.create_task(part)
                     for part in (
                         self._runner.run(),
+                        self._adapters.run(),
                         self._runner.log_watch.run(),
                         self._heartbeat.run(),
                         self._control.run(),
@@ -162,11 +169,15 @@ class Worker:
         self._runner.on_reconnect()
 
     def on_ready(self) -> None:
+        self._adapters.on_ready()
         self._runner.on_ready()
         self._heartbeat.beat_soon()
 
     def on_step(self, step: StepOutput) -> None:
         self._runner.on_step(step)
+
+    def on_adapter(self, loaded: AdapterLoaded) -> None:
+        self._adapters.on_loaded(loaded)
 
     async def on_engine_died(self) -> None:
         """Raises ConfigError when the next engine would load other weights than our claims say."""

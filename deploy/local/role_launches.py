@@ -81,8 +81,12 @@ class RoleLaunches:
             config, worker_id = self._config, new_incarnation("worker")
             assert config.model_name is not None
             names = ("--model-name", config.model_name, "--worker-id", worker_id)
-            env = self._env(WorkerConfig, exclude=("model_name",), metrics_offset=worker_idx + 1)
-            return Launch([*self._programs.worker, str(self._model_path), *names], env, worker_id)
+            loras = [word for lora in config.lora for word in ("--lora", lora)]
+            env = self._env(
+                WorkerConfig, exclude=("model_name", "lora"), metrics_offset=worker_idx + 1
+            )
+            argv = [*self._programs.worker, str(self._model_path), *names, *loras]
+            return Launch(argv, env, worker_id)
 
         return launch
 

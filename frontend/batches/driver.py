@@ -138,7 +138,7 @@ class BatchDriver:
 
     async def _unknown_model(self, name: str) -> ModelNotFound | None:
         try:
-            await self._parts.models.card(name)
+            await self._parts.models.find(name)
         except ModelNotFound as exc:
             return exc
         return None

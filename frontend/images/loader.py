@@ -63,7 +63,7 @@ class ImageLoader:
         vision = model.card.vision
         if vision is None and sources:
             raise UnsupportedParameter(
-                sources[0].where, f"is an image, and the model '{model.card.name}' takes no images"
+                sources[0].where, f"is an image, and the model '{model.name}' takes no images"
             )
         if len(sources) > self._limits.max_images:
             raise sources[self._limits.max_images].refused(

@@ -33,7 +33,7 @@ class LoadRoutes:
     async def answer(self, model: str | None) -> bytes:
         """Of one model, or of all. Raises ModelNotFound or ServiceUnavailable."""
         if model is not None:
-            await self._models.card(model)
+            model = (await self._models.find(model)).card.name  # adapters run where it runs
         loads = await self._board.look()
         return encode_json(
             loads_view(loads if model is None else loads.of_model(model), self._version)

@@ -156,9 +156,9 @@ def _pooling(body: EmbeddingBody, model: ServedModel) -> PoolingParams:
     """What the request says, else the model's way. Raises InvalidRequest."""
     card = model.card.embedding
     if card is None:
-        raise InvalidRequest(f"The model '{model.card.name}' makes no embeddings.", param="model")
+        raise InvalidRequest(f"The model '{model.name}' makes no embeddings.", param="model")
     if body.dimensions is not None:
-        _check_dimensions(body.dimensions, card, model.card.name)
+        _check_dimensions(body.dimensions, card, model.name)
     return PoolingParams(
         kind=card.pooling if body.pooling is None else PoolingKind(body.pooling),
         normalize=card.normalize if body.normalize is None else body.normalize,

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from frontend.grammars.checker import GrammarChecker
 from frontend.job import Caller, Job
+from frontend.model_directory import ServedModel
 from frontend.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
-from shared.protocol import ModelCard, Surface
+from shared.protocol import Surface
 
 
 class BodyReader(Protocol):
@@ -40,16 +41,16 @@ class JobReader:
         else:
             job = await self._requests[surface].job(body)
         if job.pooling is None and not job.model.card.can_generate:
-            raise _generates_nothing(job.model.card)
+            raise _generates_nothing(job.model)
         grammar = job.sampling.params.grammar
         if grammar is not None:
             await self._grammar_checker.check(grammar, job.sampling.grammar_param)
         return job
 
 
-def _generates_nothing(card: ModelCard) -> InvalidRequest:
+def _generates_nothing(model: ServedModel) -> InvalidRequest:
     does, route = "makes embeddings", "/v1/embeddings"
-    if card.score is not None:
+    if model.card.score is not None:
         does, route = "scores pairs of texts", "/v1/score or /v1/rerank"
-    message = f"The model '{card.name}' {does}, and generates nothing; use {route}."
+    message = f"The model '{model.name}' {does}, and generates nothing; use {route}."
     return InvalidRequest(message, param="model")

@@ -59,7 +59,7 @@ class Tokenizing:
         model = await self._model(name)
         return encode_json(
             {
-                "model": model.card.name,
+                "model": model.name,
                 "max_model_len": model.card.max_context_len,
                 "vocab_size": model.text.tokenizer.get_vocab_size(),
                 "tokenizer_hash": model.card.tokenizer_hash,

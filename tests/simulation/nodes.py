@@ -30,6 +30,7 @@ from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.reader import Reader
 from tests.simulation.scripted_engine import ScriptedEngine
 from worker.checkpoint import Checkpoint
+from worker.lora_folder import LoraFolder
 from worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class WorkerNode(Node):
             self.id,
             self.house.tokenizer,
             Checkpoint(ModelFiles(Path(), {}, {}), self.house.card, ""),
+            LoraFolder(Path()),
             make_engine,
             self.house.worker_metrics,
         )

@@ -43,7 +43,8 @@ class RuleWorker:
         self._story = story
         self._rng = random.Random(story.rng.getrandbits(32))
         cluster = cast(Cluster, story)
-        self.claimer = Claimer(cluster, cast(Any, self), self.id, _WEIGHTS, Writability(), 1.0, 1.0)
+        history = loras = cast(Any, self)
+        self.claimer = Claimer(cluster, history, self.id, _WEIGHTS, loras, Writability(), 1.0, 1.0)
         metrics, acks = cast(Any, NoMetrics()), cast(Any, story)
         self._settler = Settler(self.id, cast(Any, self), story.ownership, acks, metrics)
         self._hand_over = HandOver(
@@ -51,6 +52,10 @@ class RuleWorker:
         )
 
     # What its parts ask of it
+
+    async def ensure(self, revision: str) -> bool:
+        """Of a LoRA adapter."""
+        return revision == ""
 
     async def read(self, rid: str, records: list[StoredRecord], claim_seq: int) -> RequestFold:
         """In place of `LogHistory`: everything before our claim."""

@@ -24,11 +24,12 @@ def make_add(
     namespace: bytes = b"",
     pooling: PoolingParams | None = None,
     images: tuple[RunImage, ...] = (),
+    adapter: str = "",
     **sampling: Any,
 ) -> AddRequest:
     params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
     prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
-    return AddRequest(run_id, prompt, output, params, priority, namespace, pooling, images)
+    return AddRequest(run_id, prompt, output, params, priority, namespace, pooling, images, adapter)
 
 
 class FakeChannel:

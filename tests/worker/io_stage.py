@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer, decoders, models
 
+from shared.adapter_catalog import AdapterCatalog
 from shared.cluster import Cluster, open_cluster
 from shared.codec import decode_ownership, decode_token_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
@@ -38,7 +40,10 @@ from shared.protocol import (
 from shared.streams import ensure_consumers
 from shared.subjects import new_rid
 from shared.token_ids import pack_token_ids
+from worker.adapters import Adapters
 from worker.delivery import Delivery
+from worker.engine_host import Engine, EngineHost
+from worker.lora_folder import LoraFolder
 
 POOL = "pool-1"
 REVISION = "rev"
@@ -61,6 +66,16 @@ def ids(text: str) -> list[int]:
 
 def make_card() -> ModelCard:
     return ModelCard("m", POOL, REVISION, TOKENIZER_HASH, 1000, len(ALPHABET), (0,), 1)
+
+
+def _no_engine(*_: Any) -> Engine:
+    raise AssertionError("no engine is started here")
+
+
+def make_adapters(cluster: Cluster) -> Adapters:
+    """For requests without one."""
+    engine = EngineHost(_no_engine, Path())
+    return Adapters(AdapterCatalog(cluster), POOL, engine, LoraFolder(Path()))
 
 
 def make_rid(cluster: Cluster, partition: int = 0) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,22 @@ from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.engine_messages import (
     AbortRequest,
+    AdapterLoaded,
     AddRequest,
+    DropAdapter,
     EngineCommand,
     EngineEvent,
     EngineFailed,
     EngineLoad,
     EngineReady,
     FlushCache,
+    LoadAdapter,
     RunOutput,
     SetPaused,
     StepOutput,
 )
 from worker.held_request import HeldRequest
+from worker.lora_folder import LoraFolder
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
 from worker.worker import Worker
@@ -62,6 +67,8 @@ class FakeEngine:
         self.is_paused = False
         self.num_flushes = 0
         self.is_dead = False
+        self.adapters: dict[str, Path] = {}
+        self.adapter_error = ""
         self._added: asyncio.Queue[AddRequest] = asyncio.Queue()
 
     async def start(self) -> None: ...
@@ -80,6 +87,11 @@ class FakeEngine:
                 self.is_paused = paused
             case FlushCache():
                 self.num_flushes += 1
+            case LoadAdapter(adapter=adapter, path=path):
+                self.adapters[adapter] = Path(path)
+                self._on_event(AdapterLoaded(adapter, self.adapter_error))
+            case DropAdapter(adapter=adapter):
+                del self.adapters[adapter]
 
     def kill(self) -> None:
         if not self.is_dead:
@@ -201,6 +213,7 @@ async def running_worker(
     max_running: int = 4,
     is_ready: bool = True,
     checkpoint: Checkpoint | None = None,
+    required_loras: dict[str, str] | None = None,
     **config: Any,
 ) -> AsyncIterator[RunningWorker]:
     worker_config = WorkerConfig(
@@ -221,7 +234,12 @@ async def running_worker(
     async def on_reconnect() -> None:
         await worker.on_reconnect()
 
-    async with open_cluster(worker_config, worker_id, on_reconnect) as cluster:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(
+            open_cluster(worker_config, worker_id, on_reconnect)
+        )
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        loras = LoraFolder(Path(folder), required_loras or {})
         worker = Worker(
             worker_config,
             cluster,
@@ -229,6 +247,7 @@ async def running_worker(
             worker_id,
             make_tokenizer(),
             checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), ""),
+            loras,
             make_engine,
             WorkerMetrics(new_registry(), "m"),
         )

@@ -21,7 +21,7 @@ from shared.protocol import (
     Release,
 )
 from tests.worker.checkpoints import make_weights
-from tests.worker.io_stage import REVISION, Stage, ids, make_claim, make_request
+from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
 from worker.log_history import LogHistory
 from worker.logged_output import LoggedOutput
@@ -46,6 +46,7 @@ def make_claimer(
         history,
         worker,
         make_weights(revision),
+        make_adapters(cluster),
         heartbeats or Writability(),
         ACK_WAIT_S,
         revision_grace_s,

@@ -52,6 +52,10 @@ class EngineConfig:
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None
     """CPU threads of the model; by default one for each usable core, a small model has one."""
+    max_loras: int = 8
+    """LoRA adapters that are loaded at once."""
+    max_lora_rank: int = 64
+    """The largest rank (r) of an adapter."""
     overlap: bool = False
     """Launch a step before the tokens of the one before it are known; no gain on a CPU."""
     speculate: SpeculateName = "off"
@@ -104,6 +108,7 @@ class EngineConfig:
             "page_size",
             "num_draft_tokens",
             "min_ngram_len",
+            "max_lora_rank",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -111,6 +116,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.max_loras < 0:
+            raise ConfigError(f"max_loras must be at least 0, not {self.max_loras}")
         if not self.priority_aging_s > 0:
             raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
         if self.max_ngram_len < self.min_ngram_len:

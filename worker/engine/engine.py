@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from shared.errors import ConfigError
 from shared.protocol import Finish, FinishReason, VisionCard
 from shared.token_ids import unpack_token_ids
 from worker.engine.beams.beam_desk import BeamDesk
 from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.image_check import image_error
+from worker.engine.lora.adapter_pool import AdapterPool
+from worker.engine.lora.lora_adapter import LoraAdapter
 from worker.engine.req import Req
 from worker.engine.req_image import ReqImage
 from worker.engine.scheduler import Scheduler
@@ -24,11 +28,14 @@ from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import (
     AbortRequest,
+    AdapterLoaded,
     AddRequest,
+    DropAdapter,
     EngineCommand,
     EngineLoad,
     EngineReady,
     FlushCache,
+    LoadAdapter,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -45,6 +52,7 @@ class Arrival(NamedTuple):
     command: AddRequest
     number: int  # order in which requests came to this engine
     at_s: float  # of the monotonic clock
+    adapter: LoraAdapter | None
 
 
 class Engine:
@@ -59,6 +67,7 @@ class Engine:
         limits: EngineReady,
         stop_check: StopCheck,
         grammar_desk: GrammarDesk,
+        adapters: AdapterPool,
         overlap_depth: int = 0,
         vision: VisionCard | None = None,
     ) -> None:
@@ -70,6 +79,7 @@ class Engine:
         self._stop_check = stop_check
         self._grammar_desk = grammar_desk
         self._vision = vision
+        self._adapters = adapters
         self._at_desk: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
         self._told_at = 0.0  # of the monotonic clock
@@ -144,10 +154,28 @@ class Engine:
             case FlushCache():
                 self._scheduler.flush_cache()
                 self._has_news = True
+            case LoadAdapter():
+                self._load_adapter(command)
+            case DropAdapter(adapter=adapter):
+                self._adapters.drop(adapter)
+                self._has_news = True
+
+    def _load_adapter(self, command: LoadAdapter) -> None:
+        error = ""
+        try:
+            self._adapters.load(command.adapter, Path(command.path))
+        except ConfigError as exc:
+            error = str(exc)
+        self._channel.send(AdapterLoaded(command.adapter, error))
+        self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
-        arrival = Arrival(command, next(self._arrivals), time.monotonic())
+        adapter = self._adapters.get(command.adapter)
+        arrival = Arrival(command, next(self._arrivals), time.monotonic(), adapter)
         self._has_news = True
+        if command.adapter and adapter is None:
+            self._refuse(command.run_id, f"the LoRA adapter {command.adapter} is not loaded")
+            return
         grammar = command.sampling.grammar
         if grammar is None:
             self._admit(arrival)
@@ -161,22 +189,30 @@ class Engine:
             arrival = self._at_desk.pop(seated.run_id)
             self._has_news = True
             if seated.matcher is None:
-                finish = Finish(FinishReason.ERROR, message=seated.error)
-                self._refused.append(RunOutput(seated.run_id, [], finish))
+                self._refuse(seated.run_id, seated.error)
             else:
                 self._admit(arrival, seated.matcher)
+
+    def _refuse(self, run_id: int, message: str | None) -> None:
+        self._refused.append(RunOutput(run_id, [], Finish(FinishReason.ERROR, message=message)))
 
     def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
         command = arrival.command
         prompt_ids = unpack_token_ids(command.prompt_ids)
         error = image_error(command.images, len(prompt_ids), self._vision)
         if error is not None:
-            finish = Finish(FinishReason.ERROR, message=error)
-            self._refused.append(RunOutput(command.run_id, [], finish))
+            self._refuse(command.run_id, error)
             return
         images = [ReqImage.of(image) for image in command.images]
         if command.sampling.beam is not None:
-            self._beams.begin(command, command.sampling.beam, prompt_ids, images, arrival.at_s)
+            self._beams.begin(
+                command,
+                command.sampling.beam,
+                prompt_ids,
+                images,
+                arrival.adapter,
+                arrival.at_s,
+            )
             return
         self._scheduler.add(
             Req(
@@ -192,6 +228,7 @@ class Engine:
                 matcher,
                 command.pooling,
                 images,
+                arrival.adapter,
             )
         )
 

@@ -20,6 +20,7 @@ from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
+from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.memory_check import check_memory
 from worker.engine.model_runner import Forward, ModelRunner
 from worker.engine.models.decoder_config import DecoderConfig
@@ -83,6 +84,9 @@ class EngineLoader:
             self._limits(model_config, pool, max_context_len, one_token_step_s),
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
+            AdapterPool(
+                forward.lora_projections, dtype, self._config.max_loras, self._config.max_lora_rank
+            ),
             overlap_depth=int(self._config.overlap),
             vision=model_config.vision,
         )

@@ -11,6 +11,8 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.pooler import Pooler
 from worker.engine.req import Req
 from worker.engine.sampling.prompt_scores import score_prompt
@@ -31,6 +33,10 @@ class Forward(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of any rows of it: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        ...
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """An adapter's, by the names under which `hidden` looks for them. Raises ConfigError."""
         ...
 
 

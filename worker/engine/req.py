@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult, RadixNode
+from worker.engine.lora.lora_adapter import LoraAdapter
 from worker.engine.req_image import ReqImage
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
@@ -40,6 +41,7 @@ class Req:
         "_num_counted",
         "_prompt_logprobs",
         "_stop_check",
+        "adapter",
         "arrival",
         "arrived_at_s",
         "has_penalties",
@@ -89,6 +91,7 @@ class Req:
         matcher: GrammarMatcher | None = None,
         pooling: PoolingParams | None = None,
         images: Sequence[ReqImage] = (),
+        adapter: LoraAdapter | None = None,
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
@@ -96,6 +99,7 @@ class Req:
         self.namespace = namespace  # opaque: prefixes are shared only within one
         self.pooling = pooling  # set: it ends with an embedding of its prompt, and no token
         self.images = images  # in their order, without overlaps
+        self.adapter = adapter  # on top of the model's weights
         self.arrival = arrival  # order in which requests came to this engine
         self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)

@@ -25,12 +25,15 @@ from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import (
     AbortRequest,
+    AdapterLoaded,
     AddRequest,
+    DropAdapter,
     EngineCommand,
     EngineLoad,
     EngineLoading,
     EngineReady,
     FlushCache,
+    LoadAdapter,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -100,6 +103,7 @@ class ScriptedEngine:
         self._salt = 0
         if config.scripted_by_weights:
             self._salt = int(ModelFiles.read(Path(config.model_path)).revision, 16)
+        self._adapters: set[str] = set()
         self._hang_token = config.scripted_hang_token
         self._hang_s = config.scripted_hang_s
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
@@ -171,6 +175,13 @@ class ScriptedEngine:
                 self._set_paused(paused)
             case FlushCache():
                 self._has_news = True  # it has no cache, but answers every command
+            case LoadAdapter(adapter=adapter):
+                self._adapters.add(adapter)
+                self._channel.send(AdapterLoaded(adapter))
+                self._has_news = True
+            case DropAdapter(adapter=adapter):
+                self._adapters.discard(adapter)
+                self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
         sampling = command.sampling
@@ -180,9 +191,11 @@ class ScriptedEngine:
             output_ids=unpack_token_ids(command.output_ids),
             sampling=sampling,
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
-            hash_key=self._salt ^ (sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
+            hash_key=self._salt
+            ^ zlib.crc32(command.adapter.encode())
+            ^ (sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
-        finish = _refused_feature(command) or self._refusal(run)
+        finish = _refused_feature(command) or self._refusal(run, command.adapter)
         if self._poison:
             for token_id in unpack_token_ids(command.prompt_ids):
                 run.kills_pid = run.kills_pid or self._poison.get(token_id, 0)
@@ -202,8 +215,11 @@ class ScriptedEngine:
         self._num_arrivals += 1
         self._admit()
 
-    def _refusal(self, run: _Run) -> Finish | None:
+    def _refusal(self, run: _Run, adapter: str) -> Finish | None:
         limit = min(self._limits.max_context_len, self._num_kv_tokens)
+        if adapter and adapter not in self._adapters:
+            message = f"the LoRA adapter {adapter} is not loaded"
+            return Finish(FinishReason.ERROR, message=message)
         if run.num_prompt_tokens == 0:
             return Finish(FinishReason.ERROR, message="the prompt is empty")
         if run.num_prompt_tokens > limit:

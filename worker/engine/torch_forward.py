@@ -10,6 +10,8 @@ import torch
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 
 
 class Model(Protocol):
@@ -28,6 +30,10 @@ class Model(Protocol):
         """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
         ...
 
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """An adapter's, by the names under which `hidden` looks for them. Raises ConfigError."""
+        ...
+
 
 class TorchForward:
     """Plans attention once a step, then runs the model."""
@@ -42,3 +48,6 @@ class TorchForward:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden)
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        return self._model.lora_projections(weights)

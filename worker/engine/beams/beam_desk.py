@@ -10,6 +10,7 @@ from shared.logprobs import num_top_of, unpack_logprobs
 from shared.protocol import Beam, BeamParams, Finish, FinishReason, SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.beams.beam_search import BeamSearch
+from worker.engine.lora.lora_adapter import LoraAdapter
 from worker.engine.req import Req
 from worker.engine.req_image import ReqImage
 from worker.engine.scheduler import Scheduler
@@ -26,6 +27,7 @@ class _Run:
     search: BeamSearch
     prompt_ids: list[int]
     images: Sequence[ReqImage]
+    adapter: LoraAdapter | None
     arrived_at_s: float
     steps: list[int] = field(default_factory=list)  # run ids, in the order of the beams
     continuations: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
@@ -60,12 +62,13 @@ class BeamDesk:
         params: BeamParams,
         prompt_ids: list[int],
         images: Sequence[ReqImage],
+        adapter: LoraAdapter | None,
         arrived_at_s: float,
     ) -> None:
         """Its first step goes to the scheduler."""
         end_ids = self._stop_check.stop_token_ids(command.sampling)
         search = BeamSearch(params, command.sampling.max_tokens, end_ids)
-        run = _Run(command, params, search, prompt_ids, images, arrived_at_s)
+        run = _Run(command, params, search, prompt_ids, images, adapter, arrived_at_s)
         self._runs[command.run_id] = run
         self._add_steps(run)
 
@@ -129,6 +132,7 @@ class BeamDesk:
                 command.namespace,
                 run.arrived_at_s,  # each step waits at the place of its request
                 images=run.images,
+                adapter=run.adapter,
             )
             if beam.token_ids:
                 req.num_cached_tokens = 0  # the request was counted with its first step

@@ -10,10 +10,20 @@ from torch.nn import functional
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.lora.decoder_lora import (
+    DOWN,
+    GATE_UP,
+    OUTPUT,
+    QKV,
+    decoder_projections,
+    projection_name,
+)
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
 from worker.engine.models.layer_ops import add_rms_norm, norm_rotate, silu_mul
-from worker.engine.models.linear import Linears, choose_linears
+from worker.engine.models.linear import Linear, Linears, choose_linears
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.rotary import RotaryEmbedding
 
@@ -35,6 +45,8 @@ class DecoderModel:
     ) -> None:
         weights = DecoderWeights(config, checkpoint)
         linears = choose_linears(dtype)
+        self._config = config
+        self._linears = linears
         self._attention_layers = config.attention_layers
         self._eps = config.rms_norm_eps
         self._rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
@@ -63,6 +75,10 @@ class DecoderModel:
         """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
         return self._lm_head(hidden).float()
 
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """Raises ConfigError."""
+        return decoder_projections(self._config, weights, self._linears)
+
 
 class DecoderLayer:
     """Attention and MLP. What each adds is given on, for the next norm to add."""
@@ -71,6 +87,9 @@ class DecoderLayer:
         self, config: DecoderConfig, weights: LayerWeights, linears: Linears, layer_id: int
     ) -> None:
         self._layer_id = layer_id
+        self._lora_names = {
+            name: projection_name(layer_id, name) for name in (QKV, OUTPUT, GATE_UP, DOWN)
+        }
         self._eps = config.rms_norm_eps
         self._head_dim = config.head_dim
         self._num_heads = config.num_heads
@@ -92,9 +111,19 @@ class DecoderLayer:
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, residual = add_rms_norm(delta, residual, self._attention_norm, self._eps)
-        delta = self._output(self._attend(self._qkv(x), angles, batch, attention))
+        attended = self._attend(self._project(self._qkv, QKV, x, batch), angles, batch, attention)
+        delta = self._project(self._output, OUTPUT, attended, batch)
         x, residual = add_rms_norm(delta, residual, self._mlp_norm, self._eps)
-        return self._down(silu_mul(self._gate_up(x))), residual
+        activated = silu_mul(self._project(self._gate_up, GATE_UP, x, batch))
+        return self._project(self._down, DOWN, activated, batch), residual
+
+    def _project(
+        self, linear: Linear, name: str, x: torch.Tensor, batch: ForwardBatch
+    ) -> torch.Tensor:
+        output = linear(x)
+        if batch.loras is not None:
+            batch.loras.add(self._lora_names[name], x, output)
+        return output
 
     def _attend(
         self, qkv: torch.Tensor, angles: Angles, batch: ForwardBatch, attention: AttentionBackend

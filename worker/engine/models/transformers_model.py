@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from shared.protocol import VisionCard
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.module_lora import ModuleLoras
 from worker.engine.models.dummy_weights import fill_with_noise
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model_config import is_classifier
@@ -47,6 +50,7 @@ class TransformersModel:
         self._attention_layers = _checked_layers(model)
         self._body = model.get_decoder()
         names = {module: name for name, module in model.named_modules()}
+        self._loras = ModuleLoras(names[self._body], self._body)
         model.set_submodule(names[self._body], _GivenBody())
         self._head = model
 
@@ -56,12 +60,15 @@ class TransformersModel:
 
     def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
-        output = self._body(
-            **self._inputs(batch),
-            position_ids=batch.positions[None],
-            use_cache=False,
-            jetflock_step=PagedStep(batch, attention),
-        )
+        with ExitStack() as hooks:
+            if batch.loras is not None:
+                hooks.enter_context(self._loras.applied(batch.loras))
+            output = self._body(
+                **self._inputs(batch),
+                position_ids=batch.positions[None],
+                use_cache=False,
+                jetflock_step=PagedStep(batch, attention),
+            )
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
@@ -92,6 +99,10 @@ class TransformersModel:
             return scores.float()
         logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """Raises ConfigError."""
+        return self._loras.projections(weights)
 
 
 class _GivenBody(torch.nn.Module):

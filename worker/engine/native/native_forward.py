@@ -7,8 +7,11 @@ import weakref
 
 import torch
 
+from shared.errors import ConfigError
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeStruct
 from worker.engine.native.native_weights import NativeWeights
@@ -85,3 +88,10 @@ class NativeForward:
             self._decoder, hidden.contiguous().data_ptr(), len(hidden), logits.data_ptr()
         )
         return logits
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """Raises ConfigError."""
+        raise ConfigError(
+            "LoRA adapters are computed in torch, this worker computes in C++: start it with "
+            "--cpu-kernels torch"
+        )

@@ -1,0 +1,46 @@
+"""Where a worker keeps the files of its LoRA adapters, and which it was started with."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.adapter_catalog import AdapterCatalog
+from shared.errors import ConfigError
+from shared.lora_files import LoraFiles
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFolder:
+    """A temporary folder."""
+
+    path: Path
+    # Names by revision: without these the worker shall not run.
+    required: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def lora_folder(
+    catalog: AdapterCatalog, pool: str, loras: Sequence[str], max_rank: int, *, may_replace: bool
+) -> AsyncIterator[LoraFolder]:
+    """Registers the adapters `NAME=PATH` before the worker starts. Raises ConfigError."""
+    required: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="jetflock-lora-", ignore_cleanup_errors=True) as folder:
+        for name, path in map(split_lora, loras):
+            files = await asyncio.to_thread(LoraFiles.read, path)
+            files.check_rank(max_rank)
+            await catalog.add(pool, name, files, str(path), may_replace=may_replace)
+            required[files.revision] = name
+        yield LoraFolder(Path(folder), required)
+
+
+def split_lora(text: str) -> tuple[str, Path]:
+    """Raises ConfigError for what is not NAME=PATH."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ConfigError(f"lora {text!r} is not NAME=PATH")
+    return name, Path(path).expanduser().absolute()
