@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.openapi.answers import answer_schemas
 from frontend.openapi.bodies import body_schemas
 from frontend.requests import (
     chat_request,
@@ -17,6 +18,7 @@ from frontend.requests import (
     pair_request,
 )
 from frontend.requests.request_body import IGNORED
+from frontend.responses import request as response_request
 from shared.protocol import SamplingParams, TextParams
 
 Refused = Mapping[str, Callable[[Any], bool]]
@@ -30,6 +32,7 @@ class BodyRoute:
     path: str
     schema: str  # of its body, among the components of the OpenAPI document
     refused: Refused
+    ignored: frozenset[str] = IGNORED
 
 
 ROUTES = (
@@ -39,6 +42,23 @@ ROUTES = (
     BodyRoute("embeddings", "/v1/embeddings", "EmbeddingBody", embedding_request.REFUSED),
     BodyRoute("score", "/v1/score", "ScoreBody", pair_request.REFUSED),
     BodyRoute("rerank", "/v1/rerank", "RerankBody", pair_request.REFUSED),
+    BodyRoute(
+        "responses",
+        "/v1/responses",
+        "ResponseBody",
+        response_request.REFUSED,
+        response_request.IGNORED_HERE,
+    ),
+)
+# They generate nothing; of files the fields are those of a form.
+OTHER_ROUTES = tuple(
+    BodyRoute(name, f"/{path}", schema, {}, frozenset())
+    for name, path, schema in (
+        ("files", "v1/files", "FileForm"),
+        ("batches", "v1/batches", "BatchBody"),
+        ("tokenize", "tokenize", "TokenizeBody"),
+        ("detokenize", "detokenize", "DetokenizeBody"),
+    )
 )
 
 _SAMPLING = SamplingParams(max_tokens=0, seed=0)
@@ -79,6 +99,10 @@ DEFAULTS: Mapping[str, Any] = {
     "parallel_tool_calls": True,
     "include_reasoning": True,
     "separate_reasoning": True,
+    "background": False,
+    "responses store": True,
+    "responses top_logprobs": 0,
+    "responses text.format": {"type": "text"},
 }
 _WORDS: Mapping[str, str] = {
     "model": "required",
@@ -107,6 +131,17 @@ _WORDS: Mapping[str, str] = {
     "use_activation": "the model's",
     "top_n": "all",
     "queue_timeout_s": "`--queue-timeout-s`",
+    "max_output_tokens": "the rest of the context",
+    "purpose": "required",
+    "file": "required",
+    "input_file_id": "required",
+    "endpoint": "required",
+    "completion_window": "required",
+    "tokenize model": "the only one",
+    "detokenize model": "the only one",
+    "tokenize prompt": "or `messages`",
+    "tokenize messages": "or `prompt`",
+    "tokens": "required",
 }
 # To find out what a field may be although it is refused when it asks for something.
 _PROBES: tuple[Any, ...] = (1, -1, True, "none", "auto", ["text"])
@@ -119,12 +154,6 @@ _FIRST = (
 
 def api_table() -> str:
     """docs/api.md."""
-    schemas = body_schemas()
-    fields = {route.name: dict(_fields(schemas, route)) for route in ROUTES}
-    names = list(dict.fromkeys(name for of_route in fields.values() for name in of_route))
-    names.sort(key=lambda name: name not in _FIRST)
-    others = sorted({name for route in ROUTES for name in route.refused} | IGNORED)
-    heads = " | ".join(f"{route.name}" for route in ROUTES)
     lines = [
         "# The fields of each route",
         "",
@@ -140,33 +169,56 @@ def api_table() -> str:
         "`generation_config.json` may say another for temperature, top_p, top_k, min_p and",
         "repetition_penalty.",
         "",
-        f"| field | {heads} | values | default |",
-        "|---" * (len(ROUTES) + 3) + "|",
-    ]
-    for name in names:
-        cells = " | ".join(_cell(route, fields[route.name], name) for route in ROUTES)
-        values = _merged({route.name: fields[route.name].get(name) for route in ROUTES})
-        default = _merged(
-            {r.name: _default(r.name, name) if name in fields[r.name] else None for r in ROUTES}
-        )
-        lines.append(f"| `{name}` | {cells} | {values} | {default} |")
-    lines += [
+        *_table(ROUTES),
         "",
         "## Without effect, or refused",
         "",
         "*fine*: values that are taken nevertheless, beside `null`; *empty* is `false`, 0, and a",
         "text, list or object with nothing in it.",
         "",
-        f"| field | {heads} | fine |",
-        "|---" * (len(ROUTES) + 2) + "|",
+        *_table_of_others(ROUTES),
+        "",
+        "## Other routes",
+        "",
+        *(f"- {route.name}: `POST {route.path}`" for route in OTHER_ROUTES),
+        "",
+        *_table(OTHER_ROUTES),
     ]
-    for name in others:
-        if name in names:
-            continue
-        cells = " | ".join(_cell(route, fields[route.name], name) for route in ROUTES)
-        fine = _merged({r.name: _fine(r.refused, name) for r in ROUTES})
-        lines.append(f"| `{name}` | {cells} | {fine} |")
     return "\n".join(lines) + "\n"
+
+
+def _table(routes: Sequence[BodyRoute]) -> Iterator[str]:
+    """What has an effect somewhere."""
+    fields = _fields_of(routes)
+    heads = " | ".join(route.name for route in routes)
+    yield f"| field | {heads} | values | default |"
+    yield "|---" * (len(routes) + 3) + "|"
+    names = list(dict.fromkeys(name for of_route in fields.values() for name in of_route))
+    for name in sorted(names, key=lambda name: name not in _FIRST):
+        cells = " | ".join(_cell(route, fields[route.name], name) for route in routes)
+        values = _merged({route.name: fields[route.name].get(name) for route in routes})
+        default = _merged(
+            {r.name: _default(r.name, name) if name in fields[r.name] else None for r in routes}
+        )
+        yield f"| `{name}` | {cells} | {values} | {default} |"
+
+
+def _table_of_others(routes: Sequence[BodyRoute]) -> Iterator[str]:
+    """What is known, and has an effect nowhere."""
+    fields = _fields_of(routes)
+    heads = " | ".join(route.name for route in routes)
+    yield f"| field | {heads} | fine |"
+    yield "|---" * (len(routes) + 2) + "|"
+    others = {name for route in routes for name in route.refused.keys() | route.ignored}
+    for name in sorted(others.difference(*fields.values())):
+        cells = " | ".join(_cell(route, fields[route.name], name) for route in routes)
+        fine = _merged({r.name: _fine(r.refused, name) for r in routes})
+        yield f"| `{name}` | {cells} | {fine} |"
+
+
+def _fields_of(routes: Sequence[BodyRoute]) -> dict[str, dict[str, str]]:
+    schemas = body_schemas() | answer_schemas()  # the form of files stands among the latter
+    return {route.name: dict(_fields(schemas, route)) for route in routes}
 
 
 def _fields(schemas: dict[str, Any], route: BodyRoute) -> Iterator[tuple[str, str]]:
@@ -189,7 +241,7 @@ def _cell(route: BodyRoute, fields: Mapping[str, str], name: str) -> str:
         return "partly" if name in route.refused else "yes"
     if name in route.refused:
         return "refused"
-    return "ignored" if name in IGNORED else ""
+    return "ignored" if name in route.ignored else ""
 
 
 def _default(route: str, name: str) -> str:
@@ -229,6 +281,8 @@ def _values(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     if "anyOf" in schema:
         options = [o for o in schema["anyOf"] if o != {"type": "null"}]
         return " or ".join(dict.fromkeys(_values(option, schemas) for option in options))
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     match schema.get("type"):

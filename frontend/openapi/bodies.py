@@ -143,7 +143,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
     },
     "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
-    "reasoning_effort": {"enum": [*EFFORTS, None]},
+    "reasoning_effort": {"anyOf": [{"enum": list(EFFORTS)}, {"type": "null"}]},
     "tools": {
         "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
     },
@@ -179,6 +179,7 @@ _MORE_RANGES = {
     "top_n": TOP_N,
 }
 _STARTING = (
+    "ResponseBody",
     "ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody",
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.requests.reasoning_effort import EFFORTS
 from frontend.responses.input_items import MAX_ITEMS, ROLES
 from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
 
@@ -95,6 +96,7 @@ _ALLOWED = _object(
 )
 RESPONSE_FIELDS: dict[str, dict[str, Any]] = {
     "input": {"anyOf": [_TEXT, _ITEMS]},
+    "reasoning": _or_null(_object({"effort": _or_null({"enum": list(EFFORTS)})})),
     "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}),
     "tool_choice": _or_null({"enum": ["none", "auto", "required"]}, _NAMED, _ALLOWED),
 }

@@ -98,8 +98,8 @@ REFUSED = {
     "truncation": lambda value: value != "disabled",
     "modalities": lambda value: value != ["text"],
 }
-_IGNORED = (IGNORED - {"metadata", "store"}) | {"stream_options", "prompt_cache_options"}
-_KNOWN = frozenset(ResponseBody.__struct_fields__) | REFUSED.keys() | _IGNORED
+IGNORED_HERE = (IGNORED - {"metadata", "store"}) | {"stream_options", "prompt_cache_options"}
+_KNOWN = frozenset(ResponseBody.__struct_fields__) | REFUSED.keys() | IGNORED_HERE
 
 
 class ResponseRequests:
