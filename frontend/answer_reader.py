@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.answers.event_writer import finish_reason
+from frontend.answers.reasoning_tokens import num_reasoning_tokens
 from frontend.text_stream import TextStream
 from frontend.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
 from frontend.tools.call_id import call_id
@@ -22,7 +23,6 @@ class AnswerReader:
         self._parser = AnswerParser(stream.reply.answer, num_told=self._num_told)
         self._parser.feed(stream.skipped)
         self._told_checksum = stream.mark.checksum
-        self._num_reasoning_tokens: int | None = None  # once they are known
 
     def read(self, text: str) -> dict[str, Any]:
         """The `delta` of new text; empty when it says nothing yet."""
@@ -47,21 +47,8 @@ class AnswerReader:
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """All up to the closing mark, marks included; None where that is no token."""
-        if not self._parser.has_thought:
-            return 0
-        if self._parser.is_thinking:
-            return self._stream.position
-        if self._num_reasoning_tokens is None:
-            self._num_reasoning_tokens = self._num_up_to_end_mark()
-        return self._num_reasoning_tokens
-
-    def _num_up_to_end_mark(self) -> int | None:
-        answer = self._stream.reply.answer
-        assert answer is not None
-        if answer.reasoning_end_id not in self._stream.token_ids:  # spelled in pieces
-            return None
-        return self._stream.token_ids.index(answer.reasoning_end_id) + 1
+        """Of the tokens so far; None where nobody can tell."""
+        return num_reasoning_tokens(self._parser, self._stream)
 
     def _end(self, reason: FinishReason | None = None) -> AnswerDelta:
         finish = self._stream.finish

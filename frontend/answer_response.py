@@ -5,24 +5,50 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
 from frontend.answer import Answer
 from frontend.answers.event_writer import error_body
-from frontend.error_response import json_response, send_error
+from frontend.anthropic.errors import message_error_body
+from frontend.error_response import ErrorBody, error_response, json_response
 from frontend.event_feed import Event
 from frontend.generation import Generation, Interrupt, Interrupted, error_of_interrupt
 from frontend.inference import Inference
 from shared.errors import RequestError
+from shared.protocol import Surface
 
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-_PING = b": ping\n\n"
 CLIENT_GONE_STATUS = 499
+
+
+class Dialect(NamedTuple):
+    """What is not in the events of an API, and yet differs."""
+
+    error_body: ErrorBody
+    error_event: bytes = b""  # its type, where events have one
+    ping: bytes = b": ping\n\n"
+    id_header: str = "x-request-id"
+
+    def id_headers(self, answer: Answer) -> dict[str, str]:
+        group_id = answer.generation.group_id
+        return {"x-request-id": group_id, self.id_header: group_id}
+
+
+_OPENAI = Dialect(error_body)
+_DIALECTS = {
+    Surface.MESSAGES: Dialect(
+        message_error_body,
+        error_event=b"error",
+        ping=b'event: ping\ndata: {"type": "ping"}\n\n',
+        id_header="request-id",
+    )
+}
 
 
 class AnswerResponse:
@@ -32,6 +58,7 @@ class AnswerResponse:
         self._inference = inference
         self._answer = answer
         self._ping_interval_s = ping_interval_s
+        self._dialect = _DIALECTS.get(answer.generation.surface, _OPENAI)
         self.status_code = 200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,12 +77,13 @@ class AnswerResponse:
             self._inference.close(self._answer, self.status_code, "http")
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {"x-request-id": self._answer.generation.group_id, **self._answer.headers}
+        headers = {**self._dialect.id_headers(self._answer), **self._answer.headers}
         try:
             body = await self._answer.feed.whole()
         except RequestError as exc:
             self.status_code = exc.status_code
-            await send_error(exc, scope, receive, send, headers)
+            response = error_response(exc, headers, self._dialect.error_body)
+            await response(scope, receive, send)
         except Interrupted as exc:
             await self._send_interrupt(exc.interrupt, scope, receive, send, headers)
         else:
@@ -74,14 +102,17 @@ class AnswerResponse:
         if interrupt is Interrupt.SHUTDOWN:
             headers = headers | {"connection": "close"}
         if interrupt is not Interrupt.CLIENT_GONE:
-            await send_error(error, scope, receive, send, headers)
+            response = error_response(error, headers, self._dialect.error_body)
+            await response(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
         answer, generation, feed = self._answer, self._answer.generation, self._answer.feed
         headers = [
             *_SSE_HEADERS,
-            (b"x-request-id", generation.group_id.encode()),
-            *((name.encode(), value.encode()) for name, value in answer.headers.items()),
+            *(
+                (name.encode(), value.encode())
+                for name, value in {**self._dialect.id_headers(answer), **answer.headers}.items()
+            ),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         opening = feed.opening(resumed=answer.resumed)
@@ -92,7 +123,7 @@ class AnswerResponse:
         try:
             while True:
                 events = await feed.next()
-                body = sse(events) if events else _PING
+                body = sse(events) if events else self._dialect.ping
                 if feed.is_ended:
                     break
                 await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -113,7 +144,8 @@ class AnswerResponse:
             return
         body = b""
         if interrupt is Interrupt.NO_RESULT:
-            body = b"data: " + error_body(error) + b"\n\n"
+            name = self._dialect.error_event
+            body = sse([Event(b"", self._dialect.error_body(error), name)])
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

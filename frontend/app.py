@@ -16,11 +16,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from frontend.answer_response import AnswerResponse
 from frontend.answers.event_id import parse_event_id
-from frontend.answers.event_writer import encode_json
+from frontend.answers.event_writer import encode_json, error_body
+from frontend.anthropic.errors import message_error_body
+from frontend.anthropic.message_request import MessageRequests
 from frontend.batches.routes import BatchRoutes
 from frontend.client_request_id import HEADER as CLIENT_REQUEST_ID
 from frontend.client_request_id import telling_client_id
-from frontend.error_response import error_response, json_response
+from frontend.error_response import ErrorBody, error_response, json_response
 from frontend.files.routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
 from frontend.inference import Inference
@@ -75,7 +77,9 @@ class Endpoint:
         metrics: FrontendMetrics,
         *,
         is_open: bool,
+        error_body: ErrorBody = error_body,
     ) -> None:
+        self._error_body = error_body
         self._route = route
         self._handler = handler
         self._callers = callers
@@ -97,10 +101,11 @@ class Endpoint:
                 caller = self._callers.caller(request.headers, "http")
             return await self._handler(request, caller)
         except RequestError as exc:
-            return error_response(exc)
+            return error_response(exc, body=self._error_body)
         except Exception:
             log.exception("request_failed", route=self._route)
-            return error_response(InternalError("The frontend could not handle the request."))
+            error = InternalError("The frontend could not handle the request.")
+            return error_response(error, body=self._error_body)
 
 
 class Endpoints:
@@ -129,6 +134,7 @@ class App:
         batches: BatchRoutes,
         tokens: TokenRoutes,
         loads: LoadRoutes,
+        messages: MessageRequests,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -144,6 +150,7 @@ class App:
         self._batches = batches
         self._tokens = tokens
         self._loads = loads
+        self._messages = messages
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -180,6 +187,17 @@ class App:
             endpoint = Endpoint(path, handler, self._callers, self._metrics, is_open=is_open)
             return Route(path, endpoint, methods=[method])
 
+        def messages(path: str, handler: Handler) -> Route:
+            endpoint = Endpoint(
+                path,
+                handler,
+                self._callers,
+                self._metrics,
+                is_open=False,
+                error_body=message_error_body,
+            )
+            return Route(path, endpoint, methods=["POST"])
+
         def routes(path: str, **handlers: Handler) -> Route:
             endpoints = {
                 method: Endpoint(path, handler, self._callers, self._metrics, is_open=False)
@@ -195,6 +213,8 @@ class App:
             *(route(path, "POST", self._starter(Surface.RERANK)) for path in RERANK_PATHS),
             route("/generate", "POST", self._starter(Surface.GENERATE)),
             route("/v1/responses", "POST", self._starter(Surface.RESPONSES)),
+            messages("/v1/messages", self._starter(Surface.MESSAGES)),
+            messages("/v1/messages/count_tokens", self._count_tokens),
             route("/v1/responses/{response_id}", "GET", self._get_response),
             route("/v1/responses/{response_id}", "DELETE", self._delete_response),
             route("/v1/responses/{response_id}/cancel", "POST", self._cancel_response),
@@ -238,6 +258,10 @@ class App:
             return AnswerResponse(self._inference, answer, self._ping_interval_s)
 
         return start
+
+    async def _count_tokens(self, request: Request, caller: Caller) -> Response:
+        raw = parse_object(await read_body(request, self._max_body_bytes))
+        return json_response(encode_json({"input_tokens": await self._messages.count(raw)}))
 
     async def _get_response(self, request: Request, caller: Caller) -> Response | AnswerResponse:
         response_id, query = request.path_params["response_id"], request.query_params

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from frontend.answers.event_writer import error_body
 from shared.errors import (
@@ -17,6 +16,8 @@ from shared.errors import (
     ServiceUnavailable,
 )
 
+ErrorBody = Callable[[RequestError], bytes]  # JSON in the shape of one API
+
 
 def json_response(
     body: bytes, status_code: int = 200, headers: Mapping[str, str] | None = None
@@ -25,18 +26,15 @@ def json_response(
     return Response(body, status_code, headers=headers, media_type="application/json")
 
 
-def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
-    """OpenAI's error object with the status and headers that belong to it."""
+def error_response(
+    error: RequestError,
+    headers: Mapping[str, str] | None = None,
+    body: ErrorBody = error_body,
+) -> Response:
+    """The error object of an API, with the status and headers that belong to it."""
     return json_response(
-        error_body(error), error.status_code, {**error_headers(error), **(headers or {})}
+        body(error), error.status_code, {**error_headers(error), **(headers or {})}
     )
-
-
-async def send_error(
-    error: RequestError, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]
-) -> None:
-    """An error as the whole answer."""
-    await error_response(error, headers)(scope, receive, send)
 
 
 def error_headers(error: RequestError) -> dict[str, str]:

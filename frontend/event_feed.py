@@ -164,5 +164,5 @@ def writer_for(generation: Generation) -> EventWriter:
             return ScoreEvents(generation.streams)
         case Surface.RERANK:
             return RerankEvents(generation.streams)
-        case Surface.RESPONSES:
-            raise AssertionError("a response has a feed of its own")
+        case Surface.RESPONSES | Surface.MESSAGES:
+            raise AssertionError("it has a feed of its own")

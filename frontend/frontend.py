@@ -9,6 +9,7 @@ import time
 
 from frontend.acceptor import Acceptor
 from frontend.admission import Admission
+from frontend.anthropic.message_request import MessageRequests
 from frontend.app import App
 from frontend.attachments import Attachments
 from frontend.auth import ApiKeys
@@ -122,6 +123,7 @@ class Frontend:
             use_model_defaults=config.generation_config == "auto",
             styles=self._styles,
         )
+        messages = MessageRequests(self._models, chats)
         tokenizing = Tokenizing(self._models, self._encoder, chats)
         self.answers = OpenAnswers(self._router, self._terminator, metrics, frontend_id)
         finder = StreamFinder(cluster, detok)
@@ -135,7 +137,7 @@ class Frontend:
             cluster, catalog, self._terminator, self.queue_watch.drain, metrics
         )
         self.inference = Inference(
-            self._job_reader(chats, responses),
+            self._job_reader(chats, messages, responses),
             Acceptor(
                 self.submitter,
                 self._router,
@@ -189,6 +191,7 @@ class Frontend:
             BatchRoutes(batches),
             TokenRoutes(tokenizing, config.max_body_bytes),
             loads,
+            messages,
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,
@@ -221,12 +224,15 @@ class Frontend:
         roles = cluster.bucket(subjects.roles_bucket)
         self._heartbeat = Heartbeat(roles, frontend_id, lambda: card)
 
-    def _job_reader(self, chats: ChatRequests, responses: ResponseStore) -> JobReader:
+    def _job_reader(
+        self, chats: ChatRequests, messages: MessageRequests, responses: ResponseStore
+    ) -> JobReader:
         models, encoder, config = self._models, self._encoder, self._config
         use_defaults = config.generation_config == "auto"
         return JobReader(
             {
                 Surface.CHAT: chats,
+                Surface.MESSAGES: messages,
                 Surface.COMPLETIONS: CompletionRequests(
                     models, encoder, use_model_defaults=use_defaults
                 ),

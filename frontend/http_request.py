@@ -33,7 +33,7 @@ class CallerReader:
 
     def caller(self, headers: Mapping[str, str], transport: str) -> Caller:
         """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
-        owner, tenant = self._keys.identify(headers.get("authorization", ""))
+        owner, tenant = self._keys.identify(_authorization(headers))
         config = self._config
         asked_s = deadline_s = _seconds(headers, "x-request-timeout")
         if deadline_s is None:
@@ -58,6 +58,12 @@ class CallerReader:
             client_id=client_request_id(headers),
             idempotency_key=checked_key(headers.get("idempotency-key")),
         )
+
+
+def _authorization(headers: Mapping[str, str]) -> str:
+    """Anthropic's clients have a header of their own for a key."""
+    key = headers.get("x-api-key", "")
+    return headers.get("authorization") or (f"Bearer {key}" if key else "")
 
 
 def _seconds(headers: Mapping[str, str], name: str) -> float | None:

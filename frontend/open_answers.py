@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from frontend.access_log import log_finished
 from frontend.answer import Answer
+from frontend.anthropic.message_feed import MessageFeed
 from frontend.event_feed import EventFeed, Feed
 from frontend.generation import Generation, Interrupt
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from frontend.responses.feed import ResponseFeed
 from frontend.terminator import Terminator
+from shared.protocol import Surface
 
 
 class OpenAnswers:
@@ -53,6 +55,8 @@ class OpenAnswers:
         feed: Feed
         if generation.response is not None:
             feed = ResponseFeed(generation, generation.response, latency, starting_after)
+        elif generation.surface is Surface.MESSAGES:
+            feed = MessageFeed(generation, latency)
         else:
             feed = EventFeed(generation, latency)
         return Answer(generation, feed, stream, resumed, headers)

@@ -61,6 +61,11 @@ class Resumer:
                 f"GET /v1/responses/resp_{group_id}?stream=true&starting_after=",
                 param="Last-Event-ID",
             )
+        if event_id is not None and found[0].reply.surface is Surface.MESSAGES:
+            raise InvalidRequest(
+                "Events of a message have no ids: without one it is told from its beginning.",
+                param="Last-Event-ID",
+            )
         if event_id is not None and len(event_id.marks) != len(found):
             raise ResumeConflict(
                 f"The event id describes {len(event_id.marks)} choices, the stream has "

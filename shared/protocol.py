@@ -155,6 +155,7 @@ class Surface(enum.StrEnum):
     RESPONSES = "responses"
     SCORE = "score"
     RERANK = "rerank"
+    MESSAGES = "messages"
 
 
 class ToolStyle(enum.StrEnum):

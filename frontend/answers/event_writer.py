@@ -51,6 +51,8 @@ def public_id(reply: ReplyParams) -> str:
             return f"score-{reply.group_id}"
         case Surface.RERANK:
             return f"rerank-{reply.group_id}"
+        case Surface.MESSAGES:
+            return f"msg_{reply.group_id}"
         case Surface.GENERATE | Surface.EMBEDDINGS:
             return reply.group_id
 

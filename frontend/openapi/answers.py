@@ -220,6 +220,39 @@ def _token_schemas() -> dict[str, dict[str, Any]]:
     }
 
 
+def _message_schemas() -> dict[str, dict[str, Any]]:
+    usage = {
+        "input_tokens": _COUNT,
+        "cache_creation_input_tokens": _COUNT,
+        "cache_read_input_tokens": _COUNT,
+        "output_tokens": _COUNT,
+        "output_tokens_details": _object({"thinking_tokens": _COUNT}),
+    }
+    message = {
+        "id": _TEXT,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": _TEXT,
+        "content": _list_of(
+            {
+                "type": "object",
+                "properties": {"type": {"enum": ["text", "thinking", "tool_use"]}},
+                "required": ["type"],
+            }
+        ),
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]},
+        "stop_sequence": _OPTIONAL_TEXT,
+        "usage": _object(usage, "output_tokens_details"),
+    }
+    details = _object({"error_code": _OPTIONAL_TEXT, "param": _OPTIONAL_TEXT})
+    error = _object({"type": _TEXT, "message": _TEXT, "details": details})
+    return {
+        "Message": _object(message),
+        "MessageTokens": _object({"input_tokens": _COUNT}),
+        "MessageError": _object({"type": {"const": "error"}, "error": error}),
+    }
+
+
 def _loads_schema() -> dict[str, Any]:
     share = {"type": "number", "minimum": 0}
     worker = {
@@ -392,6 +425,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
                     "ScoreList",
                     "Ranking",
                     "Generated",
+                    "Message",
                     "Response",
                 )
             ]
@@ -399,6 +433,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         "Model": model,
         "ModelList": _object({"object": {"const": "list"}, "data": _list_of(_ref("Model"))}),
         **_token_schemas(),
+        **_message_schemas(),
         "Loads": _loads_schema(),
         "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
         "Status": _object({"status": _TEXT}),

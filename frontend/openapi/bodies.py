@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from frontend.anthropic.body import MessageBody
 from frontend.batches.body import WINDOW_PATTERN, BatchBody
 from frontend.batches.record import ENDPOINTS
 from frontend.files.record import SHORTEST_TTL_S
@@ -128,6 +129,62 @@ _ALLOWED_FUNCTIONS = {
     },
     "required": ["type", "allowed_tools"],
 }
+
+
+def _optional(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _kind_of(*kinds: str, **fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"type": {"enum": list(kinds)}, **fields},
+        "required": ["type", *fields],
+    }
+
+
+_TEXT_OR_BLOCKS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}
+_ANTHROPIC_BLOCK = {
+    "anyOf": [
+        _TEXT_PART,
+        _kind_of("thinking", thinking={"type": "string"}),
+        _kind_of(
+            "tool_use",
+            id={"type": "string"},
+            name={"type": "string"},
+            input={"type": "object"},
+        ),
+        _kind_of("tool_result", tool_use_id={"type": "string"}, content=_TEXT_OR_BLOCKS),
+    ]
+}
+_ANTHROPIC_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["user", "assistant", "system"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _ANTHROPIC_BLOCK}]},
+    },
+    "required": ["role", "content"],
+}
+_ANTHROPIC_TOOL = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["custom", None]},
+        "name": _FUNCTION_NAME,
+        "description": {"type": ["string", "null"]},
+        "input_schema": {"type": "object"},
+        "strict": {"type": ["boolean", "null"]},
+    },
+    "required": ["name", "input_schema"],
+}
+_ANTHROPIC_CHOICE = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["auto", "any", "tool", "none"]},
+        "name": _FUNCTION_NAME,
+        "disable_parallel_tool_use": {"type": "boolean"},
+    },
+    "required": ["type"],
+}
 _STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
@@ -198,6 +255,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ResponseBody,
             TokenizeBody,
             DetokenizeBody,
+            MessageBody,
             SamplingFields,
         ],
         ref_template="#/components/schemas/{name}",
@@ -246,6 +304,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
     schemas["DetokenizeBody"]["properties"]["tokens"] = {"type": "array", "items": _ID}
     schemas["DetokenizeBody"]["required"] = ["tokens"]
+    schemas |= _message_bodies(schemas["MessageBody"])
     of_batch = schemas["BatchBody"]["properties"]
     of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
     of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
@@ -254,6 +313,28 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
     }
     return schemas
+
+
+def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of a message, and of its tokens' count, which needs no limit of the answer."""
+    fields = schema["properties"] | {
+        "model": {"type": "string"},
+        "system": _optional(_TEXT_OR_BLOCKS),
+        "messages": {"type": "array", "minItems": 1, "items": _ANTHROPIC_MESSAGE},
+        "stop_sequences": _optional({"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP}),
+        "tools": _optional({"type": "array", "items": _ANTHROPIC_TOOL, "maxItems": MAX_TOOLS}),
+        "tool_choice": _optional(_ANTHROPIC_CHOICE),
+        "thinking": _optional(_kind_of("adaptive", "disabled", "enabled")),
+        "output_config": _optional({"type": "object"}),
+    }
+    count = {**schema, "properties": fields, "required": ["model", "messages"]}
+    limit = fields["max_tokens"]["anyOf"][0]
+    fields = fields | {"max_tokens": limit}
+    required = ["model", "messages", "max_tokens"]
+    return {
+        "CountBody": {**count, "title": "CountBody"},
+        "MessageBody": {**schema, "properties": fields, "required": required},
+    }
 
 
 def _checked(name: str, field: dict[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
         },
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
+        **_message_paths(),
         **_token_paths(),
         "/v1/loads": {"get": _operation("loads", "Loads", parameters=[_MODEL_QUERY])},
         **_file_paths(),
@@ -128,10 +129,31 @@ def openapi_document(version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": body_schemas() | answer_schemas(),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "anthropic_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
-        "security": [{}, {"key": []}],  # a server without keys is open to all
+        "security": [
+            {},
+            {"key": []},
+            {"anthropic_key": []},
+        ],  # a server without keys is open to all
     }
+
+
+def _message_paths() -> dict[str, dict[str, Any]]:
+    paths = {
+        "/v1/messages": {"post": _start("create_message", "MessageBody", "Message")},
+        "/v1/messages/count_tokens": {
+            "post": _operation("count_tokens", "MessageTokens", body=_schema_ref("CountBody"))
+        },
+    }
+    for path in paths.values():
+        for status in _ERRORS:
+            content = path["post"]["responses"][str(status)]["content"]
+            content["application/json"] = {"schema": _schema_ref("MessageError")}
+    return paths
 
 
 def _token_paths() -> dict[str, dict[str, Any]]:

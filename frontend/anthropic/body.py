@@ -1,0 +1,52 @@
+"""Bodies of POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from frontend.requests.request_body import always, non_empty
+
+
+class MessageBody(msgspec.Struct, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    messages: Any = None
+    max_tokens: int | None = None
+    system: Any = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    thinking: Any = None
+    output_config: Any = None
+
+
+REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "container": always,
+    "context_management": always,
+    "mcp_servers": non_empty,
+    "output_format": always,  # an older name of output_config.format
+    "inference_geo": always,
+    "speed": lambda value: value != "standard",
+}
+# Caches need no marks here, and the rest says who pays.
+IGNORED = frozenset(
+    {
+        "cache_control",
+        "diagnostics",
+        "metadata",
+        "service_tier",
+        "user_profile_id",
+        "workspace_id",
+        "idempotency_key",
+        "queue_timeout_s",
+    }
+)
+KNOWN = frozenset(MessageBody.__struct_fields__) | REFUSED.keys() | IGNORED

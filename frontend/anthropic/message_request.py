@@ -1,0 +1,158 @@
+"""Bodies of /v1/messages to jobs: a chat's, whose answer is told in Anthropic's words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from frontend.anthropic.body import KNOWN, REFUSED, MessageBody
+from frontend.anthropic.conversation import chat_messages, continues
+from frontend.anthropic.tool_fields import chat_tool_choice, chat_tools
+from frontend.job import Job
+from frontend.model_directory import ModelDirectory
+from frontend.requests.chat_request import ChatBody, ChatRequests
+from frontend.requests.request_body import UnknownFields, convert, refuse_unsupported
+from shared.errors import InvalidRequest, RequestError, UnsupportedParameter
+from shared.protocol import Surface
+
+_SAME = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
+# How a chat calls it, and how we do.
+_NAMES = (
+    (re.compile(r"\.function\.parameters\b"), ".input_schema"),
+    (re.compile(r"\b(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
+    (re.compile(r"(?<=')stop\b"), "stop_sequences"),
+    (re.compile(r"\bresponse_format(\.json_schema)?\b"), "output_config.format"),
+)
+
+
+class MessageRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(self, models: ModelDirectory, chats: ChatRequests) -> None:
+        self._models = models
+        self._chats = chats
+        self._unknown = UnknownFields()
+
+    async def job(self, raw: dict[str, Any]) -> Job:
+        """Raises RequestError."""
+        body = self._read(raw)
+        if body.max_tokens is None:
+            raise InvalidRequest(
+                "'max_tokens' is required", param="max_tokens", code="missing_field"
+            )
+        with _in_our_words():
+            job = await self._chats.job(_chat(body))
+        _check_can_think(body, job)
+        return replace(job, surface=Surface.MESSAGES)
+
+    async def count(self, raw: dict[str, Any]) -> int:
+        """Tokens of the prompt. Raises RequestError."""
+        body = self._read(raw)
+        assert body.model
+        model = await self._models.model(body.model)
+        with _in_our_words():
+            return len(await self._chats.prompt_ids(model, convert(_chat(body), ChatBody)))
+
+    def _read(self, raw: dict[str, Any]) -> MessageBody:
+        refuse_unsupported(raw, REFUSED)
+        self._unknown.note(raw, KNOWN)
+        body = convert(raw, MessageBody)
+        if not body.model:
+            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        return body
+
+
+def _chat(body: MessageBody) -> dict[str, Any]:
+    """The body of a chat that asks for the same. Raises InvalidRequest."""
+    messages = chat_messages(body.system, body.messages)
+    return {
+        **{name: getattr(body, name) for name in _SAME},
+        "messages": messages,
+        "continue_final_message": continues(messages),
+        "stop": body.stop_sequences,
+        "tools": chat_tools(body.tools),
+        **chat_tool_choice(body.tool_choice),
+        **_thinking(body.thinking),
+        **_output(body.output_config),
+    }
+
+
+def _thinking(thinking: Any) -> dict[str, Any]:
+    """Fields of the chat. Raises InvalidRequest."""
+    if thinking is None:
+        return {}
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    fields: dict[str, Any] = {}
+    match kind:
+        case "enabled":
+            fields["chat_template_kwargs"] = {"enable_thinking": True}
+        case "disabled":
+            fields["chat_template_kwargs"] = {"enable_thinking": False}
+            fields["include_reasoning"] = False
+        case "adaptive":
+            pass
+        case str():
+            raise UnsupportedParameter(
+                "thinking.type",
+                f"is {kind[:100]!r}: only enabled, disabled and adaptive are supported",
+            )
+        case _:
+            raise InvalidRequest("'thinking.type' is required", param="thinking.type")
+    if thinking.get("display") == "omitted":
+        fields["include_reasoning"] = False
+    return fields
+
+
+def _check_can_think(body: MessageBody, job: Job) -> None:
+    """Raises UnsupportedParameter."""
+    is_asked = isinstance(body.thinking, dict) and body.thinking.get("type") == "enabled"
+    if is_asked and (job.answer is None or job.answer.reasoning is None):
+        raise UnsupportedParameter(
+            "thinking.type",
+            "is 'enabled', and this answer has no reasoning: the model does not think aloud, or "
+            "'output_config.format' is kept from its first token on",
+        )
+
+
+def _output(config: Any) -> dict[str, Any]:
+    """Fields of the chat; `effort` has no effect. Raises InvalidRequest."""
+    if config is None:
+        return {}
+    if not isinstance(config, dict):
+        raise InvalidRequest(
+            "'output_config' must be an object", param="output_config", code="invalid_type"
+        )
+    wanted = config.get("format")
+    if wanted is None:
+        return {}
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind != "json_schema":
+        raise InvalidRequest(
+            f"'output_config.format.type' is {json.dumps(kind)[:100]}, must be json_schema",
+            param="output_config.format.type",
+        )
+    schema = {"name": "output", "schema": wanted.get("schema"), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """What a chat complains of is named as it stands in our body."""
+    try:
+        yield
+    except RequestError as exc:
+        exc.message = _renamed(exc.message)
+        exc.args = (exc.message,)
+        if exc.param is not None:
+            exc.param = _renamed(f"'{exc.param}'")[1:-1]
+        raise
+
+
+def _renamed(text: str) -> str:
+    for chats, ours in _NAMES:
+        text = chats.sub(ours, text)
+    return text
