@@ -27,6 +27,7 @@ from shared.control import (
 )
 from shared.control_plane import ControlPlane, Target, worker_facts
 from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.lora_orders import LoraOrders
 from shared.rolling_update import RollingUpdate, WeightsOrder
 
 _NAME = "jetflock admin"
@@ -158,6 +159,38 @@ def update_weights(
     asyncio.run(_with_cluster(config, update))
 
 
+def load_lora(
+    name: str, path: str, /, *, model: _Model = None, config: _Config = _DEFAULTS
+) -> None:
+    """Serve the LoRA adapter at PATH, a folder on this machine, as a model called NAME.
+
+    MODEL is the one it is for, if there are several. Workers fetch the files over NATS.
+    """
+
+    async def load(cluster: Cluster) -> None:
+        result = await LoraOrders(cluster, ControlPlane(cluster, _NAME)).load(name, path, model)
+        _say(f"{name}: revision {result.revision}, on {result.model}")
+        _print_lora_replies(result.workers)
+
+    asyncio.run(_with_cluster(config, load))
+
+
+def unload_lora(name: str, /, *, model: _Model = None, config: _Config = _DEFAULTS) -> None:
+    """Serve a LoRA adapter no more: requests that run finish, those that wait end with an error."""
+
+    async def unload(cluster: Cluster) -> None:
+        result = await LoraOrders(cluster, ControlPlane(cluster, _NAME)).unload(name, model)
+        _print_lora_replies(result.workers)
+
+    asyncio.run(_with_cluster(config, unload))
+
+
+def _print_lora_replies(replies: Sequence[ControlReply]) -> None:
+    """A worker that has not answered does it when it is there again."""
+    for reply in replies:
+        _say(f"{reply.worker}\t{'ok' if reply.ok else f'later: {reply.message}'}")
+
+
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -197,6 +230,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "flush": flush,
     "abort": abort,
     "update-weights": update_weights,
+    "load-lora": load_lora,
+    "unload-lora": unload_lora,
     "serve": serve,
 }
 

@@ -39,6 +39,7 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.log import get_logger
+from shared.lora_orders import LoraOrders
 from shared.rolling_update import RollingUpdate, WeightsOrder
 
 _MAX_BODY_BYTES = 1 << 20
@@ -79,6 +80,21 @@ class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rid: str | None = None
     abort_all: bool = False
+    model: str | None = None
+
+
+class LoadLoraBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: str
+    lora_path: str  # a folder on this machine
+    model: str | None = None  # that it is for
+
+
+class UnloadLoraBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str
     model: str | None = None
 
 
@@ -129,6 +145,8 @@ class AdminApp:
             route("/drain_worker", "POST", self._drain),
             route("/abort_request", "POST", self._abort),
             route("/update_weights_from_disk", "POST", self._update_weights),
+            route("/v1/load_lora_adapter", "POST", self._load_lora),
+            route("/v1/unload_lora_adapter", "POST", self._unload_lora),
         ]
 
     async def _workers(self, request: Request) -> Response:
@@ -177,6 +195,18 @@ class AdminApp:
         message = f"serves revision {result.revision}" if result.ok else "some keep their weights"
         body = {"success": result.ok, "message": message} | facts
         return _json(body, 200 if result.ok else 409)
+
+    async def _load_lora(self, request: Request) -> Response:
+        """Answers when every worker has it, or none."""
+        body = await _body(request, LoadLoraBody)
+        orders = LoraOrders(self._cluster, self._plane)
+        result = await orders.load(body.lora_name, body.lora_path, body.model)
+        return _json({"success": True} | msgspec.to_builtins(result))
+
+    async def _unload_lora(self, request: Request) -> Response:
+        body = await _body(request, UnloadLoraBody)
+        result = await LoraOrders(self._cluster, self._plane).unload(body.lora_name, body.model)
+        return _json({"success": True} | msgspec.to_builtins(result))
 
     async def _tell(self, target: Target, order: ControlRequest) -> Response:
         replies = await self._plane.tell(target, order)

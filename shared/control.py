@@ -73,8 +73,32 @@ class UpdateWeights(
     finish_timeout_s: float = 600.0  # for running requests to finish; then they are handed over
 
 
+class LoadLora(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="load_lora", forbid_unknown_fields=True
+):
+    """Load a LoRA adapter that the model's card lists. The answer says what came of it."""
+
+    revision: str
+
+
+class UnloadLora(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="unload_lora", forbid_unknown_fields=True
+):
+    """Forget a LoRA adapter that the model's card does not list any more; what runs goes on."""
+
+    revision: str
+
+
 ControlRequest: TypeAlias = (
-    Pause | Continue | Drain | FlushCache | GetStats | CheckWeights | UpdateWeights
+    Pause
+    | Continue
+    | Drain
+    | FlushCache
+    | GetStats
+    | CheckWeights
+    | UpdateWeights
+    | LoadLora
+    | UnloadLora
 )
 
 
@@ -108,6 +132,7 @@ class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     stats: WorkerStats | None = None
     card: ModelCard | None = None  # of the checkpoint that was checked
     num_updates: int = 0  # with the one that has begun now
+    refusal: str = ""  # why the engine does not load a LoRA adapter
 
 
 _decode_request = msgspec.json.Decoder(ControlRequest).decode

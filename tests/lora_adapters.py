@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from shared.lora_files import LoraFiles
+
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -64,6 +66,15 @@ def save_adapter_files(path: Path, tensors: dict[str, torch.Tensor], **config: A
         "lora_dropout": 0.1,
     }
     (path / "adapter_config.json").write_text(json.dumps(values | config))
+
+
+def make_lora_files(path: Path, value: float) -> LoraFiles:
+    """Of nothing but one value, for those who compute nothing with it."""
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
+    shape = (4, 4)
+    tensors = {f"{prefix}.lora_{side}.weight": torch.full(shape, value) for side in "AB"}
+    save_adapter_files(path, tensors)
+    return LoraFiles.read(path)
 
 
 def save_merged(path: Path, model_path: Path, adapter_path: Path, scale: float) -> Path:

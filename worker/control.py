@@ -14,14 +14,17 @@ from shared.control import (
     Drain,
     FlushCache,
     GetStats,
+    LoadLora,
     Pause,
     PauseMode,
+    UnloadLora,
     UpdateWeights,
     WorkerStats,
 )
 from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.protocol import WorkerState
+from worker.adapters import Adapters
 from worker.checkpoint import Checkpoint
 from worker.engine_host import EngineHost
 from worker.request_runner import RequestRunner
@@ -39,6 +42,7 @@ class Control:
         engine: EngineHost,
         runner: RequestRunner,
         weight_update: WeightUpdate,
+        adapters: Adapters,
         stats: Callable[[], WorkerStats],
         on_change: Callable[[], None],
         drain: Callable[[float | None], None],
@@ -48,6 +52,7 @@ class Control:
         self._engine = engine
         self._runner = runner
         self._weight_update = weight_update
+        self._adapters = adapters
         self._stats = stats
         self._on_change = on_change
         self._drain = drain
@@ -84,10 +89,19 @@ class Control:
                     return ControlReply(self._worker_id, True, card=checkpoint.card)
                 case UpdateWeights():
                     await self._begin_update(request)
+                case LoadLora(revision=revision):
+                    return await self._load_lora(revision)
+                case UnloadLora():
+                    await self._adapters.sync()
                 case _:
                     assert_never(request)
         self._on_change()
         return ControlReply(self._worker_id, True, num_updates=self.num_updates)
+
+    async def _load_lora(self, revision: str) -> ControlReply:
+        await self._adapters.sync()
+        error = await self._adapters.outcome(revision)
+        return ControlReply(self._worker_id, not error, error, refusal=error)
 
     async def _pause(self, pause: Pause) -> None:
         self._check_stays()

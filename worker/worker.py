@@ -82,6 +82,7 @@ class Worker:
             self._engine,
             self._runner,
             WeightUpdate(self._engine, self._runner, self._weights),
+            self._adapters,
             self._stats,
             self._heartbeat.beat_soon,
             self.drain,

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import torch
 
 from shared.adapter_catalog import AdapterCatalog
 from shared.codec import encode
@@ -14,7 +13,7 @@ from shared.errors import ConfigError, NotFound
 from shared.fold import RequestFold
 from shared.lora_files import LoraFiles
 from shared.protocol import Finish, FinishReason, GenerateRequest
-from tests.lora_adapters import save_adapter_files
+from tests.lora_adapters import make_lora_files
 from tests.worker.io_stage import POOL, Stage, ids, make_card, make_request
 from tests.worker.running_worker import output_of, running_worker
 
@@ -25,15 +24,7 @@ LENGTH = Finish(FinishReason.LENGTH)
 
 @pytest.fixture
 def files(tmp_path: Path) -> LoraFiles:
-    return make_files(tmp_path / "one", 1.0)
-
-
-def make_files(path: Path, value: float) -> LoraFiles:
-    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
-    shape = (4, 4)
-    tensors = {f"{prefix}.lora_{side}.weight": torch.full(shape, value) for side in "AB"}
-    save_adapter_files(path, tensors)
-    return LoraFiles.read(path)
+    return make_lora_files(tmp_path / "one", 1.0)
 
 
 @pytest.fixture
@@ -136,7 +127,7 @@ async def test_a_required_adapter_that_cannot_be_loaded_ends_the_worker(
 async def test_names_are_taken_once(
     stage: Stage, catalog: AdapterCatalog, files: LoraFiles, tmp_path: Path
 ) -> None:
-    other = make_files(tmp_path / "other", 2.0)
+    other = make_lora_files(tmp_path / "other", 2.0)
     await catalog.add(POOL, "one", files, "/a")
     await catalog.add(POOL, "one", files, "/b")
     await catalog.add(POOL, "same", files, "/a")
