@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from frontend.model_directory import ServedModel
 from frontend.requests.sampling_fields import Sampling
 from frontend.responses.stored_response import ResponseParams
@@ -34,6 +36,7 @@ class Prompt:
 
     token_ids: list[int]
     echo: str = ""  # its text, when the answer is to begin with it; of a pair, the text to be told
+    second_start: int = 0  # of a pair, where the tokens of the second kind begin; 0: there are none
     images: tuple[ImageSpan, ...] = ()  # in their order
     pixels: tuple[bytes, ...] = ()  # of each of them
 
@@ -183,10 +186,15 @@ class Job:
                     cache_salt=self.sampling.cache_salt,
                     adapter="" if self.model.adapter is None else self.model.adapter.revision,
                     traceparent=caller.traceparent,
-                    pooling=self.pooling,
+                    pooling=self._pooling(prompt),
                 )
             )
         return requests
+
+    def _pooling(self, prompt: Prompt) -> PoolingParams | None:
+        if self.pooling is None or not prompt.second_start:
+            return self.pooling
+        return msgspec.structs.replace(self.pooling, second_start=prompt.second_start)
 
     def _params(
         self, prompt: Prompt, choice_idx: int, max_logprob_bytes: int

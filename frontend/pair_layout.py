@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tokenizers import Tokenizer
 
@@ -24,10 +24,17 @@ class NoRoom(Exception):
     """Not one token of the text fits beside the query and the model's own words."""
 
 
+class PairPrompt(NamedTuple):
+    """A query and a text as one."""
+
+    token_ids: list[int]
+    second_start: int = 0  # where the tokens of the second kind begin; 0: there are none
+
+
 class PairLayout(Protocol):
     """Makes the prompt of a pair."""
 
-    def encode(self, query: str, text: str, max_tokens: int | None) -> list[int]:
+    def encode(self, query: str, text: str, max_tokens: int | None) -> PairPrompt:
         """The text is cut at its end to fit into `max_tokens`, the query never. Raises NoRoom."""
         ...
 
@@ -38,7 +45,7 @@ class TokenizerPair:
 
     tokenizer: Tokenizer
 
-    def encode(self, query: str, text: str, max_tokens: int | None) -> list[int]:
+    def encode(self, query: str, text: str, max_tokens: int | None) -> PairPrompt:
         first, second = (
             self.tokenizer.encode(each, add_special_tokens=False) for each in (query, text)
         )
@@ -49,8 +56,8 @@ class TokenizerPair:
                 if room < 1:
                     raise NoRoom
                 second.truncate(room)
-        token_ids: list[int] = self.tokenizer.post_process(first, second, True).ids
-        return token_ids
+        pair = self.tokenizer.post_process(first, second, True)
+        return PairPrompt(pair.ids, pair.type_ids.index(1) if 1 in pair.type_ids else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +69,10 @@ class TemplatePair:
     has_roles: bool  # the template shows a query and a document by itself
     instruction: str | None
 
-    def encode(self, query: str, text: str, max_tokens: int | None) -> list[int]:
+    def encode(self, query: str, text: str, max_tokens: int | None) -> PairPrompt:
         token_ids = self._token_ids(query, text)
         if max_tokens is None or len(token_ids) <= max_tokens:
-            return token_ids
+            return PairPrompt(token_ids)
         offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets
         num_kept = len(offsets)
         while (num_kept := num_kept - (len(token_ids) - max_tokens)) > 0:
@@ -73,7 +80,7 @@ class TemplatePair:
             end = min(offsets[num_kept - 1][1], offsets[num_kept][0])
             token_ids = self._token_ids(query, text[:end])
             if len(token_ids) <= max_tokens and end > 0:
-                return token_ids
+                return PairPrompt(token_ids)
         raise NoRoom
 
     def _token_ids(self, query: str, text: str) -> list[int]:

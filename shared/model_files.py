@@ -14,7 +14,13 @@ from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
 from shared.json_file import read_json
 from shared.protocol import ModelCard, ScoreCard
-from shared.score_files import classifier_card, is_classifier, yes_no_card
+from shared.score_files import (
+    classifier_card,
+    encoder_context_len,
+    is_classifier,
+    is_encoder,
+    yes_no_card,
+)
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle
 from shared.vision_files import vision_card
@@ -128,6 +134,8 @@ class ModelFiles:
     def max_context_len(self) -> int:
         if self.stretched_context_len is not None:
             return self.stretched_context_len
+        if is_encoder(self.config):
+            return encoder_context_len(self.path, self.config)
         for key in _CONTEXT_KEYS:
             if isinstance(value := self._text_config.get(key), int):
                 return value

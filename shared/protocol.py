@@ -121,6 +121,7 @@ class PoolingKind(enum.StrEnum):
     LAST = "last"  # the last token's
     MEAN = "mean"  # the mean of all tokens'
     LOGITS = "logits"  # no hidden states: what the model's head makes of the last token's
+    ENCODED = "encoded"  # what the head of an encoder makes of all tokens, which see each other
 
 
 class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,6 +133,7 @@ class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     normalize: bool = True
     dimensions: int | None = None  # of an embedding: the first so many; None: all
     token_ids: tuple[int, ...] = ()  # the logits that are told, in this order; empty: all
+    second_start: int = 0  # of an encoder's pair: index of the first token of kind 1; 0: none
 
 
 class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -612,6 +614,7 @@ class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a model scores pairs of texts."""
 
     method: ScoreMethod
+    is_encoder: bool = False  # each token sees all others
     is_probability: bool = True  # else, unless a request says otherwise, the bare output
     answer_ids: tuple[int, ...] = ()  # of YES_NO: the tokens "yes" and "no"
 

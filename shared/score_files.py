@@ -10,6 +10,14 @@ from shared.protocol import ScoreCard, ScoreMethod
 from shared.tokenizer_bundle import TokenizerBundle
 
 _CLASSIFIER = "ForSequenceClassification"
+# Cross-encoders that are served, and whether their positions are counted from behind the padding's.
+ENCODERS = {
+    "BertForSequenceClassification": False,
+    "ElectraForSequenceClassification": False,
+    "ModernBertForSequenceClassification": False,
+    "RobertaForSequenceClassification": True,
+    "XLMRobertaForSequenceClassification": True,
+}
 _ANSWERS = ("yes", "no")
 _DEFAULT_NUM_LABELS = 2  # of transformers, where config.json does not say
 # What sentence-transformers writes down of a cross-encoder, and whether it makes probabilities.
@@ -18,8 +26,22 @@ _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
 def is_classifier(config: dict[str, Any]) -> bool:
     """Whether its head says something of the whole text, and generates nothing."""
-    architectures = config.get("architectures") or [""]
-    return str(architectures[0]).endswith(_CLASSIFIER)
+    return _architecture(config).endswith(_CLASSIFIER)
+
+
+def is_encoder(config: dict[str, Any]) -> bool:
+    """Whether each token sees all others, and the whole is scored at once."""
+    return _architecture(config) in ENCODERS
+
+
+def encoder_context_len(path: Path, config: dict[str, Any]) -> int:
+    """Raises ConfigError."""
+    num_positions = config.get("max_position_embeddings")
+    if not isinstance(num_positions, int):
+        raise ConfigError(f"{path}/config.json: 'max_position_embeddings' is {num_positions!r}")
+    if not ENCODERS[_architecture(config)]:
+        return num_positions
+    return num_positions - int(config.get("pad_token_id") or 0) - 1
 
 
 def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
@@ -33,7 +55,11 @@ def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
             f"{path}/config.json has {num_labels} labels (id2label): only classifiers with one, "
             "a score, are supported"
         )
-    return ScoreCard(ScoreMethod.CLASSIFIER, is_probability=_is_probability(path, config))
+    return ScoreCard(
+        ScoreMethod.CLASSIFIER,
+        is_encoder=is_encoder(config),
+        is_probability=_is_probability(path, config),
+    )
 
 
 def yes_no_card(bundle: TokenizerBundle, vocab_size: int) -> ScoreCard | None:
@@ -63,3 +89,7 @@ def _is_probability(path: Path, config: dict[str, Any]) -> bool:
             f"{' or '.join(_ACTIVATIONS)}"
         )
     return _ACTIVATIONS[kind]
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])

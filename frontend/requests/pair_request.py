@@ -107,6 +107,7 @@ class PairJobs:
         """Raises InvalidRequest or ContextLengthExceeded."""
         max_tokens = _max_tokens(fields, model.card)
         layout = layout_of(model, _instruction(fields))
+        is_encoder = model.card.score is not None and model.card.score.is_encoder
 
         def encode() -> list[Prompt]:
             prompts = []
@@ -114,15 +115,16 @@ class PairJobs:
                 if not query or not text:
                     raise InvalidRequest(f"'{name}' or its query is empty", param=name)
                 try:
-                    token_ids = layout.encode(query, text, max_tokens)
+                    prompt = layout.encode(query, text, max_tokens)
                 except NoRoom as exc:
                     raise InvalidRequest(
                         f"'truncate_prompt_tokens' leaves {max_tokens} tokens: too few for the "
                         f"query and one token of '{name}'",
                         param="truncate_prompt_tokens",
                     ) from exc
-                _check_len(token_ids, name, model.card)
-                prompts.append(Prompt(token_ids))
+                _check_len(prompt.token_ids, name, model.card)
+                second_start = prompt.second_start if is_encoder else 0
+                prompts.append(Prompt(prompt.token_ids, second_start=second_start))
             return prompts
 
         num_chars = sum(len(pair.query) + len(pair.text) for pair in pairs)
@@ -190,7 +192,8 @@ def _pooling(fields: PairFields, card: ModelCard) -> PoolingParams:
             "against 'no': there is no other score",
             param="use_activation",
         )
-    return PoolingParams(PoolingKind.LOGITS, normalize=is_probability, token_ids=score.answer_ids)
+    kind = PoolingKind.ENCODED if score.is_encoder else PoolingKind.LOGITS
+    return PoolingParams(kind, normalize=is_probability, token_ids=score.answer_ids)
 
 
 def _sampling(fields: PairFields, prompt_param: str) -> Sampling:

@@ -41,6 +41,7 @@ from tests.frontend.test_nats_service import ask, ask_stream
 from tests.frontend.tiny_model import BOS, IM_END, make_card, make_tokenizer
 
 CLASSIFIER = ScoreCard(ScoreMethod.CLASSIFIER)
+ENCODER = ScoreCard(ScoreMethod.CLASSIFIER, is_encoder=True)
 YES_NO = ScoreCard(ScoreMethod.YES_NO, answer_ids=(88, 77))
 ROLES = (
     "{% for message in messages %}{% if message['role'] in ('query', 'document') %}"
@@ -231,11 +232,11 @@ async def test_a_template_with_roles_of_its_own_is_shown_the_pair(card: ScoreCar
     assert prompt == ids_of("Judge!query=q;document=a;")
 
 
-def pair_directory(processor: Any, **changes: Any) -> ModelDirectory:
+def pair_directory(processor: Any, score: ScoreCard = CLASSIFIER) -> ModelDirectory:
     tokenizer = make_tokenizer()
     tokenizer.post_processor = processor
     bundle = TokenizerBundle({"tokenizer.json": tokenizer.to_str().encode()})
-    card = make_card(bundle, score=CLASSIFIER, **changes)
+    card = make_card(bundle, score=score)
     return ModelDirectory(FakeCatalog(bundle, card))  # type: ignore[arg-type]
 
 
@@ -266,6 +267,18 @@ async def test_a_classifier_reads_the_tokenizers_pair(name: str) -> None:
         await requests_of({**body, "truncate_prompt_tokens": 5}, directory=directory)
     with pytest.raises(RequestError, match="no 'instruction'"):
         await requests_of({**body, "instruction": "x"}, directory=directory)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+async def test_an_encoder_is_told_where_the_second_text_begins(name: str) -> None:
+    directory = pair_directory(PROCESSORS[name], ENCODER)
+    text = (await directory.model("tiny")).text
+    whole = text.tokenizer.encode("qu", "abcdef")
+    (request,) = await requests_of({"text_1": "qu", "text_2": "abcdef"}, directory=directory)
+    assert unpack_token_ids(request.prompt_ids) == whole.ids
+    second_start = whole.type_ids.index(1)
+    assert whole.type_ids == [0] * second_start + [1] * (len(whole.ids) - second_start)
+    assert request.pooling == PoolingParams(PoolingKind.ENCODED, second_start=second_start)
 
 
 async def test_what_is_cut_is_the_end_of_the_text() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol import SamplingParams
+from shared.protocol import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
+from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk
 from worker.engine.grammar.grammar_matcher import GrammarBackend
@@ -20,11 +23,14 @@ from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
-from worker.engine.lora.adapter_pool import AdapterPool
+from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.lora.adapter_pool import AdapterPool, MakeProjections
 from worker.engine.memory_check import check_memory
-from worker.engine.model_runner import Forward, ModelRunner
+from worker.engine.model_runner import ModelRunner
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
+from worker.engine.models.encoder_config import EncoderConfig
+from worker.engine.models.encoder_model import load_encoder
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.registry import read_model_config
@@ -36,6 +42,7 @@ from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_budget import StepBudget
+from worker.engine.step_result import BatchRunner
 from worker.engine.stop_check import StopCheck
 from worker.engine.torch_forward import TorchForward
 from worker.engine_channel import EngineChannel
@@ -43,6 +50,14 @@ from worker.engine_messages import EngineLoading, EngineReady
 
 MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be shared
 PROGRESS_GRAIN = 0.05
+
+
+class LoadedModel(NamedTuple):
+    """A model with its weights, and room for what it keeps."""
+
+    pool: KVCachePool
+    make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
+    make_projections: MakeProjections  # of LoRA adapters
 
 
 class EngineLoader:
@@ -60,23 +75,21 @@ class EngineLoader:
         torch.set_num_threads(self._config.num_threads or _default_num_threads(model_config))
         dtype = choose_dtype(self._config.dtype, model_config)
         max_context_len = self._max_context_len(model_config)
+        grammars = self._make_grammars(model_config)
         with torch.inference_mode():
-            pool, forward, image_encoder = self._load_model(model_config, dtype, max_context_len)
-        num_cores = num_usable_cores()
-        num_mask_threads = num_cores if num_cores >= MIN_PARALLEL_CORES else 1
-        grammars = LLGuidanceBackend(
-            Path(self._config.model_path),
-            model_config.vocab_size,
-            model_config.eos_token_ids,
-            num_mask_threads,
-        )
+            pool, make_runner, make_projections = self._load_model(
+                model_config, dtype, max_context_len, grammars
+            )
         budget = StepBudget(
             self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
         )
         self._tell("warm up", 1.0)
         num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
-        parts = (forward, model_config, pool, max_context_len, grammars, image_encoder)
-        one_token_step_s = _warm_up(*self._make_books(*parts), budget, num_warm_up_tokens)
+        parts = (make_runner, model_config, pool, max_context_len)
+        pooling = None
+        if isinstance(model_config, EncoderConfig):
+            pooling = PoolingParams(PoolingKind.ENCODED)
+        one_token_step_s = _warm_up(*self._make_books(*parts), budget, num_warm_up_tokens, pooling)
         return Engine(
             self._channel,
             *self._make_books(*parts),
@@ -85,26 +98,52 @@ class EngineLoader:
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
             AdapterPool(
-                forward.lora_projections, dtype, self._config.max_loras, self._config.max_lora_rank
+                make_projections, dtype, self._config.max_loras, self._config.max_lora_rank
             ),
             overlap_depth=int(self._config.overlap),
             vision=model_config.vision,
         )
 
+    def _make_grammars(self, model_config: ModelConfig) -> GrammarBackend:
+        num_cores = num_usable_cores()
+        return LLGuidanceBackend(
+            Path(self._config.model_path),
+            model_config.vocab_size,
+            model_config.eos_token_ids,
+            num_cores if num_cores >= MIN_PARALLEL_CORES else 1,
+        )
+
     def _load_model(
-        self, model_config: ModelConfig, dtype: torch.dtype, max_context_len: int
-    ) -> tuple[KVCachePool, Forward, ImageEncoder | None]:
+        self,
+        model_config: ModelConfig,
+        dtype: torch.dtype,
+        max_context_len: int,
+        grammars: GrammarBackend,
+    ) -> LoadedModel:
         path, load_format = Path(self._config.model_path), self._config.load_format
         check_memory(self._config, model_config, dtype, max_context_len)
         library = choose_native_library(self._config, model_config, dtype)
         self._tell("load weights", 0.0)
+        if isinstance(model_config, EncoderConfig):
+            encoder = load_encoder(model_config, path, load_format, dtype, self._on_progress)
+            return LoadedModel(
+                self._make_empty_pool(max_context_len, dtype),
+                lambda _: EncoderRunner(encoder),
+                encoder.lora_projections,
+            )
         if library is not None:
             assert isinstance(model_config, DecoderConfig)
             with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
                 weights = NativeWeights(library, model_config, reader)
             pool = self._make_pool(model_config, dtype)
             forward = NativeForward(weights, pool, max_context_len, torch.get_num_threads())
-            return pool, forward, None
+            return LoadedModel(
+                pool,
+                lambda req_to_token: ModelRunner(
+                    forward, pool, req_to_token, model_config.num_outputs, grammars
+                ),
+                forward.lora_projections,
+            )
         model = load_model(
             model_config, path, load_format, dtype, max_context_len, self._on_progress
         )
@@ -114,7 +153,14 @@ class EngineLoader:
         if model_config.vision is not None:
             assert isinstance(model, TransformersModel)
             image_encoder = ImageEncoder(model)
-        return pool, TorchForward(model, attention), image_encoder
+        torch_forward = TorchForward(model, attention)
+        return LoadedModel(
+            pool,
+            lambda req_to_token: ModelRunner(
+                torch_forward, pool, req_to_token, model_config.num_outputs, grammars, image_encoder
+            ),
+            torch_forward.lora_projections,
+        )
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
@@ -135,15 +181,21 @@ class EngineLoader:
             dtype,
         )
 
+    def _make_empty_pool(self, max_context_len: int, dtype: torch.dtype) -> KVCachePool:
+        """Slots without anything in them: the scheduler admits by them."""
+        page_size = self._config.page_size
+        num_tokens = self._config.num_kv_tokens
+        if num_tokens is None:
+            num_tokens = self._config.max_running * (max_context_len + page_size)
+        return KVCachePool(0, max(1, num_tokens // page_size), page_size, 1, 1, dtype)
+
     def _make_books(
         self,
-        forward: Forward,
+        make_runner: Callable[[ReqToTokenPool], BatchRunner],
         model_config: ModelConfig,
         pool: KVCachePool,
         max_context_len: int,
-        grammars: GrammarBackend,
-        image_encoder: ImageEncoder | None,
-    ) -> tuple[Scheduler, ModelRunner]:
+    ) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
         max_running = self._config.max_running
         ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
@@ -157,14 +209,7 @@ class EngineLoader:
                 self._config.priority_aging_s,
                 self._make_drafter(),
             ),
-            ModelRunner(
-                forward,
-                pool,
-                ledger.req_to_token,
-                model_config.num_outputs,
-                grammars,
-                image_encoder,
-            ),
+            make_runner(ledger.req_to_token),
         )
 
     def _make_drafter(self) -> NgramDrafter | None:
@@ -199,16 +244,21 @@ class EngineLoader:
 
 
 def _warm_up(
-    scheduler: Scheduler, runner: ModelRunner, budget: StepBudget, num_tokens: int
+    scheduler: Scheduler,
+    runner: BatchRunner,
+    budget: StepBudget,
+    num_tokens: int,
+    pooling: PoolingParams | None,
 ) -> float:
-    """A full prefill and one step of decoding, with books that are thrown away.
+    """A full prefill, and one step of decoding if there is any, with books that are thrown away.
 
     Returns how long the last step took, in seconds.
     """
     elapsed_s = 0.0
     prompt_ids = [0] * max(1, num_tokens - 2)
     sampling = SamplingParams(max_tokens=2, seed=0)
-    scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, StopCheck((), num_tokens)))
+    stop_check = StopCheck((), num_tokens)
+    scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, stop_check, pooling=pooling))
     while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
         begin = time.monotonic()
         scheduler.process(batch, runner.launch(batch).collect())

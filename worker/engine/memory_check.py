@@ -24,11 +24,12 @@ def check_memory(
     available = available_memory_bytes()
     if weight_bytes + kv_bytes <= available:
         return
+    num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     dtype_name = str(dtype).removeprefix("torch.")
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(weight_bytes)} in {dtype_name}, keys and values "
-        f"{_gib(kv_bytes)} ({kv_bytes // kv_bytes_per_token} tokens), and {_gib(available)} are "
+        f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
         "available"
     )
 

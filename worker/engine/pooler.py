@@ -45,7 +45,7 @@ class Pooler:
             rows = logits(hidden[[row for _, row in to_head]])
             for (req, _), outputs in zip(to_head, rows, strict=True):
                 assert req.pooling is not None
-                vectors[req.run_id] = _scores(outputs, req.pooling)
+                vectors[req.run_id] = score_vector(outputs, req.pooling)
         return vectors
 
 
@@ -73,8 +73,8 @@ def _embedding(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleEr
     return _packed(vector)
 
 
-def _scores(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
-    """`outputs` [num_outputs] float32."""
+def score_vector(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+    """What is told of `outputs` [num_outputs] float32, little-endian."""
     if pooling.token_ids:
         outputs = outputs[list(pooling.token_ids)]
     if pooling.normalize:

@@ -17,6 +17,8 @@ from worker.engine.req_image import ReqImage
 from worker.engine.sampling.logit_rules import LogitRules
 from worker.engine.stop_check import StopCheck
 
+_OF_ALL_TOKENS = (PoolingKind.MEAN, PoolingKind.ENCODED)
+
 
 class ReqStatus(enum.Enum):
     """Where a request stands."""
@@ -163,8 +165,8 @@ class Req:
     @property
     def reads_cache(self) -> bool:
         """Whether a cached prefix spares it work: not, where all its tokens have a say."""
-        is_mean = self.pooling is not None and self.pooling.kind is PoolingKind.MEAN
-        return self.num_prompt_top is None and not is_mean
+        needs_all = self.pooling is not None and self.pooling.kind in _OF_ALL_TOKENS
+        return self.num_prompt_top is None and not needs_all
 
     @property
     def num_scheduled(self) -> int:

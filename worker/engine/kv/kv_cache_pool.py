@@ -56,6 +56,8 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     Attention jumps from page to page: with small ones each jump looks up an address.
     """
     num_values = math.prod(shape)
+    if not num_values:  # an encoder has no layers that keep anything
+        return torch.empty(shape, dtype=dtype)
     memory = mmap.mmap(-1, num_values * dtype.itemsize)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

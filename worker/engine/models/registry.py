@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.errors import ConfigError
+from shared.score_files import ENCODERS
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     llama_config,
@@ -13,6 +14,7 @@ from worker.engine.models.decoder_config import (
     qwen2_config,
     qwen3_config,
 )
+from worker.engine.models.encoder_config import read_encoder_config
 from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
 from worker.engine.models.transformers_config import read_transformers_config
 
@@ -53,6 +55,8 @@ def read_model_config(model_path: Path) -> ModelConfig:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
     architecture = str(architectures[0])
     eos_token_ids = _eos_token_ids(model_path, config)
+    if architecture in ENCODERS:
+        return read_encoder_config(model_path, architecture)
     if architecture in _FUSED:
         return _FUSED[architecture](config, architecture, eos_token_ids)
     return read_transformers_config(model_path, architecture, eos_token_ids)

@@ -132,15 +132,36 @@ def load_transformers_model(
     max_context_len: int,
     on_progress: OnProgress,
 ) -> TransformersModel:
-    """Each tensor is read once, into its place. Raises ConfigError."""
+    """Raises ConfigError."""
     register_attention()
+    model = load_pretrained(
+        auto_model(config.hf_config),
+        model_path,
+        config.hf_config,
+        dtype,
+        on_progress,
+        attention=attention_names(config.hf_config),
+    )
+    return _ready(config, model, max_context_len)
+
+
+def load_pretrained(
+    auto_model: Any,
+    model_path: Path,
+    hf_config: Any,
+    dtype: torch.dtype,
+    on_progress: OnProgress,
+    *,
+    attention: str | dict[str, str] | None,
+) -> Any:
+    """Each tensor is read once, into its place. Raises ConfigError."""
     try:
         with _progress(on_progress):
-            model, loading = auto_model(config.hf_config).from_pretrained(
+            model, loading = auto_model.from_pretrained(
                 model_path,
-                config=copy.deepcopy(config.hf_config),
+                config=copy.deepcopy(hf_config),
                 dtype=dtype,
-                attn_implementation=attention_names(config.hf_config),
+                attn_implementation=attention,
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
@@ -153,7 +174,7 @@ def load_transformers_model(
             f"the checkpoint in {model_path} has no tensor {names[0]!r}"
             + (f", and {len(names) - 1} more" if len(names) > 1 else "")
         )
-    return _ready(config, model, max_context_len)
+    return model
 
 
 def dummy_transformers_model(
