@@ -8,6 +8,7 @@ from typing import Literal
 
 from frontend.auth import ApiKey
 from frontend.batches.limits import BatchLimits
+from frontend.images.fetcher import FetchPolicy
 from frontend.images.limits import ImageLimits
 from frontend.tenants.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
@@ -63,6 +64,14 @@ class FrontendConfig(ClusterConfig):
     """Largest image, as it comes."""
     max_image_pixels: int = 40_000_000
     """Largest image, decoded: width times height."""
+    fetch_images: bool = True
+    """Fetch images by https: URLs for clients; else only data: URLs are taken."""
+    allow_http_images: bool = False
+    """Fetch images by http: URLs as well."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Domains, with those below them, that images may be fetched from; none: any public host."""
+    image_timeout_s: float = 10.0
+    """Time that fetching an image may take."""
     orphan_wait_s: float = 30.0
     """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
     shutdown_timeout_s: float = 5.0
@@ -104,6 +113,16 @@ class FrontendConfig(ClusterConfig):
             max_images=self.max_images,
             max_bytes=self.max_image_bytes,
             max_pixels=self.max_image_pixels,
+        )
+
+    def fetch_policy(self) -> FetchPolicy:
+        """Of images by URL."""
+        return FetchPolicy(
+            is_on=self.fetch_images,
+            allow_http=self.allow_http_images,
+            allowed_domains=tuple(name.strip(".").lower() for name in self.allowed_media_domains),
+            timeout_s=self.image_timeout_s,
+            max_bytes=self.max_image_bytes,
         )
 
     def queue_limits(self) -> dict[str, int]:

@@ -32,6 +32,7 @@ from frontend.frontend_role import ROLE
 from frontend.grammars.checker import GrammarChecker
 from frontend.http_request import CallerReader
 from frontend.idempotency_store import IdempotencyStore
+from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
 from frontend.inference import Inference
 from frontend.listener import http_server
@@ -101,7 +102,7 @@ class Frontend:
         self.shutdown = Shutdown()
         self.started = asyncio.Event()
         self._encoder = PromptEncoder()
-        self._images = ImageLoader(config.image_limits())
+        self._images = ImageLoader(config.image_limits(), ImageFetcher(config.fetch_policy()))
         self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
         self.ledger = TenantLedger()
@@ -294,7 +295,7 @@ class Frontend:
                     task.cancel()
         finally:
             self._encoder.close()
-            self._images.close()
+            await self._images.close()
             self._grammar_checker.close()
 
     async def _drain(self) -> None:

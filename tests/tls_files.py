@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 
-def make_tls_files(folder: Path) -> None:
+def make_tls_files(folder: Path, names: str = "IP:127.0.0.1") -> None:
     """Writes ca.pem, server.pem, server.key, client.pem and client.key."""
 
     def openssl(*words: str) -> None:
@@ -14,7 +14,7 @@ def make_tls_files(folder: Path) -> None:
 
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
             "-subj", "/CN=ca", "-days", "1")  # fmt: skip
-    (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
+    (folder / "san").write_text(f"subjectAltName={names}")
     for name in ("server", "client"):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
                 f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip

@@ -89,6 +89,7 @@ class RequestRunner:
             engine, self._held_requests, config.hang_timeout_s, config.max_step_s
         )
         self._acks = acks = Acknowledger(nc)
+        catalog = ModelCatalog(cluster)
         self._token_log = TokenLog(
             nc, subjects, worker_id, self._on_finish_confirmed, window=config.frame_window
         )
@@ -96,7 +97,7 @@ class RequestRunner:
         self._runs = Runs(
             self._held_requests, engine, self._token_log, tokenizer, self._prefixes, metrics
         )
-        self._settler = Settler(worker_id, self._runs, ownership, acks, metrics)
+        self._settler = Settler(worker_id, self._runs, ownership, acks, catalog, metrics)
         self._hand_over = HandOver(
             worker_id, self._held_requests, self._runs, self._token_log, ownership, acks, metrics
         )
@@ -124,7 +125,7 @@ class RequestRunner:
                 config.revision_grace_s,
             ),
             adapters,
-            ModelCatalog(cluster),
+            catalog,
             acks,
             self._held_requests,
             self._room,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+
+from nats.errors import Error as NatsError
 
 from shared.errors import BrokerError
 from shared.log import get_logger
+from shared.model_catalog import ModelCatalog
 from shared.ownership import OwnershipLog
 from shared.protocol import End, FinishReason
 from worker.delivery import Acknowledger
@@ -28,31 +32,39 @@ class Settler:
         runs: Runs,
         ownership: OwnershipLog,
         acks: Acknowledger,
+        catalog: ModelCatalog,
         metrics: WorkerMetrics,
     ) -> None:
         self._worker_id = worker_id
         self._runs = runs
         self._ownership = ownership
         self._acks = acks
+        self._catalog = catalog
         self._metrics = metrics
 
     async def settle(self, held: HeldRequest, finish_seq: int) -> None:
         """The finish is stored at `finish_seq`: if it counts there, the request is done."""
         try:
-            for _ in range(_ATTEMPTS):
-                try:
-                    if await self._is_fenced(held, finish_seq):
-                        self._metrics.requests_fenced.inc()
-                        return
-                    await self._acks.ack(held.delivery.ack_subject)
-                    self._metrics.requests_finished.inc()
-                    return
-                except BrokerError as exc:
-                    log.info("settle_retries", rid=held.rid, error=str(exc))
-                    await asyncio.sleep(_PAUSE_S)
-            # It will be delivered again, and found finished.
+            is_over = await self._ack_finished(held, finish_seq)
         finally:
             self._runs.drop(held)
+        if is_over:
+            await self._delete_prompt(held)
+
+    async def _ack_finished(self, held: HeldRequest, finish_seq: int) -> bool:
+        """Whether it has left the queue: not, when it is somebody else's."""
+        for _ in range(_ATTEMPTS):
+            try:
+                if await self._is_fenced(held, finish_seq):
+                    self._metrics.requests_fenced.inc()
+                    return False
+                await self._acks.ack(held.delivery.ack_subject)
+                self._metrics.requests_finished.inc()
+                return True
+            except BrokerError as exc:
+                log.info("settle_retries", rid=held.rid, error=str(exc))
+                await asyncio.sleep(_PAUSE_S)
+        return False  # it will be delivered again, and found finished
 
     async def _is_fenced(self, held: HeldRequest, finish_seq: int) -> bool:
         """Whether somebody else owned the request when the finish was stored."""
@@ -72,6 +84,7 @@ class Settler:
             return
         self._runs.drop(held)
         await self.ack(held.delivery.ack_subject)
+        await self._delete_prompt(held)
 
     async def end(
         self, held: HeldRequest, reason: FinishReason, message: str | None = None
@@ -80,6 +93,13 @@ class Settler:
         await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
         self._runs.drop(held)
         await self.ack(held.delivery.ack_subject)
+        await self._delete_prompt(held)
+
+    async def _delete_prompt(self, held: HeldRequest) -> None:
+        """Its frontend does the same, but may be dead; a failure leaves rubbish, nothing worse."""
+        if held.request.prompt_object:
+            with contextlib.suppress(NatsError, TimeoutError):
+                await self._catalog.delete_object(held.request.prompt_object)
 
     async def ack(self, ack_subject: str) -> None:
         """Remove a request that is over; if that fails it comes again, and is found over again."""

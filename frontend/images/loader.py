@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from frontend.images.data_url import SCHEME, BadDataUrl, read_data_url
+from frontend.images.fetcher import FetchFailed, ImageFetcher
 from frontend.images.limits import ImageLimits
 from frontend.images.pixels import BadImage, read_pixels
 from frontend.images.source import ImageSource
@@ -35,11 +36,13 @@ class LoadedImage:
 class ImageLoader:
     """A few threads: the event loop decodes nothing."""
 
-    def __init__(self, limits: ImageLimits, num_threads: int = 2) -> None:
+    def __init__(self, limits: ImageLimits, fetcher: ImageFetcher, num_threads: int = 2) -> None:
         self._limits = limits
+        self._fetcher = fetcher
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="image")
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._fetcher.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def load(self, sources: Sequence[ImageSource], model: ServedModel) -> list[LoadedImage]:
@@ -79,7 +82,7 @@ class ImageLoader:
             return await self._in_thread(
                 lambda: LoadedImage.of(read_pixels(data, vision, limits.max_pixels))
             )
-        except BadDataUrl as exc:
+        except (BadDataUrl, FetchFailed) as exc:
             raise source.refused(f"is an image whose URL {exc}") from exc
         except BadImage as exc:
             raise source.refused(f"is an image that {exc}") from exc
@@ -87,7 +90,7 @@ class ImageLoader:
     async def _bytes_of(self, source: ImageSource) -> bytes:
         if source.url[: len(SCHEME)].lower() == SCHEME:
             return await self._in_thread(lambda: read_data_url(source.url, self._limits.max_bytes))
-        raise source.refused("is an image whose URL is no 'data:' URL")
+        return await self._fetcher.fetch(source.url)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

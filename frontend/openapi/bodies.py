@@ -44,7 +44,7 @@ _TEXT_PART = {
 _IMAGE_URL = {
     "type": "object",
     "properties": {
-        "url": {"type": "string", "description": "a data: URL of a PNG, JPEG, WebP or GIF"},
+        "url": {"type": "string", "description": "data: or https: URL of a PNG, JPEG, WebP or GIF"},
         "detail": {"enum": list(DETAILS)},
     },
     "required": ["url"],

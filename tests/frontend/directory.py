@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from frontend.images.fetcher import FetchPolicy, ImageFetcher
 from frontend.images.limits import ImageLimits
 from frontend.images.loader import ImageLoader
 from frontend.model_directory import ModelDirectory
@@ -48,7 +49,8 @@ def make_directory(
 
 
 def make_image_loader() -> ImageLoader:
-    return ImageLoader(ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000))
+    limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000)
+    return ImageLoader(limits, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
 
 
 class AllRequests:

@@ -211,7 +211,8 @@ async def test_texts_reach_a_template_of_parts() -> None:
 @pytest.mark.parametrize(
     ("part", "fields", "sentence"),
     [
-        (image_part("ftp://x/y.png"), {}, "whose URL is "),
+        (image_part("ftp://x/y.png"), {}, "whose URL must begin with https://"),
+        (image_part("https://127.0.0.1/x.png"), {}, "an address that is not public"),
         (image_part("data:image/png;base64,@@@"), {}, "whose URL is not base64"),
         (image_part("data:image/png"), {}, "whose URL has no comma"),
         (image_part(data_url(bytes(20_001))), {}, "whose URL holds 20001 bytes, at most 20000"),

@@ -46,7 +46,9 @@ class RuleWorker:
         history = loras = cast(Any, self)
         self.claimer = Claimer(cluster, history, self.id, _WEIGHTS, loras, Writability(), 1.0, 1.0)
         metrics, acks = cast(Any, NoMetrics()), cast(Any, story)
-        self._settler = Settler(self.id, cast(Any, self), story.ownership, acks, metrics)
+        self._settler = Settler(
+            self.id, cast(Any, self), story.ownership, acks, cast(Any, None), metrics
+        )
         self._hand_over = HandOver(
             self.id, cast(Any, 0), cast(Any, self), cast(Any, 0), story.ownership, acks, metrics
         )

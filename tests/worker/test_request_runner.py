@@ -32,6 +32,7 @@ from tests.worker.io_stage import (
     POOL,
     Stage,
     eventually,
+    eventually_async,
     ids,
     make_claim,
     make_request,
@@ -335,6 +336,15 @@ async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -
         worker.engine.emit(run.run_id, ids("lo"), STOP)
         await stage.until_queue_is_empty()
         await worker.until_idle()
+        store = await stage.cluster.nc.jetstream().object_store(
+            stage.cluster.subjects.objects_bucket
+        )
+
+        async def is_gone() -> bool:
+            info = await store.get_info(request.prompt_object, show_deleted=True)
+            return bool(info.deleted)
+
+        await eventually_async(is_gone)  # nobody needs it any more
 
 
 @pytest.mark.parametrize("stored", [b"no message", encode(PromptData(b"", (b"1", b"2")))])
