@@ -126,17 +126,43 @@ def _only(block: Block, *kinds: str) -> Block:
 
 def _user(blocks: list[Block]) -> Iterator[dict[str, Any]]:
     """Results of tools are messages of their own."""
-    texts: list[Block] = []
+    said: list[Block] = []
     for block in blocks:
-        if _only(block, "text", "tool_result").kind == "text":
-            texts.append(block)
+        if _only(block, "text", "image", "tool_result").kind != "tool_result":
+            said.append(block)
             continue
-        if texts:
-            yield {"role": "user", "content": _joined(texts)}
-            texts = []
+        if said:
+            yield {"role": "user", "content": _content(said)}
+            said = []
         yield _tool_result(block)
-    if texts or not blocks:
-        yield {"role": "user", "content": _joined(texts)}
+    if said or not blocks:
+        yield {"role": "user", "content": _content(said)}
+
+
+def _content(blocks: list[Block]) -> str | list[dict[str, Any]]:
+    """Text, or parts where there are images; each part knows `where` it stood."""
+    if all(block.kind == "text" for block in blocks):
+        return _joined(blocks)
+    return [
+        {"where": block.where, "type": "text", "text": block.text("text")}
+        if block.kind == "text"
+        else {"where": block.where, "type": "image_url", "image_url": {"url": _image_url(block)}}
+        for block in blocks
+    ]
+
+
+def _image_url(block: Block) -> str:
+    source = block.fields.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if not isinstance(source, dict) or kind not in ("base64", "url"):
+        where = f"{block.where}.source.type"
+        raise UnsupportedParameter(
+            where, f"is {json.dumps(kind)[:100]}: only base64 and url are supported"
+        )
+    inner = Block(f"{block.where}.source", kind, source)
+    if kind == "url":
+        return inner.text("url")
+    return f"data:{inner.text('media_type')};base64,{inner.text('data')}"
 
 
 def _tool_result(block: Block) -> dict[str, Any]:

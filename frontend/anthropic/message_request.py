@@ -26,7 +26,9 @@ _NAMES = (
     (re.compile(r"\b(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
     (re.compile(r"(?<=')stop\b"), "stop_sequences"),
     (re.compile(r"\bresponse_format(\.json_schema)?\b"), "output_config.format"),
+    (re.compile(r"(?<=')reasoning_effort\b"), "output_config.effort"),
 )
+_PART = re.compile(r"(?<=')messages\[(\d+)\]\.content\[(\d+)\]")
 
 
 class MessageRequests:
@@ -44,8 +46,9 @@ class MessageRequests:
             raise InvalidRequest(
                 "'max_tokens' is required", param="max_tokens", code="missing_field"
             )
-        with _in_our_words():
-            job = await self._chats.job(_chat(body))
+        chat = _chat(body)
+        with _in_our_words(chat):
+            job = await self._chats.job(chat)
         _check_can_think(body, job)
         return replace(job, surface=Surface.MESSAGES)
 
@@ -54,8 +57,9 @@ class MessageRequests:
         body = self._read(raw)
         assert body.model
         model = await self._models.model(body.model)
-        with _in_our_words():
-            return len(await self._chats.prompt_ids(model, convert(_chat(body), ChatBody)))
+        chat = _chat(body)
+        with _in_our_words(chat):
+            return len(await self._chats.prompt_ids(model, convert(chat, ChatBody)))
 
     def _read(self, raw: dict[str, Any]) -> MessageBody:
         refuse_unsupported(raw, REFUSED)
@@ -119,16 +123,17 @@ def _check_can_think(body: MessageBody, job: Job) -> None:
 
 
 def _output(config: Any) -> dict[str, Any]:
-    """Fields of the chat; `effort` has no effect. Raises InvalidRequest."""
+    """Fields of the chat. Raises InvalidRequest."""
     if config is None:
         return {}
     if not isinstance(config, dict):
         raise InvalidRequest(
             "'output_config' must be an object", param="output_config", code="invalid_type"
         )
+    effort = {"reasoning_effort": config.get("effort")}
     wanted = config.get("format")
     if wanted is None:
-        return {}
+        return effort
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind != "json_schema":
         raise InvalidRequest(
@@ -136,23 +141,28 @@ def _output(config: Any) -> dict[str, Any]:
             param="output_config.format.type",
         )
     schema = {"name": "output", "schema": wanted.get("schema"), "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    return effort | {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _in_our_words(chat: dict[str, Any]) -> Iterator[None]:
     """What a chat complains of is named as it stands in our body."""
     try:
         yield
     except RequestError as exc:
-        exc.message = _renamed(exc.message)
+        exc.message = _renamed(exc.message, chat)
         exc.args = (exc.message,)
         if exc.param is not None:
-            exc.param = _renamed(f"'{exc.param}'")[1:-1]
+            exc.param = _renamed(f"'{exc.param}'", chat)[1:-1]
         raise
 
 
-def _renamed(text: str) -> str:
+def _renamed(text: str, chat: dict[str, Any]) -> str:
     for chats, ours in _NAMES:
         text = chats.sub(ours, text)
-    return text
+
+    def of_block(found: re.Match[str]) -> str:
+        part = chat["messages"][int(found[1])]["content"][int(found[2])]
+        return str(part["where"])
+
+    return _PART.sub(of_block, text)

@@ -144,9 +144,16 @@ def _kind_of(*kinds: str, **fields: dict[str, Any]) -> dict[str, Any]:
 
 
 _TEXT_OR_BLOCKS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}
+_ANTHROPIC_IMAGE = {
+    "anyOf": [
+        _kind_of("base64", media_type={"type": "string"}, data={"type": "string"}),
+        _kind_of("url", url={"type": "string"}),
+    ]
+}
 _ANTHROPIC_BLOCK = {
     "anyOf": [
         _TEXT_PART,
+        _kind_of("image", source=_ANTHROPIC_IMAGE),
         _kind_of("thinking", thinking={"type": "string"}),
         _kind_of(
             "tool_use",

@@ -24,6 +24,7 @@ class TokenizeBody(msgspec.Struct, omit_defaults=True):
     documents: list[dict[str, Any]] | None = None
     tools: Any = None
     tool_choice: Any = None
+    reasoning_effort: Any = None
 
 
 class DetokenizeBody(msgspec.Struct, omit_defaults=True):
@@ -47,6 +48,7 @@ OF_CHAT = frozenset(
         "documents",
         "tools",
         "tool_choice",
+        "reasoning_effort",
     }
 )
 REFUSED: Mapping[str, Callable[[Any], bool]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +22,15 @@ from shared.protocol import Finish, FinishReason, GenerateRequest, Surface
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, make_directory
+from tests.frontend.seeing_model import (
+    data_url,
+    image_bytes,
+    image_part,
+    make_image,
+    text_part,
+)
 from tests.frontend.sse import sse_events
+from tests.frontend.test_images import make_chats
 from tests.frontend.test_reasoning_tokens import BEGIN, END, thinking_bundle
 from tests.frontend.test_tools import CHATML_TOOLS, STYLES, TEXT, pieces
 from tests.frontend.tiny_model import make_card, make_tokenizer, register
@@ -364,9 +373,14 @@ async def test_choices_and_switches_reach_the_chat() -> None:
         ({"messages": [{"role": "me", "content": "x"}]}, "messages[0].role", '"me"'),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
             "messages[0].content[0]",
-            "'image'",
+            "'document'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "messages[0].content[0].source.type",
+            "is null",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
@@ -415,6 +429,7 @@ async def test_choices_and_switches_reach_the_chat() -> None:
         ({"mcp_servers": [{}]}, "mcp_servers", "not supported"),
         ({"container": "c"}, "container", "not supported"),
         ({"temperature": 9}, "temperature", "is 9"),
+        ({"output_config": {"effort": "all"}}, "output_config.effort", "output_config.effort' is"),
     ],
 )
 async def test_what_is_wrong_is_named_as_it_stands_in_the_body(
@@ -429,3 +444,37 @@ async def test_thinking_that_cannot_be_is_refused() -> None:
     with pytest.raises(RequestError, match="does not think aloud") as caught:
         await make_requests("{{ messages }}").job({**BODY, "thinking": {"type": "enabled"}})
     assert caught.value.param == "thinking.type"
+
+
+def image(data: bytes, kind: str = "png") -> dict[str, Any]:
+    source = {"type": "base64", "media_type": f"image/{kind}", "data": b64encode(data).decode()}
+    return {"type": "image", "source": source}
+
+
+async def test_images_are_those_of_a_chat() -> None:
+    chats = make_chats()
+    requests = MessageRequests(chats._models, chats)
+    png = image_bytes(make_image())
+    content = [{"type": "text", "text": "Look: "}, image(png)]
+    body = {**BODY, "messages": [{"role": "user", "content": content}]}
+    job = await requests.job(body)
+    parts = [text_part("Look: "), image_part(data_url(png))]
+    same = await chats.job({"model": "tiny", "messages": [{"role": "user", "content": parts}]})
+    assert job.prompts == same.prompts
+    assert job.prompts[0].images
+    assert await requests.count(body) == len(job.prompts[0].token_ids)
+
+
+async def test_an_image_that_is_wrong_is_named_where_it_stands() -> None:
+    chats = make_chats()
+    requests = MessageRequests(chats._models, chats)
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": [{"type": "text", "text": "x"}, image(b"hello")]},
+    ]
+    with pytest.raises(RequestError, match=r"'messages\[1\].content\[1\]' is an image") as caught:
+        await requests.job({**BODY, "messages": messages, "system": "Be kind."})
+    assert caught.value.param == "messages[1].content[1]"
+    with pytest.raises(RequestError, match="takes no images") as blind:
+        await make_requests().job({**BODY, "messages": messages})
+    assert blind.value.param == "messages[1].content[1]"

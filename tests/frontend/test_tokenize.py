@@ -17,7 +17,7 @@ from frontend.tokens.tokenizing import Tokenizing
 from shared.errors import RequestError, RequestTooLarge
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
-from tests.frontend.directory import make_directory, make_image_loader
+from tests.frontend.directory import AllRequests, make_directory, make_image_loader
 from tests.frontend.test_nats_service import ask
 from tests.frontend.test_tools import CHATML_TOOLS, TOOLS
 from tests.frontend.tiny_model import BOS, CHATML, IM_END, IM_START, make_tokenizer
@@ -197,3 +197,14 @@ async def test_http_and_nats_say_the_same(stack: Stack) -> None:
     large = await ask(stack, "tokenize", {"prompt": "x" * 500_000}, key)
     assert (large.headers or {})["Nats-Service-Error-Code"] == "413"
     assert "over HTTP" in json.loads(large.data)["error"]["message"]
+
+
+async def test_effort_counts_where_the_template_knows_it() -> None:
+    tokens = make_tokenizing(chat_template=CHATML_TOOLS)
+    body = {"messages": MESSAGES[:1]}
+    low = json.loads(await tokens.tokenize({**body, "reasoning_effort": "low"}))
+    none = json.loads(await tokens.tokenize({**body, "reasoning_effort": "none"}))
+    assert low["tokens"] != none["tokens"]
+    requests = AllRequests(make_directory(chat_template=CHATML_TOOLS))
+    job = await requests.chat.job({"model": "tiny", **body, "reasoning_effort": "low"})
+    assert low["tokens"] == job.prompts[0].token_ids
