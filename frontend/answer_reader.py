@@ -23,6 +23,7 @@ class AnswerReader:
         self._parser = AnswerParser(stream.reply.answer, num_told=self._num_told)
         self._parser.feed(stream.skipped)
         self._told_checksum = stream.mark.checksum
+        self._num_reasoning_tokens: int | None = None  # once they are known
 
     def read(self, text: str) -> dict[str, Any]:
         """The `delta` of new text; empty when it says nothing yet."""
@@ -48,7 +49,12 @@ class AnswerReader:
     @property
     def num_reasoning_tokens(self) -> int | None:
         """Of the tokens so far; None where nobody can tell."""
-        return num_reasoning_tokens(self._parser, self._stream)
+        if self._num_reasoning_tokens is not None:
+            return self._num_reasoning_tokens
+        num_tokens = num_reasoning_tokens(self._parser, self._stream)
+        if self._parser.has_thought and not self._parser.is_thinking:
+            self._num_reasoning_tokens = num_tokens  # it stays
+        return num_tokens
 
     def _end(self, reason: FinishReason | None = None) -> AnswerDelta:
         finish = self._stream.finish

@@ -57,12 +57,17 @@ class ChatEvents:
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
+    def _tail(self) -> bytes:
+        """How each event ends; only the usage so far has to be counted."""
+        is_told = self._reply.continuous_usage
+        return usage_tail(self._streams, self._num_reasoning if is_told else None)
+
     def opening(self) -> list[bytes]:
         events = [
             self._head
             + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
             + b',"logprobs":null,"finish_reason":null}'
-            + usage_tail(self._streams, self._num_reasoning)
+            + self._tail()
             for i in range(len(self._streams))
         ]
         if prompt_ids := prompt_ids_field(self._reply):
@@ -118,7 +123,7 @@ class ChatEvents:
             "finish_reason": reason,
             **token_ids_field(stream, tokens),
         }
-        return b"," + encode_json(fields)[1:] + usage_tail(self._streams, self._num_reasoning)
+        return b"," + encode_json(fields)[1:] + self._tail()
 
     def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
         if self._texts is None or stream.reply.num_top is None:
