@@ -17,6 +17,7 @@ from frontend.requests import (
     generate_request,
     pair_request,
 )
+from frontend.requests.cache_fields import DEFAULT_KEEP_S
 from frontend.requests.request_body import IGNORED
 from frontend.responses import request as response_request
 from shared.protocol import SamplingParams, TextParams
@@ -80,6 +81,7 @@ DEFAULTS: Mapping[str, Any] = {
     "stream_options.continuous_usage_stats": False,
     "echo": False,
     "return_token_ids": False,
+    "prompt_cache_retention": "in_memory",
     "use_beam_search": False,
     "length_penalty": 1.0,
     "early_stopping": False,
@@ -116,6 +118,8 @@ _WORDS: Mapping[str, str] = {
     "max_completion_tokens": "`max_tokens`",
     "best_of": "`n`",
     "beam_width": "`n`",
+    "keep_prefix.tokens": "all",
+    "keep_prefix.seconds": f"{DEFAULT_KEEP_S:g}",
     "seed": "random",
     "sampling_seed": "random",
     "pooling": "the model's",

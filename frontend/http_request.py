@@ -12,6 +12,7 @@ from frontend.client_request_id import client_request_id
 from frontend.config import FrontendConfig
 from frontend.idempotency_key import checked_key
 from frontend.job import Caller
+from frontend.requests.cache_fields import checked_session
 from shared.errors import (
     InvalidRequest,
     RequestCancelled,
@@ -57,6 +58,7 @@ class CallerReader:
             job_class=_job_class(headers),
             client_id=client_request_id(headers),
             idempotency_key=checked_key(headers.get("idempotency-key")),
+            session=checked_session("x-session-id", headers.get("x-session-id")),
         )
 
 

@@ -56,6 +56,7 @@ class Caller:
     client_id: str = ""  # what it calls its request, for the log
     idempotency_key: str = ""  # "": none
     job_class: str = JOB_CLASSES[0]
+    session: str = ""  # to which it says that its request belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ class Job:
                     priority=self.sampling.priority,
                     cache_salt=self.sampling.cache_salt,
                     adapter="" if self.model.adapter is None else self.model.adapter.revision,
+                    keep=self.sampling.keep,
+                    session=self.sampling.session or caller.session,
                     traceparent=caller.traceparent,
                     pooling=self._pooling(prompt),
                 )

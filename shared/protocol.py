@@ -253,6 +253,13 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes  # of the pixels: what the prefix cache knows it by
 
 
+class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker that runs the request evicts the beginning of its prompt after all others."""
+
+    seconds: float  # from the end of the run on
+    num_tokens: int = 0  # so many of the prompt; 0: all
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tokenized prompt in the queue: `jf.req.<pool>.<class>`."""
 
@@ -273,6 +280,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_salt: str = ""  # only requests with the same one share cached prefixes
     adapter: str = ""  # revision of the LoRA adapter on top of the weights
     pooling: PoolingParams | None = None  # set: the result is a vector, and no token
+    keep: KeepPrefix | None = None
+    session: str = ""  # opaque: what goes on where others of the same owner with it have ended
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
@@ -413,6 +422,7 @@ class PrefixNews(msgspec.Struct, frozen=True):
 
     worker: str
     hashes: bytes  # of prefix chains, joined
+    sessions: bytes = b""  # hashes of those that it serves now, and another one did before
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from shared.errors import ConfigError
 from shared.log import get_logger
-from shared.protocol import PoolingParams, SamplingParams
+from shared.protocol import KeepPrefix, PoolingParams, SamplingParams
 from worker.engine_messages import (
     AbortRequest,
     AdapterLoaded,
@@ -152,6 +152,7 @@ class EngineHost:
         pooling: PoolingParams | None = None,
         images: tuple[RunImage, ...] = (),
         adapter: str = "",
+        keep: KeepPrefix | None = None,
     ) -> None:
         """Start a run; its output comes with `on_step`."""
         self._ask(
@@ -165,6 +166,7 @@ class EngineHost:
                 pooling,
                 images,
                 adapter,
+                keep,
             )
         )
 

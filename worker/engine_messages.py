@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from shared.protocol import Finish, PoolingParams, SamplingParams
+from shared.protocol import Finish, KeepPrefix, PoolingParams, SamplingParams
 
 
 class RunImage(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +38,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     pooling: PoolingParams | None = None
     images: tuple[RunImage, ...] = ()  # in their order
     adapter: str = ""  # id of one that is loaded
+    keep: KeepPrefix | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -98,6 +99,7 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_prefix_hits: int  # of which were found
     num_drafted: int = 0  # tokens guessed, since start
     num_accepted: int = 0  # of which were right
+    num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -131,6 +133,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     num_kv_tokens: int
     max_step_tokens: int  # token budget of a step
     one_token_step_s: float = 0.0  # how long the shortest step took at warm-up
+    num_pinnable_tokens: int = 0  # KV slots that may hold prefixes which requests ask to keep
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -86,7 +86,7 @@ class Intake:
         return (
             self._prefixes.has_others
             and delivery.num_delivered == 1
-            and len(request.prompt_ids) > 0
+            and self._prefixes.may_have_place(request)
             and request.pooling is None
             and request.sampling.prompt_logprobs is None
         )
@@ -99,14 +99,14 @@ class Intake:
             return False
         if await self._is_known_run(request, delivery):
             return True
-        return await self._taker.take(request, delivery, chain)
+        return await self._taker.take(request, delivery, _known_chain(request, chain))
 
     async def _offer_or_take(self, request: GenerateRequest, delivery: Delivery) -> None:
         chain = self._prefixes.chain(request)
-        left = await self._offers.offer(delivery, chain)
+        left = await self._offers.offer(request, delivery, chain)
         # It may have been delivered once more while the other worker was asked.
         if left is not None and not await self._is_known_run(request, left):
-            await self._taker.take(request, left, chain)
+            await self._taker.take(request, left, _known_chain(request, chain))
 
     async def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """A request that this build cannot read: its client gets an error, not silence."""
@@ -161,3 +161,8 @@ class Intake:
         held.delivery = delivery
         await self._acks.in_progress(delivery.ack_subject)
         return True
+
+
+def _known_chain(request: GenerateRequest, chain: PrefixChain) -> PrefixChain | None:
+    """Not of a prompt that is in the object store."""
+    return chain if request.prompt_ids else None

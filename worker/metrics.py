@@ -26,6 +26,9 @@ class WorkerMetrics:
         self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
         self.num_waiting = gauge("num_requests_waiting", "Requests waiting inside the engine.")
         self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV slots in use, 0 to 1.")
+        self.num_pinned_tokens = gauge(
+            "prefix_cache_pinned_tokens", "Tokens of the prefix cache that requests asked to keep."
+        )
         states = Gauge(
             f"{METRICS_PREFIX}_worker_state",
             "1 for the state that the worker is in.",

@@ -10,12 +10,10 @@ from nats.errors import Error as NatsError
 from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.log import get_logger
-from shared.prefix_chain import BLOCK_TOKENS
 from shared.protocol import GenerateRequest, Offer, OfferAnswer, OfferVerdict
 from worker.delivery import Delivery
 from worker.intake import Intake
 from worker.metrics import WorkerMetrics
-from worker.offer_maker import MIN_GAIN_TOKENS
 from worker.pool_prefixes import PoolPrefixes
 from worker.room import Room
 
@@ -59,9 +57,8 @@ class OfferDesk:
         if not self._room.can_run:
             return OfferVerdict.LEAVING
         chain = self._prefixes.chain(request)
-        num_blocks = self._prefixes.own.num_matching(chain.hashes)
-        num_gained = (num_blocks - offer.num_blocks) * BLOCK_TOKENS
-        if num_gained < MIN_GAIN_TOKENS:
+        num_gained = self._prefixes.num_gained(request, chain, offer.num_blocks)
+        if not num_gained:
             return OfferVerdict.UNKNOWN
         if not self._is_worth(offer, num_gained):
             return OfferVerdict.FULL

@@ -12,15 +12,14 @@ from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.event_wait import raise_if_cancelled
 from shared.log import get_logger
-from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
-from shared.protocol import Offer, OfferAnswer, OfferVerdict
+from shared.prefix_chain import PrefixChain
+from shared.protocol import GenerateRequest, Offer, OfferAnswer, OfferVerdict
 from shared.subjects import Subjects
 from worker.delivery import Delivery
 from worker.metrics import WorkerMetrics
 from worker.pool_prefixes import PoolPrefixes
 from worker.room import Room
 
-MIN_GAIN_TOKENS = 2 * BLOCK_TOKENS  # less is computed as quickly as it is offered
 _ANSWER_S = 0.05
 
 log = get_logger(__name__)
@@ -45,23 +44,28 @@ class OfferMaker:
         self._room = room
         self._metrics = metrics
 
-    async def offer(self, delivery: Delivery, chain: PrefixChain) -> Delivery | None:
+    async def offer(
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain
+    ) -> Delivery | None:
         """None: another worker has it now. Else the delivery to go on with, which is shared when
         the other one may still take it.
         """
-        best = self._prefixes.best_other(chain)
+        best = self._prefixes.place_for(request, chain)
         if best is None:
             return delivery
         num_blocks = self._prefixes.own.num_matching(chain.hashes)
-        if (best.num_blocks - num_blocks) * BLOCK_TOKENS < MIN_GAIN_TOKENS:
-            return delivery
         self._metrics.offers_made.inc()
         with self._room.reserved():
             verdict = await self._ask(best.worker, delivery, num_blocks)
-        return self._judge(verdict, best.worker, delivery, chain)
+        return self._judge(verdict, best.worker, request, delivery, chain)
 
     def _judge(
-        self, verdict: OfferVerdict | None, worker: str, delivery: Delivery, chain: PrefixChain
+        self,
+        verdict: OfferVerdict | None,
+        worker: str,
+        request: GenerateRequest,
+        delivery: Delivery,
+        chain: PrefixChain,
     ) -> Delivery | None:
         match verdict:
             case OfferVerdict.TAKEN:
@@ -72,7 +76,7 @@ class OfferMaker:
                 self._prefixes.forget(worker)
                 return dataclasses.replace(delivery, is_shared=True)
             case OfferVerdict.UNKNOWN:
-                self._prefixes.unlearn(worker, chain)
+                self._prefixes.unlearn(worker, chain, request)
             case OfferVerdict.LEAVING:
                 self._prefixes.forget(worker)
         self._metrics.offers_refused.inc()

@@ -51,9 +51,12 @@ class PrefixReporter:
 
     async def _tell(self) -> None:
         while True:
-            hashes = await self._prefixes.next_untold()
-            for start in range(0, len(hashes), _MAX_HASHES):
-                news = PrefixNews(self._worker_id, join_hashes(hashes[start : start + _MAX_HASHES]))
+            hashes, sessions = await self._prefixes.next_untold()
+            for start in range(0, max(len(hashes), len(sessions)), _MAX_HASHES):
+                part = slice(start, start + _MAX_HASHES)
+                news = PrefixNews(
+                    self._worker_id, join_hashes(hashes[part]), join_hashes(sessions[part])
+                )
                 with contextlib.suppress(NatsError):  # the broker is away
                     await self._nc.publish(self._subject, encode(news))
             await asyncio.sleep(_INTERVAL_S)
@@ -65,7 +68,8 @@ class PrefixReporter:
             log.warning("prefix_news_unreadable", error=str(exc))
             return
         if news.worker != self._worker_id:
-            self._prefixes.learn(news.worker, split_hashes(news.hashes))
+            hashes, sessions = split_hashes(news.hashes), split_hashes(news.sessions)
+            self._prefixes.learn(news.worker, hashes, sessions)
 
     async def _look(self) -> None:
         while True:

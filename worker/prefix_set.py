@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class PrefixSet:
-    """At most `max_blocks` chain hashes; the least recently used are forgotten first."""
+    """At most `max_blocks` chain hashes; the least recently used are forgotten first.
 
-    def __init__(self, max_blocks: int) -> None:
+    Those that are kept, `max_kept` and half of all at most, are so when their time is over.
+    """
+
+    def __init__(
+        self, max_blocks: int, max_kept: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.max_blocks = max_blocks
+        self._max_kept = min(max_kept, max_blocks // 2)
+        self._clock = clock
         self._hashes: OrderedDict[bytes, None] = OrderedDict()  # the latest used last
+        self._kept: OrderedDict[bytes, float] = OrderedDict()  # until when; the latest asked last
 
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def resize(self, max_blocks: int) -> None:
+    def resize(self, max_blocks: int, max_kept: int = 0) -> None:
         self.max_blocks = max_blocks
+        self._max_kept = min(max_kept, max_blocks // 2)
         self._forget_surplus()
 
     def clear(self) -> None:
         self._hashes.clear()
+        self._kept.clear()
+
+    def keep(self, hashes: Sequence[bytes], until: float) -> None:
+        """Of a chain that was added: it is forgotten later than by use."""
+        for each in reversed(hashes):
+            if each in self._hashes:
+                self._kept[each] = max(until, self._kept.pop(each, 0.0))
+        while len(self._kept) > self._max_kept:
+            self._kept.popitem(last=False)
 
     def add(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Mark a chain as used; returns what was not there and is now."""
@@ -36,6 +55,7 @@ class PrefixSet:
     def discard(self, hashes: Sequence[bytes]) -> None:
         for each in hashes:
             self._hashes.pop(each, None)
+            self._kept.pop(each, None)
 
     def num_matching(self, hashes: Sequence[bytes]) -> int:
         """Blocks of a chain that are here: the longest known prefix, as a rule.
@@ -58,4 +78,8 @@ class PrefixSet:
 
     def _forget_surplus(self) -> None:
         while len(self._hashes) > self.max_blocks:
-            self._hashes.popitem(last=False)
+            oldest, _ = self._hashes.popitem(last=False)
+            if len(self._kept) < len(self._hashes) and self._kept.get(oldest, 0.0) > self._clock():
+                self._hashes[oldest] = None  # once more round
+            else:
+                self._kept.pop(oldest, None)

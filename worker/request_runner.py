@@ -213,7 +213,8 @@ class RequestRunner:
         """The engine can take requests."""
         assert self._tasks is not None, "run() comes first"
         if self._has_affinity and self._engine.ready is not None:
-            self._prefixes.open(self._engine.ready.num_kv_tokens)
+            ready = self._engine.ready
+            self._prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
         self._maybe_pull()
 
     def on_step(self, step: StepOutput) -> None:

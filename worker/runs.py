@@ -75,6 +75,7 @@ class Runs:
                 for image, pixels in zip(request.images, prompt.pixels, strict=True)
             ),
             request.adapter,
+            request.keep,
         )
 
     def confirm(
@@ -163,13 +164,14 @@ class Runs:
             ids = with_image_ids(prompt_ids, held.request.images)
             held.chain = PrefixChain(namespace, ids)
         held.num_cached_blocks = self._prefixes.own.num_matching(held.chain.hashes)
-        self._prefixes.note(held.chain)
+        self._prefixes.note(held.chain, held.request)
 
     def _note_output(self, held: HeldRequest) -> None:
         """The next turn of a conversation begins with it."""
         if held.chain is not None:
             held.chain.extend(pack_token_ids(held.tokens[:-1]))  # the last one was never an input
-            self._prefixes.note(held.chain)
+            self._prefixes.note(held.chain, held.request)
+            self._prefixes.keep(held.chain, held.request)
 
     def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
         entry = held.next_entry()

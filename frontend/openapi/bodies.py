@@ -15,6 +15,12 @@ from frontend.idempotency_key import MAX_KEY_CHARS
 from frontend.images.source import DETAILS
 from frontend.openapi.response_fields import RESPONSE_FIELDS
 from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
+from frontend.requests.cache_fields import (
+    KEEP_SECONDS,
+    KEEP_TOKENS,
+    MAX_SALT_CHARS,
+    MAX_SESSION_CHARS,
+)
 from frontend.requests.chat_request import ROLES, ChatBody
 from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.requests.embedding_request import MAX_INPUTS, EmbeddingBody
@@ -24,7 +30,6 @@ from frontend.requests.pair_request import MAX_INSTRUCTION_CHARS
 from frontend.requests.reasoning_effort import EFFORTS
 from frontend.requests.rerank_request import TOP_N, RerankBody
 from frontend.requests.sampling_fields import (
-    MAX_SALT_CHARS,
     MAX_STOP,
     MAX_STOP_CHARS,
     SamplingFields,
@@ -193,6 +198,9 @@ _ANTHROPIC_CHOICE = {
     "required": ["type"],
 }
 _STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_SESSION = {
+    "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS}, {"type": "null"}]
+}
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
     "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
@@ -206,6 +214,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "cache_salt": {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
     },
+    **dict.fromkeys(("session_id", "prompt_cache_key"), _SESSION),
     "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
     "reasoning_effort": {"anyOf": [{"enum": list(EFFORTS)}, {"type": "null"}]},
     "tools": {
@@ -315,6 +324,10 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_batch = schemas["BatchBody"]["properties"]
     of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
     of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
+    schemas["KeepPrefixField"]["properties"] = {
+        "tokens": {"anyOf": [{"type": "integer", **KEEP_TOKENS.json_schema()}, {"type": "null"}]},
+        "seconds": {"anyOf": [{"type": "number", **KEEP_SECONDS.json_schema()}, {"type": "null"}]},
+    }
     schemas["FileExpiry"]["properties"] = {
         "anchor": {"const": "created_at"},
         "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},

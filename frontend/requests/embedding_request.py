@@ -9,6 +9,7 @@ import msgspec
 from frontend.job import Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.cache_fields import checked_salt
 from frontend.requests.completion_request import prompt_list
 from frontend.requests.field_ranges import RANGES, Range
 from frontend.requests.request_body import (
@@ -16,10 +17,11 @@ from frontend.requests.request_body import (
     OF_OPENAI,
     UNSUPPORTED,
     UnknownFields,
+    always,
     convert,
     refuse_unsupported,
 )
-from frontend.requests.sampling_fields import Sampling, checked_salt
+from frontend.requests.sampling_fields import Sampling
 from frontend.requests.token_rules import check_token_ids
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import (
@@ -54,6 +56,7 @@ class EmbeddingBody(msgspec.Struct, omit_defaults=True):
 REFUSED = {
     **UNSUPPORTED,
     **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
+    "keep_prefix": always,
 }
 _KNOWN = frozenset(EmbeddingBody.__struct_fields__) | REFUSED.keys() | IGNORED
 

@@ -12,10 +12,11 @@ from frontend.job import AnswerWish, Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.pair_layout import NoRoom, layout_of
 from frontend.prompt_encoder import PromptEncoder
+from frontend.requests.cache_fields import checked_salt
 from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.request_body import OF_OPENAI, UNSUPPORTED, always, non_empty
-from frontend.requests.sampling_fields import Sampling, checked_salt
+from frontend.requests.sampling_fields import Sampling
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol import (
     ModelCard,
@@ -45,6 +46,7 @@ class PairFields(msgspec.Struct, omit_defaults=True):
 REFUSED: Mapping[str, Callable[[Any], bool]] = {
     **UNSUPPORTED,
     **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
+    "keep_prefix": always,
     "mm_processor_kwargs": non_empty,
     "rank_fields": non_empty,
     "max_chunks_per_doc": always,

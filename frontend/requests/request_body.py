@@ -28,8 +28,6 @@ IGNORED = frozenset(
         "store",
         "service_tier",
         "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
         "verbosity",
         "prediction",
         "moderation",

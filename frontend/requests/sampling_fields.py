@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from frontend.requests.cache_fields import CacheFields, checked_salt, keep_of, session_of
 from frontend.requests.field_ranges import RANGES, Range
-from frontend.requests.grammar_fields import GrammarFields, WantedGrammar, resolve_grammar
+from frontend.requests.grammar_fields import WantedGrammar, resolve_grammar
 from frontend.requests.logprob_fields import LogprobWish
 from frontend.requests.token_rules import (
     bad_sequences,
@@ -18,17 +19,16 @@ from frontend.requests.token_rules import (
     checked_bias,
 )
 from shared.errors import ContextLengthExceeded, InvalidRequest
-from shared.protocol import ModelCard, SamplingParams, TextParams
+from shared.protocol import KeepPrefix, ModelCard, SamplingParams, TextParams
 
 MAX_STOP = 16
 MAX_STOP_CHARS = 1024
-MAX_SALT_CHARS = 256
 _SEED_MASK = (1 << 64) - 1
 PROMPT_TAIL_LEN = 6  # the detokenizer's left context
 _BEAM_TOKEN_BYTES = 12  # its id and, on the average at most, its text
 
 
-class SamplingFields(GrammarFields, omit_defaults=True):
+class SamplingFields(CacheFields, omit_defaults=True):
     """Fields of a body that say how to choose tokens and when to stop; None means default."""
 
     temperature: float | None = None
@@ -48,7 +48,6 @@ class SamplingFields(GrammarFields, omit_defaults=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = None
-    cache_salt: str | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -73,6 +72,8 @@ class Sampling(msgspec.Struct, frozen=True):
     cache_salt: str  # "" is none
     grammar_param: str = ""  # the field that gave `params.grammar`
     logprobs: LogprobWish = LogprobWish()
+    keep: KeepPrefix | None = None
+    session: str = ""  # "" is none
 
     def for_prompt(
         self, prompt_ids: list[int], card: ModelCard, choice_idx: int, max_logprob_bytes: int
@@ -204,19 +205,11 @@ def resolve_sampling(
         n=n,
         priority=fields.priority or 0,
         cache_salt=checked_salt(fields.cache_salt),
+        keep=keep_of(fields),
+        session=session_of(fields),
         grammar_param="" if wanted is None else wanted.param,
         logprobs=logprobs,
     )
-
-
-def checked_salt(salt: str | None) -> str:
-    """Raises InvalidRequest."""
-    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARS:
-        raise InvalidRequest(
-            f"'cache_salt' has {len(salt)} characters, must have 1 to {MAX_SALT_CHARS}",
-            param="cache_salt",
-        )
-    return salt or ""
 
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

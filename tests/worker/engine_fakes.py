@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.protocol import Finish, PoolingParams, SamplingParams
+from shared.protocol import Finish, KeepPrefix, PoolingParams, SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
 from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, RunImage, StepOutput
@@ -25,11 +25,14 @@ def make_add(
     pooling: PoolingParams | None = None,
     images: tuple[RunImage, ...] = (),
     adapter: str = "",
+    keep: KeepPrefix | None = None,
     **sampling: Any,
 ) -> AddRequest:
     params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
     prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
-    return AddRequest(run_id, prompt, output, params, priority, namespace, pooling, images, adapter)
+    return AddRequest(
+        run_id, prompt, output, params, priority, namespace, pooling, images, adapter, keep
+    )
 
 
 class FakeChannel:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from nats.aio.msg import Msg
 
@@ -188,6 +189,31 @@ async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
             await stage.submit(request)
             await finish(holder)
             await assert_answered_once(stage, request, by=holder)
+
+
+async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
+    stage: Stage,
+) -> None:
+    """Nobody can tell its prefix before it has been fetched."""
+    async with (
+        running_worker(stage) as home,
+        running_worker(stage, is_ready=False) as puller,
+    ):
+        await stage.submit(make_turn(session="s"))
+        await finish(home)
+        await home.until_idle()
+        await home.runner._stop_pulling()
+        await eventually(lambda: puller.runner._prefixes.has_others)
+        puller.engine.become_ready()
+        turn = make_turn(40, session="s")
+        request = msgspec.structs.replace(turn, prompt_ids=b"", prompt_object="prompt-1")
+        await home.runner._taker._catalog.put_object("prompt-1", turn.prompt_ids)
+        await stage.submit(request)
+        run = await home.engine.next_run()
+        assert run.prompt_ids == turn.prompt_ids
+        home.engine.emit(run.run_id, [3, 4], STOP)
+        await assert_answered_once(stage, request, by=home)
+        assert (puller.engine.runs, puller.count("offers_taken")) == ({}, 1)
 
 
 # Refusals

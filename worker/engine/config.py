@@ -46,6 +46,8 @@ class EngineConfig:
     """KV slots; by default as many as kv_memory_bytes holds."""
     kv_memory_bytes: int | None = None
     """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
+    max_pinned_share: float = 0.5
+    """Of the KV slots, how many may hold prefixes that requests ask to keep (keep_prefix)."""
     max_context_len: int | None = None
     """Prompt and output together; by default config.json says; more where its rope stretches."""
     grammar_timeout_s: float = 10.0
@@ -118,6 +120,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.max_loras < 0:
             raise ConfigError(f"max_loras must be at least 0, not {self.max_loras}")
+        if not 0 <= self.max_pinned_share <= 1:
+            raise ConfigError(f"max_pinned_share must be 0 to 1, not {self.max_pinned_share}")
         if not self.priority_aging_s > 0:
             raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
         if self.max_ngram_len < self.min_ngram_len:

@@ -229,6 +229,7 @@ class Engine:
                 command.pooling,
                 images,
                 arrival.adapter,
+                command.keep,
             )
         )
 

@@ -198,7 +198,13 @@ class EngineLoader:
     ) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
         max_running = self._config.max_running
-        ledger = KVLedger(pool.num_pages, pool.page_size, max_running, max_context_len)
+        ledger = KVLedger(
+            pool.num_pages,
+            pool.page_size,
+            max_running,
+            max_context_len,
+            self._config.max_pinned_share,
+        )
         return (
             Scheduler(
                 ledger,
@@ -232,6 +238,8 @@ class EngineLoader:
             num_kv_tokens=pool.num_tokens,
             max_step_tokens=self._config.max_step_tokens,
             one_token_step_s=one_token_step_s,
+            num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
+            * pool.page_size,
         )
 
     def _tell(self, phase: str, progress: float) -> None:

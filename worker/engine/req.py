@@ -9,9 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams, SamplingParams
+from shared.protocol import (
+    Finish,
+    FinishReason,
+    KeepPrefix,
+    PoolingKind,
+    PoolingParams,
+    SamplingParams,
+)
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
-from worker.engine.kv.radix_cache import MatchResult, RadixNode
+from worker.engine.kv.radix_cache import MatchResult
+from worker.engine.kv.radix_node import RadixNode
 from worker.engine.lora.lora_adapter import LoraAdapter
 from worker.engine.req_image import ReqImage
 from worker.engine.sampling.logit_rules import LogitRules
@@ -49,6 +57,7 @@ class Req:
         "has_penalties",
         "hidden_sum",
         "images",
+        "keep",
         "last_match",
         "lock_node",
         "logit_rules",
@@ -94,6 +103,7 @@ class Req:
         pooling: PoolingParams | None = None,
         images: Sequence[ReqImage] = (),
         adapter: LoraAdapter | None = None,
+        keep: KeepPrefix | None = None,
     ) -> None:
         self.run_id = run_id
         self.sampling = sampling
@@ -102,6 +112,7 @@ class Req:
         self.pooling = pooling  # set: it ends with an embedding of its prompt, and no token
         self.images = images  # in their order, without overlaps
         self.adapter = adapter  # on top of the model's weights
+        self.keep = keep  # how much of its prompt stays in the cache longer than by use
         self.arrival = arrival  # order in which requests came to this engine
         self.arrived_at_s = arrived_at_s  # by the engine's clock
         self.stop_token_ids = stop_check.stop_token_ids(sampling)

@@ -164,6 +164,7 @@ class Scheduler:
             num_prefix_hits=ledger.num_prefix_hits,
             num_drafted=self._drafter.num_drafted if self._drafter else 0,
             num_accepted=self._drafter.num_accepted if self._drafter else 0,
+            num_pinned_tokens=ledger.num_pinned_tokens(),
         )
 
     def check_integrity(self) -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shared.protocol import SamplingParams
+from shared.protocol import KeepPrefix, SamplingParams
 from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.radix_cache import RadixCache
+from worker.engine.kv.radix_node import RadixNode
 from worker.engine.req import Req
 from worker.engine.stop_check import StopCheck
 
@@ -23,6 +24,7 @@ SAMPLING = SamplingParams(max_tokens=MAX_LEN, seed=0)
 STOP_CHECK = StopCheck((), MAX_LEN)
 PROMPTS = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=12)
 NAMESPACES = st.sampled_from([b"", b"a", b"b"])
+KEEPS = st.none() | st.builds(KeepPrefix, st.integers(1, 9), st.integers(0, 9))
 
 num_steps_done = 0
 
@@ -43,7 +45,10 @@ class ModelRun:
 class KVModel:
     """Free pages, cached pages by the whole prefix that they end, and the pages of each run."""
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(self, num_pages: int, page_size: int, max_pins: int = 0) -> None:
+        self.max_pins = max_pins
+        self.pins: dict[bytes, float] = {}  # prefix -> until; the one pinned last is the last
+        self.time_s = 0.0
         self.page_size = page_size
         self.free = set(range(num_pages))
         self.cached: dict[bytes, CachedPage] = {}
@@ -94,8 +99,26 @@ class KVModel:
             if prefix not in held
             and not any(each.startswith(prefix) and each != prefix for each in self.cached)
         ]
-        oldest = min(leaves, key=lambda prefix: self.cached[prefix].used_at)
-        self.free.add(self.cached.pop(oldest).page)
+        pins = self.pins_in_force()
+        oldest = min(leaves, key=lambda prefix: (prefix in pins, self.cached[prefix].used_at))
+        self._drop(oldest)
+
+    def _drop(self, prefix: bytes) -> None:
+        self.free.add(self.cached.pop(prefix).page)
+        self.pins.pop(prefix, None)
+
+    def pins_in_force(self) -> dict[bytes, float]:
+        return {prefix: until for prefix, until in self.pins.items() if until > self.time_s}
+
+    def pin(self, run: ModelRun, keep: KeepPrefix) -> None:
+        num_tokens = min(keep.num_tokens or run.req.num_prompt_tokens, run.req.num_prompt_tokens)
+        num_pages = min(num_tokens // self.page_size, run.num_held, self.max_pins)
+        self.pins = self.pins_in_force()
+        for idx in reversed(range(num_pages)):
+            prefix = self.prefix(run.req, idx + 1)
+            self.pins[prefix] = max(self.pins.pop(prefix, 0.0), self.time_s + keep.seconds)
+        while len(self.pins) > self.max_pins:
+            del self.pins[next(iter(self.pins))]
 
     def commit(self, run: ModelRun) -> None:
         end = run.req.num_computed // self.page_size
@@ -115,12 +138,14 @@ class KVModel:
     def end(self, run: ModelRun, *, keep: bool) -> None:
         if keep:
             self.commit(run)
+            if run.req.keep is not None:
+                self.pin(run, run.req.keep)
         self.free |= set(run.pages[run.num_held :])
         del self.runs[run.req.run_id]
 
     def flush(self) -> None:
         for prefix in self.cached.keys() - self.held:
-            self.free.add(self.cached.pop(prefix).page)
+            self._drop(prefix)
 
 
 class KVLedgerMachine(RuleBasedStateMachine):
@@ -133,17 +158,28 @@ class KVLedgerMachine(RuleBasedStateMachine):
         self.num_runs = 0
 
     @initialize(
-        num_pages=st.integers(2, 16), page_size=st.integers(1, 3), num_rows=st.integers(1, 4)
+        num_pages=st.integers(2, 16),
+        page_size=st.integers(1, 3),
+        num_rows=st.integers(1, 4),
+        share=st.sampled_from([0.0, 0.5, 1.0]),
     )
-    def begin(self, num_pages: int, page_size: int, num_rows: int) -> None:
-        self.ledger = KVLedger(num_pages, page_size, num_rows, MAX_LEN)
-        self.model = KVModel(num_pages, page_size)
+    def begin(self, num_pages: int, page_size: int, num_rows: int, share: float) -> None:
+        self.ledger = KVLedger(num_pages, page_size, num_rows, MAX_LEN, share, self._clock)
+        self.model = KVModel(num_pages, page_size, int(num_pages * share))
+
+    def _clock(self) -> float:
+        return self.model.time_s
+
+    @rule(seconds=st.integers(1, 5))
+    def pass_time(self, seconds: int) -> None:
+        self.model.time_s += seconds
 
     @precondition(lambda self: self.ledger.num_free_rows)
-    @rule(prompt=PROMPTS, namespace=NAMESPACES)
-    def start(self, prompt: list[int], namespace: bytes) -> None:
+    @rule(prompt=PROMPTS, namespace=NAMESPACES, keep=KEEPS)
+    def start(self, prompt: list[int], namespace: bytes, keep: KeepPrefix | None) -> None:
         self.num_runs += 1
-        req = Req(self.num_runs, prompt, [], SAMPLING, 0, self.num_runs, STOP_CHECK, namespace)
+        number = self.num_runs
+        req = Req(number, prompt, [], SAMPLING, 0, number, STOP_CHECK, namespace, keep=keep)
         self.ledger.attach(req, self.ledger.match(req))
         self.model.start(req)
         run = self.model.runs[req.run_id]
@@ -160,7 +196,7 @@ class KVLedgerMachine(RuleBasedStateMachine):
     def fork(self, data: Any) -> None:
         """Another choice of the same prompt."""
         req = self._any_run(data).req
-        self.start(req.token_ids[: req.num_prompt_tokens].tolist(), req.namespace)
+        self.start(req.token_ids[: req.num_prompt_tokens].tolist(), req.namespace, req.keep)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data(), num_tokens=st.integers(1, 8), commits=st.booleans())
@@ -197,6 +233,7 @@ class KVLedgerMachine(RuleBasedStateMachine):
     def evict(self, num_pages: int) -> None:
         """As for somebody who needs so many."""
         num_evictable = self.model.num_available() - len(self.model.free)
+        self.ledger.cache.end_pins(self.model.time_s)
         pages = self.ledger.cache.evict(num_pages)
         assert len(pages) == min(num_pages, num_evictable)
         for page in pages:
@@ -226,6 +263,9 @@ class KVLedgerMachine(RuleBasedStateMachine):
             prefix.replace(b"|", b"", 1): cached.page for prefix, cached in model.cached.items()
         }
         assert ledger.num_available_pages == model.num_available()
+        assert pinned_prefixes(ledger.cache, model.time_s) == {
+            prefix.replace(b"|", b"", 1): until for prefix, until in model.pins_in_force().items()
+        }
         for run in model.runs.values():
             assert self._row_pages(run.req) == run.pages
             assert run.req.num_cached_pages == run.num_held
@@ -242,16 +282,29 @@ class KVLedgerMachine(RuleBasedStateMachine):
             self.ledger.release(run.req)
         self._flush()
         assert self.ledger.allocator.num_free == self.ledger.num_pages
+        assert self.ledger.num_pinned_tokens() == 0
 
 
 def cached_prefixes(cache: RadixCache) -> dict[bytes, int]:
-    prefixes: dict[bytes, int] = {}
+    return {prefix: node.page for prefix, node in nodes_by_prefix(cache).items()}
+
+
+def pinned_prefixes(cache: RadixCache, now: float) -> dict[bytes, float]:
+    return {
+        prefix: node.pinned_until
+        for prefix, node in nodes_by_prefix(cache).items()
+        if node.pinned_until > now
+    }
+
+
+def nodes_by_prefix(cache: RadixCache) -> dict[bytes, RadixNode]:
+    prefixes: dict[bytes, RadixNode] = {}
     stack = [(cache.root, b"")]
     while stack:
         node, prefix = stack.pop()
         for child in node.children.values():
             stack.append((child, prefix + child.key))
-            prefixes[prefix + child.key] = child.page
+            prefixes[prefix + child.key] = child
     return prefixes
 
 

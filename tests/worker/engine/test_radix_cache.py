@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.kv.radix_cache import RadixCache, RadixNode
+from worker.engine.kv.radix_cache import RadixCache
+from worker.engine.kv.radix_node import RadixNode
 
 
 def insert(cache: RadixCache, path: str, first_page: int) -> RadixNode:
@@ -124,3 +125,58 @@ def test_pages_are_neither_lost_nor_doubled(story: list[tuple[str, str]]) -> Non
         cache.unlock(node)
     assert sorted(cache.evict(10**6)) == sorted(pages)
     cache.check_integrity()
+
+
+def test_pinned_pages_leave_after_all_others() -> None:
+    cache = RadixCache(page_size=1, max_pinned_pages=4)
+    node = insert(cache, "abc", 0)
+    insert(cache, "xy", 10)
+    cache.pin(node, 2, until=5.0)
+    assert cache.num_pinned_pages == 2
+    pages_of(cache, "xy")
+    assert cache.evict(3) == [2, 11, 10]
+    assert cache.evict(5) == [1, 0], "no lock: they go when nothing else is left"
+    assert cache.num_pinned_pages == 0
+    cache.check_integrity()
+
+
+def test_a_pin_that_is_over_counts_for_nothing() -> None:
+    cache = RadixCache(page_size=1, max_pinned_pages=4)
+    first, second = insert(cache, "a", 0), insert(cache, "b", 1)
+    cache.pin(first, 1, until=5.0)
+    cache.pin(second, 1, until=7.0)
+    cache.pin(second, 1, until=6.0)  # shorter: it stays as it was
+    insert(cache, "x", 10)
+    assert cache.evict(1) == [10], "both wait behind it"
+    insert(cache, "y", 20)
+    cache.end_pins(5.0)
+    cache.check_integrity()
+    assert cache.evict(1) == [0]
+    cache.end_pins(6.5)
+    assert cache.num_pinned_pages == 1
+    assert cache.evict(2) == [20, 1]
+
+
+def test_of_too_many_pins_the_oldest_give_way_from_their_end() -> None:
+    cache = RadixCache(page_size=1, max_pinned_pages=4)
+    cache.pin(insert(cache, "abc", 0), 3, until=9.0)
+    cache.pin(insert(cache, "xy", 10), 2, until=9.0)
+    cache.check_integrity()
+    insert(cache, "z", 20)
+    assert cache.evict(2) == [2, 20], "c is no more pinned than z, and older"
+    cache.pin(insert(cache, "mnopqrs", 30), 7, until=9.0)
+    cache.check_integrity()
+    assert cache.num_pinned_pages == 4
+    assert cache.evict(7) == [1, 0, 11, 10, 36, 35, 34]
+
+
+def test_pins_that_come_and_go_leave_nothing_behind() -> None:
+    cache = RadixCache(page_size=1, max_pinned_pages=3)
+    node = insert(cache, "abc", 0)
+    for now in range(1000):
+        cache.pin(node, 1 + now % 3, until=now + 1.5)
+        cache.end_pins(float(now) if now % 7 else now + 10.0)
+        assert cache.evict(0) == []
+        pages_of(cache, "abc")
+        cache.check_integrity()
+    assert len(cache._heap) < 100

@@ -133,6 +133,7 @@ class BeamDesk:
                 run.arrived_at_s,  # each step waits at the place of its request
                 images=run.images,
                 adapter=run.adapter,
+                keep=command.keep,
             )
             if beam.token_ids:
                 req.num_cached_tokens = 0  # the request was counted with its first step

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 
+from shared.protocol import KeepPrefix
 from worker.engine.kv.page_allocator import PageAllocator
 from worker.engine.kv.radix_cache import MatchResult, RadixCache
+from worker.engine.kv.radix_node import RadixNode
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.req import Req
 
@@ -19,11 +22,20 @@ class KVLedger:
     the free list, then from the cache by eviction.
     """
 
-    def __init__(self, num_pages: int, page_size: int, num_rows: int, max_context_len: int) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        num_rows: int,
+        max_context_len: int,
+        max_pinned_share: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.page_size = page_size
         self.num_pages = num_pages
         self.allocator = PageAllocator(num_pages)
-        self.cache = RadixCache(page_size)
+        self.cache = RadixCache(page_size, int(num_pages * max_pinned_share))
+        self._clock = clock
         max_pages = min(num_pages, self._num_pages_for(max_context_len))
         self.req_to_token = ReqToTokenPool(num_rows, max_pages, self.allocator.padding_page)
         self.num_prefix_queries = 0  # prompt tokens looked up, since start
@@ -101,6 +113,7 @@ class KVLedger:
         num_short = self.num_pages_short(req, num_tokens)
         num_missing = num_short - self.allocator.num_free
         if num_missing > 0:
+            self.cache.end_pins(self._clock())
             self.allocator.free(self.cache.evict(num_missing))
         pages = self.allocator.allocate(num_short)
         self.req_to_token.write_pages(req.row, req.num_pages, pages)
@@ -150,11 +163,26 @@ class KVLedger:
         assert req.lock_node is not None
         own_pages = self.req_to_token.read_pages(req.row, req.num_cached_pages, req.num_pages)
         self.allocator.free(own_pages)
+        if keep and req.keep is not None:
+            self._pin(req, req.lock_node, req.keep)
         self.cache.unlock(req.lock_node)
         self.req_to_token.free(req.row)
         req.row = -1
         req.lock_node = None
         req.num_pages = req.num_cached_pages = req.num_computed = req.num_slots = 0
+
+    def num_pinned_tokens(self) -> int:
+        """That are kept from eviction now."""
+        self.cache.end_pins(self._clock())
+        return self.cache.num_pinned_pages * self.page_size
+
+    def _pin(self, req: Req, last: RadixNode, keep: KeepPrefix) -> None:
+        """Of its prompt the first full pages, as far as they have been computed."""
+        num_tokens = min(keep.num_tokens or req.num_prompt_tokens, req.num_prompt_tokens)
+        num_pages = min(num_tokens // self.page_size, req.num_cached_pages)
+        now = self._clock()
+        self.cache.end_pins(now)
+        self.cache.pin(last, num_pages, now + keep.seconds)
 
     def flush(self) -> None:
         """Empties the cache, but for what running requests hold."""

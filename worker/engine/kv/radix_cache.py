@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from worker.engine.kv.pin_book import PinBook
+from worker.engine.kv.radix_node import RadixNode
 
-class RadixNode:
-    """One page of tokens, after the pages of its ancestors."""
-
-    __slots__ = ("children", "is_queued", "key", "last_access", "num_holders", "page", "parent")
-
-    def __init__(self, parent: RadixNode | None, key: bytes, page: int, last_access: int) -> None:
-        self.parent = parent  # None for the root, which holds no page
-        self.key = key  # its token ids; of a first page, behind the namespace
-        self.page = page
-        self.last_access = last_access
-        self.children: dict[bytes, RadixNode] = {}
-        self.num_holders = 0  # locks that end here, and held children
-        self.is_queued = False  # in the eviction heap
-
-    def __lt__(self, other: RadixNode) -> bool:
-        return self.last_access < other.last_access
+_SLACK = 64
 
 
 class MatchResult(NamedTuple):
@@ -44,19 +31,20 @@ class RadixCache:
     """Computed pages, by the tokens that lead to them.
 
     A node is held when a lock ends in it or below it. The others, all of their subtrees included,
-    may be evicted, leaves first, the least recently used first. A page enters the tree only by a
-    holder's `extend_lock`, and leaves it only by `evict`.
+    may be evicted, leaves first, the least recently used first; those that are pinned after all
+    others. A page enters the tree only by a holder's `extend_lock`, and leaves it only by `evict`.
     """
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, max_pinned_pages: int = 0) -> None:
         self.page_size = page_size
         self.num_cached_pages = 0
         self.num_evictable_pages = 0
         self.version = 0  # as long as it stays, so do all matches
         self.root = RadixNode(None, b"", -1, 0)
         self._clock = 0  # logical, so that every rank of a tensor-parallel group agrees
-        # Unheld leaves; also nodes that ceased to be one, or were used since: checked when popped.
-        self._heap: list[tuple[int, RadixNode]] = []
+        # Unheld leaves; also some that are none any more, or have another rank: seen when popped.
+        self._heap: list[tuple[tuple[bool, int], RadixNode]] = []
+        self._pins = PinBook(max_pinned_pages)
 
     def match(self, keys: Sequence[bytes]) -> MatchResult:
         """The longest prefix of `keys` in the tree; counts as a use of it."""
@@ -127,15 +115,38 @@ class RadixCache:
         """Takes up to `num_pages` pages out of the tree, and gives them to the caller."""
         evicted: list[int] = []
         while len(evicted) < num_pages and self._heap:
-            queued_access, node = heapq.heappop(self._heap)
-            node.is_queued = False
+            rank, node = heapq.heappop(self._heap)
+            if rank != node.queued_rank:  # it has another entry
+                continue
+            node.queued_rank = None
             if node.children or node.num_holders:
                 continue
-            if node.last_access != queued_access:  # used since: back, at its true place
+            if rank != node.eviction_rank:  # used or pinned since: back, at its true place
                 self._maybe_queue(node)
                 continue
             evicted.append(self._remove_leaf(node))
         return evicted
+
+    @property
+    def num_pinned_pages(self) -> int:
+        return len(self._pins)
+
+    def pin(self, node: RadixNode, num_pages: int, until: float) -> None:
+        """The first pages of the way to a node, so that they are evicted after all others.
+
+        Pins are not locks: where nothing else is left, they go as well.
+        """
+        path: list[RadixNode] = []
+        while node.parent is not None:
+            path.append(node)
+            node = node.parent
+        num_pinned = min(num_pages, self._pins.max_pins)
+        # The deepest first: it is the first to give way.
+        self._requeue(self._pins.pin(path[max(0, len(path) - num_pinned) :], until))
+
+    def end_pins(self, now: float) -> None:
+        """Of all whose time is over."""
+        self._requeue(self._pins.take_expired(now))
 
     def nodes(self) -> Iterator[RadixNode]:
         """All but the root."""
@@ -158,8 +169,14 @@ class RadixCache:
             num_held = sum(child.num_holders > 0 for child in node.children.values())
             if node.num_holders < num_held:
                 raise RuntimeError(f"page {node.page} is not held, but {num_held} below it are")
-            if not node.children and not node.num_holders and not node.is_queued:
-                raise RuntimeError(f"page {node.page} can never be evicted")
+            if node.children or node.num_holders:
+                continue
+            if node.queued_rank is None or node.queued_rank[0] > node.eviction_rank[0]:
+                raise RuntimeError(f"page {node.page} is not evicted at its time")
+        pinned = [node for node in nodes if node.pinned_until > 0]
+        if len(pinned) != len(self._pins) or not all(node in self._pins for node in pinned):
+            raise RuntimeError(f"{len(pinned)} pages are pinned, {len(self._pins)} in the book")
+        self._pins.check_integrity()
 
     def _add_child(self, parent: RadixNode, key: bytes, page: int) -> RadixNode:
         child = RadixNode(parent, key, page, self._clock)
@@ -176,11 +193,27 @@ class RadixCache:
         self.version += 1
         self.num_cached_pages -= 1
         self.num_evictable_pages -= 1
+        self._pins.forget(node)
         self._maybe_queue(parent)
         return node.page
 
     def _maybe_queue(self, node: RadixNode) -> None:
-        if node.children or node.num_holders or node.is_queued or node.parent is None:
+        if node.children or node.num_holders or node.queued_rank or node.parent is None:
             return
-        node.is_queued = True
-        heapq.heappush(self._heap, (node.last_access, node))
+        self._queue(node)
+
+    def _requeue(self, nodes: Iterable[RadixNode]) -> None:
+        """They are pinned no more: those that wait to be evicted do so among the others now."""
+        for node in nodes:
+            if node.queued_rank is not None and node.queued_rank != node.eviction_rank:
+                self._queue(node)
+
+    def _queue(self, node: RadixNode) -> None:
+        node.queued_rank = node.eviction_rank
+        heapq.heappush(self._heap, (node.queued_rank, node))
+        if len(self._heap) > 2 * self.num_cached_pages + _SLACK:  # entries that count no more
+            queued = {node for rank, node in self._heap if rank == node.queued_rank}
+            self._heap = [(each.eviction_rank, each) for each in queued]
+            for rank, each in self._heap:
+                each.queued_rank = rank
+            heapq.heapify(self._heap)
