@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-autoscale-sim chaos wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-autoscale-sim chaos wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
 	@echo "                       and of the protocol under simulated faults: 100,000 schedules"
+	@echo "make test-clients      LangChain, instructor and lm-evaluation-harness against a service"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
@@ -60,6 +61,18 @@ test-deep: $(STAMP)
 	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
 		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py
 	$(BIN)/python -m tests.simulation --num 100000
+
+# LangChain, instructor and lm-evaluation-harness pin what we do not: an environment of their own.
+CLIENTS_VENV ?= .venv-clients
+CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
+$(CLIENTS_STAMP): tests/clients/requirements.txt
+	@test -x $(CLIENTS_VENV)/bin/python || $(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $<
+	@touch $@
+
+test-clients: $(STAMP) $(CLIENTS_STAMP)
+	JETFLOCK="$(abspath $(BIN))/jetflock" $(CLIENTS_VENV)/bin/python -m pytest \
+		-c tests/clients/pytest.ini tests/clients $(ARGS)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
