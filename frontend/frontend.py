@@ -248,6 +248,7 @@ class Frontend:
                 models,
                 encoder,
                 responses,
+                self._images,
                 use_model_defaults=use_defaults,
                 styles=self._styles,
             ),

@@ -11,7 +11,9 @@ from shared.errors import InvalidRequest
 from shared.protocol import ImageSpan, VisionCard
 
 
-def expanded(token_ids: list[int], num_images: int, vision: VisionCard) -> list[int]:
+def expanded(
+    token_ids: list[int], num_images: int, vision: VisionCard, param: str = "messages"
+) -> list[int]:
     """With as many tokens for each image as the model takes. Raises InvalidRequest."""
     num_marks = token_ids.count(vision.image_token_id)
     if num_marks != num_images:
@@ -19,7 +21,7 @@ def expanded(token_ids: list[int], num_images: int, vision: VisionCard) -> list[
             f"The prompt has {num_marks} image tokens for {num_images} images: texts must not "
             "hold the token that stands for an image, and the model's chat template must name "
             "each image once.",
-            param="messages",
+            param=param,
         )
     whole: list[int] = []
     for token_id in token_ids:
@@ -27,14 +29,16 @@ def expanded(token_ids: list[int], num_images: int, vision: VisionCard) -> list[
     return whole
 
 
-def prompt_of(token_ids: list[int], images: Sequence[LoadedImage], model: ServedModel) -> Prompt:
+def prompt_of(
+    token_ids: list[int], images: Sequence[LoadedImage], model: ServedModel, param: str = "messages"
+) -> Prompt:
     """Of ids with one token for each image, in their order. Raises InvalidRequest."""
     vision = model.card.vision
     if vision is None:
         return Prompt(token_ids)
     spans: list[ImageSpan] = []
     marks = (idx for idx, each in enumerate(token_ids) if each == vision.image_token_id)
-    whole = expanded(token_ids, len(images), vision)
+    whole = expanded(token_ids, len(images), vision, param)
     for num_before, (mark, image) in enumerate(zip(marks, images, strict=True)):
         start = mark + num_before * (vision.num_tokens - 1)
         spans.append(ImageSpan(start, vision.num_tokens, image.digest))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.images.source import DETAILS
 from frontend.requests.reasoning_effort import EFFORTS
-from frontend.responses.input_items import MAX_ITEMS, ROLES
+from frontend.responses.input_items import IMAGE, MAX_ITEMS, ROLES
 from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
 
 _TEXT = {"type": "string"}
@@ -26,11 +27,21 @@ def _or_null(*options: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*options, {"type": "null"}]}
 
 
+_IMAGE_PART = _object(
+    {
+        "type": {"const": IMAGE},
+        "image_url": {"type": "string", "description": "data: or https: URL"},
+        "detail": {"enum": list(DETAILS)},
+    },
+    "type",
+    "image_url",
+)
+_CONTENT_PART = {"anyOf": [_parts("input_text", "output_text")["items"], _IMAGE_PART]}
 _MESSAGE = _object(
     {
         "type": {"const": "message"},
         "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [_TEXT, _parts("input_text", "output_text")]},
+        "content": {"anyOf": [_TEXT, {"type": "array", "items": _CONTENT_PART}]},
     },
     "role",
     "content",

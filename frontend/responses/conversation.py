@@ -6,6 +6,9 @@ import contextlib
 import json
 from typing import Any
 
+from frontend.images.message_parts import joined
+from frontend.images.source import ImageSource
+from frontend.responses.input_items import IMAGE
 from frontend.responses.output_parser import OutputParser
 from frontend.responses.stored_response import KeptResponse
 from shared.errors import InvalidRequest
@@ -50,6 +53,20 @@ def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:
     return messages
 
 
+def images_of(items: list[_Item], num_earlier: int) -> list[ImageSource]:
+    """In their order. The first `num_earlier` items are of earlier responses."""
+    return [
+        ImageSource(
+            part["image_url"],
+            "previous_response_id" if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
+        )
+        for i, item in enumerate(items)
+        if item["type"] == "message"
+        for j, part in enumerate(item["content"])
+        if part["type"] == IMAGE
+    ]
+
+
 def _belongs(item: _Item, turn: _Item) -> bool:
     match item["type"]:
         case "reasoning":
@@ -82,4 +99,4 @@ def _tool_call(item: _Item) -> _Item:
 
 
 def _text_of(message: _Item) -> str:
-    return "\n".join(part["text"] for part in message["content"])
+    return joined([None if part["type"] == IMAGE else part["text"] for part in message["content"]])

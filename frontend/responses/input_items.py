@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from frontend.images.source import image_source
 from frontend.responses.output_items import output_text, reasoning_text
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.subjects import new_rid
@@ -12,6 +13,7 @@ from shared.subjects import new_rid
 ROLES = ("user", "assistant", "system", "developer")
 KINDS = ("message", "function_call", "function_call_output", "reasoning")
 MAX_ITEMS = 4096
+IMAGE = "input_image"
 _OF_CALL = ("name", "call_id", "arguments")
 _TEXT_KEYS = {
     "input_text": "text",
@@ -84,18 +86,29 @@ def _message(item: _Item, where: str) -> _Item:
             f"'{where}.role' is {str(role)[:100]!r}, must be one of {', '.join(ROLES)}",
             param=f"{where}.role",
         )
-    texts = _texts(item.get("content"), f"{where}.content")
-    is_output = role == "assistant"
+    content, where = item.get("content"), f"{where}.content"
+    if role == "assistant":
+        parts = [output_text(text) for text in _texts(content, where)]
+    else:
+        parts = [
+            _image(part, f"{where}[{i}]")
+            if isinstance(part, dict) and part.get("type") == IMAGE
+            else {"type": "input_text", "text": _part_text(part, f"{where}[{i}]")}
+            for i, part in enumerate(_parts(content, where))
+        ]
     return {
         "id": f"msg_{new_rid()}",
         "type": "message",
         "role": role,
         "status": "completed",
-        "content": [
-            output_text(text) if is_output else {"type": "input_text", "text": text}
-            for text in texts
-        ],
+        "content": parts,
     }
+
+
+def _image(part: _Item, where: str) -> _Item:
+    source = image_source(part, where)
+    detail = part.get("detail") or "auto"
+    return {"type": IMAGE, "image_url": source.url, "detail": detail, "file_id": None}
 
 
 def _call(item: _Item, where: str) -> _Item:
@@ -162,12 +175,16 @@ def _required_text(item: _Item, key: str, where: str) -> str:
 
 def _texts(content: Any, where: str) -> list[str]:
     """Of a string, or of a list of parts."""
+    return [_part_text(part, f"{where}[{i}]") for i, part in enumerate(_parts(content, where))]
+
+
+def _parts(content: Any, where: str) -> list[Any]:
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise InvalidRequest(
             f"'{where}' must be a string or a list of parts", param=where, code="invalid_type"
         )
-    return [_part_text(part, f"{where}[{i}]") for i, part in enumerate(parts)]
+    return parts
 
 
 def _part_text(part: Any, where: str) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from frontend.job import Caller, Job, Prompt, ResponseDraft
+from frontend.images.loader import ImageLoader
+from frontend.images.placeholders import prompt_of
+from frontend.job import Caller, Job, ResponseDraft
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.field_ranges import RANGES
@@ -24,7 +26,7 @@ from frontend.requests.request_body import (
     refuse_unsupported,
 )
 from frontend.requests.sampling_fields import Sampling, SamplingFields, resolve_sampling
-from frontend.responses.conversation import conversation_of, messages_of
+from frontend.responses.conversation import conversation_of, images_of, messages_of
 from frontend.responses.input_items import check_calls, input_items
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import ResponseParams
@@ -110,6 +112,7 @@ class ResponseRequests:
         models: ModelDirectory,
         encoder: PromptEncoder,
         store: ResponseStore,
+        images: ImageLoader,
         *,
         use_model_defaults: bool,
         styles: AnswerStyles | None = None,
@@ -118,6 +121,7 @@ class ResponseRequests:
         self._models = models
         self._encoder = encoder
         self._store = store
+        self._images = images
         self._use_model_defaults = use_model_defaults
         self._unknown = UnknownFields()
 
@@ -152,16 +156,18 @@ class ResponseRequests:
             earlier = await self._earlier_items(body.previous_response_id, caller)
         items = earlier + items
         check_calls(items, len(earlier))
+        images = await self._images.load(images_of(items, len(earlier)), model)
         token_ids = await self._encode(
             model, messages_of(items, body.instructions), use, body.reasoning
         )
+        prompt = prompt_of(token_ids, images, model, "input")
         answer = self._styles.answer_format(
             model, use, token_ids, tells_reasoning=use is not None or grammar is None
         )
         return Job(
             surface=Surface.RESPONSES,
             model=model,
-            prompts=(Prompt(token_ids),),
+            prompts=(prompt,),
             sampling=with_answer(sampling, answer, use, model),
             stream=bool(body.stream),
             answer=answer,

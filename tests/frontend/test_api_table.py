@@ -18,7 +18,7 @@ from frontend.requests.score_request import ScoreRequests
 from frontend.responses.request import ResponseRequests
 from shared.errors import UnsupportedParameter
 from shared.protocol import EmbeddingCard, GenerateRequest, PoolingKind, ScoreCard, ScoreMethod
-from tests.frontend.directory import AllRequests, make_directory
+from tests.frontend.directory import AllRequests, make_directory, make_image_loader
 from tests.frontend.test_validation import chat_body, completion_body, requests_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs/api.md"
@@ -51,7 +51,9 @@ async def requests_for(
         requests = WITHOUT_TEXT[route.name](directory, PromptEncoder())
     elif route.name == "responses":
         store: Any = None  # nobody asks for an earlier one
-        readers = ResponseRequests(directory, PromptEncoder(), store, use_model_defaults=True)
+        readers = ResponseRequests(
+            directory, PromptEncoder(), store, make_image_loader(), use_model_defaults=True
+        )
         job = await readers.job({**BODIES[route.name], "seed": 1, **fields}, Caller())
         return job.stream, without_times(job)
     else:

@@ -302,3 +302,33 @@ async def test_the_pixels_travel_by_the_object_store(stack: Stack) -> None:
         )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "messages[0].content[0]"
+
+
+async def test_responses_take_images_and_see_them_again(stack: Stack) -> None:
+    bundle = make_seeing_bundle()
+    await register(stack.cluster, bundle, make_seeing_card(bundle))
+    running = await stack.start_frontend()
+    image = {"type": "input_image", "image_url": data_url(PNG)}
+    content = [{"type": "input_text", "text": "See "}, image]
+    first = {"model": "tiny", "input": [{"role": "user", "content": content}]}
+    async with running.client() as client:
+        answer = await client.post("/v1/responses", json=first)
+        assert answer.status_code == 200
+        second = {"model": "tiny", "input": "and?", "previous_response_id": answer.json()["id"]}
+        assert (await client.post("/v1/responses", json=second)).status_code == 200
+        items = await client.get(f"/v1/responses/{answer.json()['id']}/input_items")
+        bad = {"type": "input_image", "image_url": "data:,x"}
+        refused = first | {"input": [{"role": "user", "content": [*content, bad]}]}
+        error = (await client.post("/v1/responses", json=refused)).json()["error"]
+    shown = items.json()["data"][0]["content"][1]
+    assert shown == image | {"detail": "auto", "file_id": None}
+    assert error["param"] == "input[0].content[2]"
+    one, two = stack.backend.runs.values()
+    image_ids = [IMAGE_TOKEN_ID] * NUM_TOKENS
+    begin = [*ids("<|im_start|>user\nSee "), *image_ids, *ids("<|im_end|>\n")]
+    assert unpack_token_ids(one.request.prompt_ids)[: len(begin)] == begin
+    assert unpack_token_ids(two.request.prompt_ids)[: len(begin)] == begin
+    assert len(two.request.prompt_ids) > len(one.request.prompt_ids)
+    assert one.request.images == two.request.images
+    for run in (one, two):
+        await until_object_is_gone(stack, run.request.prompt_object)

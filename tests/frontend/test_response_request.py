@@ -10,7 +10,7 @@ from frontend.job import Caller, Job
 from frontend.prompt_encoder import PromptEncoder
 from frontend.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
-from tests.frontend.directory import make_directory
+from tests.frontend.directory import make_directory, make_image_loader
 
 BODY: dict[str, Any] = {"model": "tiny", "input": "Hi"}
 TOOL: dict[str, Any] = {"type": "function", "name": "now"}
@@ -20,6 +20,7 @@ CALL: dict[str, Any] = {
     "name": "now",
     "arguments": "{}",
 }
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,xxxx"}
 CALL_OUTPUT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
 
 
@@ -29,6 +30,7 @@ async def job_of(fields: dict[str, Any]) -> Job:
         make_directory(),
         PromptEncoder(),
         None,  # type: ignore[arg-type]
+        make_image_loader(),
         use_model_defaults=True,
     )
     job = await requests.job({**BODY, **fields}, Caller())
@@ -48,6 +50,11 @@ async def job_of(fields: dict[str, Any]) -> Job:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",
+            "invalid_image",
+        ),
+        (
+            {"input": [{"role": "user", "content": ["x", IMAGE]}]},
+            "input[0].content[1]",
             "unsupported_parameter",
         ),
         ({"input": [{"type": "mcp_call"}]}, "input[0]", "unsupported_parameter"),

@@ -33,7 +33,7 @@ from shared.protocol import (
 )
 from shared.token_ids import pack_token_ids, unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.directory import FakeCatalog
+from tests.frontend.directory import FakeCatalog, make_image_loader
 from tests.frontend.fake_backend import Script
 from tests.frontend.response_events import check_events, check_response, events_of, folded
 from tests.frontend.test_answer_parser import FORMATS, TEXTS
@@ -65,6 +65,7 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
         directory(),
         PromptEncoder(),
         None,  # type: ignore[arg-type]
+        make_image_loader(),
         use_model_defaults=True,
         styles=AnswerStyles("hermes", "think"),
     )

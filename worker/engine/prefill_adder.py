@@ -25,6 +25,7 @@ class PrefillAdder:
         self._running = running
         self._reserve_ratio = reserve_ratio
         self._num_reserved_pages: int | None = None  # counted when somebody wants to join
+        self._sees_image = False  # a new one
         self.token_budget = token_budget
         self.entries: list[ScheduledReq] = []
 
@@ -37,11 +38,28 @@ class PrefillAdder:
         """As much of its prefill as tokens and pages allow; maybe nothing."""
         start = req.num_scheduled
         end = min(req.num_tokens, start + self.token_budget, self._ledger.num_tokens_in_reach(req))
+        if req.images and start < end:
+            end = self._end_before_images(req, start, end)
         if end <= start:
             return
         self._ledger.extend(req, end)
         self.entries.append(ScheduledReq.up_to(req, end))
         self.token_budget -= end - start
+
+    def _end_before_images(self, req: Req, start: int, end: int) -> int:
+        """Where a chunk must end: a step sees one new image, whoever's it is.
+
+        Each takes as long as many tokens do, and a step must not seem to hang.
+        """
+        for image in req.images:
+            if image.end <= start or image.features is not None:
+                continue
+            if image.start >= end:
+                break
+            if self._sees_image:
+                return min(end, max(start, image.start))
+            self._sees_image = True
+        return end
 
     def try_admit(self, req: Req) -> bool:
         """Gives a waiting request its row and its first chunk, if it may join now."""

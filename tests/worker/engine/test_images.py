@@ -27,6 +27,8 @@ from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.registry import read_model_config
 from worker.engine.models.transformers_model import TransformersModel
+from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.step_result import StepHandle
 from worker.engine_messages import AddRequest, RunImage
 
 NUM_NEW = 12
@@ -168,6 +170,27 @@ def test_it_is_seen_once_in_many_chunks(path: Path, monkeypatch: pytest.MonkeyPa
     rig.run(add_of(1, TEXT, A, TAIL))
     assert len([end for [(_, _, end)] in rig.runner.batches if end <= 66]) == 5
     assert seen == [A.tobytes()]
+
+
+def test_a_step_sees_one_new_image(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a step with many of them would take as long as one that hangs."""
+    rig = Rig(path)
+    seen = count_images(rig, monkeypatch)
+    num_seen: list[int] = []
+    launch = rig.runner.launch
+
+    def counting(batch: ScheduleBatch) -> StepHandle:
+        handle = launch(batch)
+        num_seen.append(len(seen))
+        return handle
+
+    monkeypatch.setattr(rig.runner, "launch", counting)
+    c, d = random_pixels(3), random_pixels(4)
+    made = rig.run(add_of(1, TEXT, A, B, TAIL), add_of(2, c, d), add_of(3, TEXT, TAIL))
+    assert num_seen[:4] == [1, 2, 3, 4]
+    assert len(seen) == 4
+    monkeypatch.undo()
+    assert made[1] == Rig(path).run(add_of(1, TEXT, A, B, TAIL))[1]
 
 
 def test_a_resumed_and_a_retracted_run_say_the_same(path: Path, reference: Reference) -> None:
