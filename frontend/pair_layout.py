@@ -67,6 +67,7 @@ class TemplatePair:
     tokenizer: Tokenizer
     template: ChatTemplate
     has_roles: bool  # the template shows a query and a document by itself
+    has_system: bool  # it shows a system message
     instruction: str | None
 
     def encode(self, query: str, text: str, max_tokens: int | None) -> PairPrompt:
@@ -96,6 +97,8 @@ class TemplatePair:
             return [*system, _message("query", query), _message("document", text)]
         instruction = self.instruction or INSTRUCTION
         asked = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {text}"
+        if not self.has_system:
+            return [_message("user", f"{JUDGE}\n\n{asked}")]
         return [_message("system", JUDGE), _message("user", asked)]
 
 
@@ -106,13 +109,22 @@ def layout_of(model: ServedModel, instruction: str | None) -> PairLayout:
     template, tokenizer = model.text.chat_template, model.text.tokenizer
     has_roles = template is not None and template.knows_pairs
     if card.method is ScoreMethod.YES_NO or has_roles:
-        return TemplatePair(tokenizer, model.chat_template(), has_roles, instruction)
+        template = model.chat_template()
+        return TemplatePair(tokenizer, template, has_roles, _shows_system(template), instruction)
     if instruction is not None:
         raise InvalidRequest(
             f"The model '{model.name}' reads a query and a text, and no 'instruction'.",
             param="instruction",
         )
     return TokenizerPair(tokenizer)
+
+
+def _shows_system(template: ChatTemplate) -> bool:
+    """Some templates refuse system messages, others leave them out."""
+    try:
+        return JUDGE in template.render([_message("system", JUDGE), _message("user", "?")])
+    except InvalidRequest:
+        return False
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from shared.protocol import (
 )
 
 MAX_INSTRUCTION_CHARS = 4096
+TEMPLATE_CHARS = 300  # about so many are around a pair, where a model is asked
 
 
 class PairFields(msgspec.Struct, omit_defaults=True):
@@ -129,7 +130,7 @@ class PairJobs:
                 prompts.append(Prompt(prompt.token_ids, second_start=second_start))
             return prompts
 
-        num_chars = sum(len(pair.query) + len(pair.text) for pair in pairs)
+        num_chars = sum(len(pair.query) + len(pair.text) + TEMPLATE_CHARS for pair in pairs)
         return await self.encoder.run(num_chars, encode)
 
 

@@ -40,6 +40,7 @@ from tests.frontend.fake_backend import Script
 from tests.frontend.test_nats_service import ask, ask_stream
 from tests.frontend.tiny_model import BOS, IM_END, make_card, make_tokenizer
 
+PAIR = {"text_1": "q", "text_2": "a"}
 CLASSIFIER = ScoreCard(ScoreMethod.CLASSIFIER)
 ENCODER = ScoreCard(ScoreMethod.CLASSIFIER, is_encoder=True)
 YES_NO = ScoreCard(ScoreMethod.YES_NO, answer_ids=(88, 77))
@@ -230,6 +231,19 @@ async def test_a_template_with_roles_of_its_own_is_shown_the_pair(card: ScoreCar
     body["instruction"] = "Judge"
     (prompt,) = await prompts_of(body, card=card, chat_template=ROLES)
     assert prompt == ids_of("Judge!query=q;document=a;")
+
+
+@pytest.mark.parametrize("without_system", ["{{ raise_exception('no system role') }}", ""])
+async def test_a_template_without_system_messages_is_asked_in_the_users(
+    without_system: str,
+) -> None:
+    template = (
+        "{% for message in messages %}{% if message['role'] == 'system' %}"
+        + without_system
+        + "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
+    )
+    (prompt,) = await prompts_of(PAIR, chat_template=template)
+    assert prompt == ids_of(f"{JUDGE}\n\n<Instruct>: {INSTRUCTION}\n<Query>: q\n<Document>: a")
 
 
 def pair_directory(processor: Any, score: ScoreCard = CLASSIFIER) -> ModelDirectory:

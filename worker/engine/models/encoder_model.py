@@ -33,7 +33,13 @@ class EncoderModel:
         self._model = model
 
     def logits(self, inputs: Sequence[EncoderInput]) -> torch.Tensor:
-        """[num_inputs, num_outputs] float32."""
+        """[num_inputs, num_outputs] float32. Those of about the same length go together."""
+        logits = torch.empty(len(inputs), self._config.num_outputs)
+        for group in _groups([len(each.token_ids) for each in inputs]):
+            logits[group] = self._padded([inputs[idx] for idx in group])
+        return logits
+
+    def _padded(self, inputs: Sequence[EncoderInput]) -> torch.Tensor:
         shape = len(inputs), max(len(each.token_ids) for each in inputs)
         input_ids = torch.full(shape, self._config.pad_token_id)
         mask, token_types = torch.zeros(2, *shape, dtype=torch.int64)
@@ -49,6 +55,18 @@ class EncoderModel:
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
         raise ConfigError(f"LoRA adapters are for decoders, this is {self._config.architecture}")
+
+
+def _groups(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices: in a group none is much longer than the shortest, so that little is padding."""
+    groups: list[list[int]] = []
+    most = 0
+    for idx in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if lengths[idx] > most:
+            groups.append([])
+            most = lengths[idx] * 5 // 4 + 16
+        groups[-1].append(idx)
+    return groups
 
 
 def load_encoder(
