@@ -118,7 +118,7 @@ class TextStream:
         """As a client is told: of a beam search those of all choices."""
         if self.finish is None:
             return self.position
-        return self.position + sum(len(beam.token_ids) // 4 for beam in self.finish.beams)
+        return self.position + self.finish.num_beam_tokens
 
     @property
     def has_pending(self) -> bool:

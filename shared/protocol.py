@@ -47,6 +47,11 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
 
     @property
+    def num_beam_tokens(self) -> int:
+        """Of all the outputs that a beam search has found."""
+        return sum(len(beam.token_ids) // 4 for beam in self.beams)
+
+    @property
     def num_result_bytes(self) -> int:
         """What a result that is no token takes in a message, about."""
         num_bytes = len(self.embedding)

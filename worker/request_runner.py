@@ -274,6 +274,8 @@ class RequestRunner:
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self.hang_watch.step_age_s)
         self._metrics.frames_resent.set(self._token_log.num_resent)
+        if self._engine.load is not None:
+            self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
 
     def _maybe_pull(self) -> None:
         is_wanted = not self._room.is_closed and not self._room.is_paused

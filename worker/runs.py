@@ -121,7 +121,9 @@ class Runs:
                 continue
             self._accept(held, output, now)
             num_tokens += len(output.token_ids)
-            has_ended = has_ended or held.finish is not None
+            if held.finish is not None:
+                num_tokens += held.finish.num_beam_tokens
+                has_ended = True
         self._metrics.generation_tokens.inc(num_tokens)
         self.meter.note_tokens(num_tokens)
         self._token_log.flush()

@@ -282,6 +282,5 @@ class Worker:
             self._metrics.kv_cache_usage.set(card.kv_cache_usage)
             if self._engine.load is not None:
                 self._engine_counters.update(self._engine.load)
-                self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
             self._runner.update_metrics()
             await asyncio.sleep(_METRICS_INTERVAL_S)

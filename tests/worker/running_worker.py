@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from shared.cluster import Cluster, open_cluster
 from shared.errors import EngineHung
@@ -120,11 +121,12 @@ class FakeEngine:
             self.active.discard(run_id)
         self.step([RunOutput(run_id, token_ids, finish)])
 
-    def step(self, outputs: list[RunOutput]) -> None:
+    def step(self, outputs: list[RunOutput], num_pinned_tokens: int = 0) -> None:
         assert not self.is_paused or not outputs, "a paused engine makes nothing"
         self._num_steps += 1
         num_free = self._max_running - len(self.active)
         load = EngineLoad(len(self.active), 0, 0, num_free, 100_000, 100_000, 0, 0, 0)
+        load = msgspec.structs.replace(load, num_pinned_tokens=num_pinned_tokens)
         self._on_event(StepOutput(self._num_steps, outputs, load))
 
     async def keep_stepping(self, interval_s: float = 0.05) -> None:
@@ -163,8 +165,8 @@ class RunningWorker:
         return list(self.runner._held_requests)
 
     def count(self, name: str) -> int:
-        """What a counter of its metrics says."""
-        counter: Counter = getattr(self.worker._metrics, name)
+        """What a counter or gauge of its metrics says."""
+        counter: Counter | Gauge = getattr(self.worker._metrics, name)
         return int(counter._value.get())
 
     async def next_engine(self) -> FakeEngine:

@@ -21,6 +21,7 @@ from shared.protocol import (
     FinishReason,
     GenerateRequest,
     ImageSpan,
+    KeepPrefix,
     PoolingKind,
     PoolingParams,
     SamplingParams,
@@ -789,8 +790,22 @@ async def test_what_a_beam_search_has_found_rides_in_the_finish_with_its_texts(
         worker.engine.emit(run.run_id, [], finish)
         fold = await stage.until_finished(request.rid)
         await stage.until_queue_is_empty()
+        assert worker.count("generation_tokens") == len("hello." + "no")
+        assert worker.runner.work_done.num_finished_tokens == 3 - 2 + len("hello." + "no")
     told = tuple(
         msgspec.structs.replace(beam, text=text)
         for beam, text in zip(beams, ("hello.", "no"), strict=True)
     )
     assert (fold.tokens, fold.finish) == ([], msgspec.structs.replace(finish, beams=told))
+
+
+async def test_what_is_to_be_kept_is_told_to_the_engine_and_by_the_metrics(stage: Stage) -> None:
+    request = make_request(keep=KeepPrefix(60.0, 2))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        assert run.keep == request.keep
+        worker.engine.emit(run.run_id, ids("a"), LENGTH)
+        worker.engine.step([], num_pinned_tokens=48)
+        worker.runner.update_metrics()
+        assert worker.count("num_pinned_tokens") == 48
