@@ -20,6 +20,7 @@ from jinja2.utils import Namespace
 
 from frontend.images.message_parts import with_parts
 from frontend.tools.marks import REASONING_MARKS
+from frontend.tools.tagged_arguments import FUNCTION
 from shared.errors import ConfigError, InvalidRequest
 from shared.protocol import ReasoningStyle, ToolStyle
 
@@ -29,6 +30,10 @@ _OTHER_CALLS = (
     "tool_calls_section_begin",
     "tool\u2581calls\u2581begin",
     "<tool_calls>",
+    ":tool_call>",
+    "<start_function_call>",
+    "<|action_start|>",
+    "\uff5cDSML\uff5c",
 )
 _PAIR_ROLES = tuple(re.compile(f"""["']{role}["']""") for role in ("query", "document"))
 _EFFORT_NAMES = ("reasoning_effort", "enable_thinking")  # how templates hear how much to think
@@ -102,7 +107,9 @@ def _tool_style(source: str) -> ToolStyle | None:
     if "[TOOL_CALLS]" in source:
         return ToolStyle.MISTRAL_ARGS if "[ARGS]" in source else ToolStyle.MISTRAL
     if "<tool_call>" in source:
-        return None if "<function=" in source or "<arg_key>" in source else ToolStyle.HERMES
+        if "<arg_key>" in source:
+            return None
+        return ToolStyle.QWEN3_CODER if FUNCTION in source else ToolStyle.HERMES
     if "ipython" in source and '"parameters"' in source:
         return ToolStyle.LLAMA3
     return ToolStyle.JSON if not any(mark in source for mark in _OTHER_CALLS) else None

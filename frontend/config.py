@@ -37,7 +37,9 @@ class FrontendConfig(ClusterConfig):
     """Name of the NATS micro service and first token of its subjects; empty switches it off."""
     generation_config: Literal["auto", "none"] = "auto"
     """auto: the model's generation_config.json supplies sampling defaults; none: it does not."""
-    tool_parser: Literal["auto", "hermes", "llama3", "mistral", "mistral-args", "json"] = "auto"
+    tool_parser: Literal[
+        "auto", "hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json"
+    ] = "auto"
     """How models write tool calls; auto: as their chat templates say."""
     reasoning_parser: Literal["auto", "none", "think", "mistral"] = "auto"
     """How models set reasoning apart; auto: as their chat templates say; none: not at all."""

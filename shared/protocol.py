@@ -172,7 +172,15 @@ class ToolStyle(enum.StrEnum):
     LLAMA3 = "llama3"  # {"name": ..., "parameters": {...}}, also behind <|python_tag|>
     MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": ..., "arguments": {...}}]
     MISTRAL_ARGS = "mistral-args"  # [TOOL_CALLS]name[ARGS]{...}
+    QWEN3_CODER = "qwen3-coder"  # <tool_call><function=name><parameter=a>...
     JSON = "json"  # the whole text is {"name": ..., "arguments": {...}}, or a list of such
+
+
+class ParamKind(enum.StrEnum):
+    """What a parameter of a function takes, beside text alone."""
+
+    JSON = "json"
+    TEXT_OR_NULL = "text-or-null"
 
 
 class ReasoningStyle(enum.StrEnum):
@@ -190,6 +198,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: ReasoningStyle | None = None
     begins_in_reasoning: bool = False  # the prompt ended with the opening mark
     hides_reasoning: bool = False  # its client wants none of it
+    param_kinds: dict[str, dict[str, ParamKind]] = {}  # by tool, where calls are not JSON
     reasoning_end_id: int | None = None  # the closing mark, where that is a token
 
 

@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from frontend.tools.call_head import CallHead, NoCall, json_head, named_head
+from frontend.tools.call_head import CallHead, NoCall, json_head, named_head, tagged_head
 from frontend.tools.json_span import SPACE, JsonSpan, skip_space
 from frontend.tools.marks import PYTHON_TAG, REASONING_MARKS, TOOL_MARKS
+from frontend.tools.tagged_arguments import TaggedArguments
 from shared.protocol import AnswerFormat, ToolStyle
 
 _BARE = (ToolStyle.LLAMA3, ToolStyle.JSON)
@@ -97,6 +98,7 @@ class AnswerParser:
         self._delta = AnswerDelta()
         self._num_calls = 0
         self._span = JsonSpan()
+        self._tags = TaggedArguments({})
         self._in_list = False
         self._in_object = False
         self._at = 0  # in `_text`: everything before it has been read
@@ -117,7 +119,7 @@ class AnswerParser:
 
     def finish(self, *, is_cut: bool) -> AnswerDelta:
         """No more text comes. `is_cut`: not because the model had said all."""
-        if is_cut and self._has_open_head:
+        if (is_cut and self._has_open_head) or self._state == self._in_tags:
             self._at = len(self._text)
         if self.is_thinking:
             self._tell_reasoning(len(self._text))
@@ -140,7 +142,7 @@ class AnswerParser:
     @property
     def has_complete_calls(self) -> bool:
         """Whether there are calls, all of them with whole arguments."""
-        return self._num_calls > 0 and self._state != self._in_arguments
+        return self._num_calls > 0 and self._state not in (self._in_arguments, self._in_tags)
 
     def _told(self) -> AnswerDelta:
         read, self._text = self._text[: self._at], self._text[self._at :]
@@ -248,6 +250,8 @@ class AnswerParser:
         at = skip_space(self._text, at)
         if at == len(self._text):
             return None, False
+        if self._answer.tools is ToolStyle.QWEN3_CODER:
+            return tagged_head(self._text, at), False
         is_mistral = self._answer.tools in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS)
         if is_mistral and self._text[at] not in "[{":
             return named_head(self._text, at), False
@@ -265,7 +269,10 @@ class AnswerParser:
         if self.num_read + head.at > self._num_told:
             self._delta.parts.append(call)
         self._state = self._in_arguments
-        if head.arguments is not None:
+        if self._answer.tools is ToolStyle.QWEN3_CODER:
+            self._tags = TaggedArguments(self._answer.param_kinds.get(head.name, {}))
+            self._state = self._in_tags
+        elif head.arguments is not None:
             self._end_arguments()
 
     def _in_arguments(self) -> bool:
@@ -277,8 +284,16 @@ class AnswerParser:
             self._end_arguments()
         return True
 
+    def _in_tags(self) -> bool:
+        told, self._at = self._tags.read(self._text, self._at)
+        if told and self.num_read + self._at > self._num_told:
+            self._delta.tell_arguments(self._num_calls - 1, told)
+        if self._tags.is_closed:
+            self._end_arguments()
+        return bool(told)
+
     def _end_arguments(self) -> None:
-        if self._answer.tools is ToolStyle.HERMES:
+        if self._answer.tools in (ToolStyle.HERMES, ToolStyle.QWEN3_CODER):
             self._state = self._to_end_mark
         elif self._in_object:
             self._span = JsonSpan(depth=1)

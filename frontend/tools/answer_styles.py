@@ -10,6 +10,7 @@ from frontend.chat_template import ChatTemplate
 from frontend.model_directory import ServedModel
 from frontend.tools.fields import ToolUse
 from frontend.tools.marks import REASONING_MARKS, marks_in_text
+from frontend.tools.tagged_arguments import param_kinds
 from shared.errors import UnsupportedParameter
 from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
 
@@ -61,12 +62,17 @@ class AnswerStyles:
         if reasoning is not None:
             is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, prompt_ids)
             end_id = model.text.tokenizer.token_to_id(REASONING_MARKS[reasoning].end)
+        style = None if use is None else self.tools(template)
+        kinds = {}
+        if use is not None and style is ToolStyle.QWEN3_CODER:
+            kinds = {tool.name: param_kinds(tool.parameters) for tool in use.callable}
         return AnswerFormat(
-            tools=None if use is None else self.tools(template),
+            tools=style,
             tool_names=() if use is None else tuple(tool.name for tool in use.callable),
             reasoning=reasoning,
             begins_in_reasoning=is_inside,
             reasoning_end_id=end_id,
+            param_kinds=kinds,
         )
 
 

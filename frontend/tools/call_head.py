@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from frontend.tools.json_span import skip_space, string_end, value_end
 from frontend.tools.marks import ARGS, CALL_ID
+from frontend.tools.tagged_arguments import FUNCTION
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("id", "type", "function")  # a function may be named under `function`
@@ -99,6 +100,18 @@ def named_head(text: str, at: int) -> CallHead | NoCall | None:
     if at >= len(text):
         return None
     return CallHead(name, at, None, in_object=False) if text[at] == "{" else NoCall()
+
+
+def tagged_head(text: str, at: int) -> CallHead | NoCall | None:
+    """Of `<function=name>`; None while that is open."""
+    end = text.find(">", at)
+    if end < 0 and (FUNCTION.startswith(text[at:]) or text.startswith(FUNCTION, at)):
+        name_end = _end_of(_NAME, text, min(len(text), at + len(FUNCTION)))
+        return None if name_end == len(text) else NoCall()
+    name = text[at + len(FUNCTION) : end]
+    if not text.startswith(FUNCTION, at) or not _NAME.fullmatch(name) or not name:
+        return NoCall()
+    return CallHead(name, end + 1, None, in_object=False)
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from frontend.requests.grammar_fields import MAX_GRAMMAR_BYTES
 from frontend.tools.fields import Tool, ToolUse
+from frontend.tools.lark_json import json_rule
 from frontend.tools.marks import ARGS, REASONING_MARKS, TOOL_MARKS
+from frontend.tools.tagged_grammar import tagged_call_rules
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.grammar_source import DEFAULT_WHITESPACE, grammar_engine
+from shared.grammar_source import grammar_engine
 from shared.protocol import AnswerFormat, Grammar, GrammarKind, ToolStyle
 
 _BARE = (ToolStyle.LLAMA3, ToolStyle.JSON)
@@ -62,10 +64,13 @@ class ToolGrammar:
         yield f"calls: {self._calls()}"
         yield "call: " + " | ".join(f"call_{i}" for i in range(len(self._use.callable)))
         for i, tool in enumerate(self._use.callable):
-            yield f"call_{i}: {self._call(i, tool)}"
-            yield f"arguments_{i}: %json {_json(tool.schema())}"
+            if self._style is ToolStyle.QWEN3_CODER:
+                yield from tagged_call_rules(i, tool)
+            else:
+                yield f"call_{i}: {self._call(i, tool)}"
+                yield f"arguments_{i}: %json {json_rule(tool.schema())}"
         if content is not None:
-            yield f"content: %json {_json(_schema_of(content))}"
+            yield f"content: %json {json_rule(_schema_of(content))}"
         if self._style in _BARE:
             yield f"NO_JSON: {_NO_JSON[self._style]}"
 
@@ -81,7 +86,7 @@ class ToolGrammar:
                 return "NO_JSON | calls | lead calls"
             case ToolStyle.MISTRAL | ToolStyle.MISTRAL_ARGS:
                 return "FREE | lead calls"
-            case ToolStyle.HERMES:
+            case ToolStyle.HERMES | ToolStyle.QWEN3_CODER:
                 return "FREE | lead calls FREE" if not self._use.is_single else "FREE | lead calls"
 
     def _calls(self) -> str:
@@ -89,7 +94,7 @@ class ToolGrammar:
         is_single = self._use.is_single
         begin = self._mark_ref(self._mark.begin)
         match self._style:
-            case ToolStyle.HERMES:
+            case ToolStyle.HERMES | ToolStyle.QWEN3_CODER:
                 one = f'"\\n" call "\\n" {self._mark_ref(self._mark.end)}'
                 return one if is_single else f'{one} ("\\n" {begin} {one})*'
             case ToolStyle.LLAMA3:
@@ -142,10 +147,3 @@ def _schema_of(content: Grammar) -> dict[str, object]:
         )
     schema: dict[str, object] = json.loads(content.text)
     return schema
-
-
-def _json(schema: dict[str, object]) -> str:
-    """Without anything that reads like a token of Lark."""
-    spaced = {**schema, "x-guidance": {"whitespace_pattern": DEFAULT_WHITESPACE}}
-    text = json.dumps(spaced, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<[", "\\u003c[")

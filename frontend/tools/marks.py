@@ -22,6 +22,7 @@ TOOL_MARKS = {
     ToolStyle.LLAMA3: Marks(PYTHON_TAG),
     ToolStyle.MISTRAL: Marks("[TOOL_CALLS]"),
     ToolStyle.MISTRAL_ARGS: Marks("[TOOL_CALLS]"),
+    ToolStyle.QWEN3_CODER: Marks("<tool_call>", "</tool_call>"),
     ToolStyle.JSON: Marks(""),
 }
 REASONING_MARKS = {

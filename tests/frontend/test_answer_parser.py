@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.tools.answer_parser import AnswerDelta, AnswerParser
-from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol import AnswerFormat, ParamKind, ReasoningStyle, ToolStyle
 
 NAMES = ("add", "get_weather")
 HERMES = AnswerFormat(tools=ToolStyle.HERMES)
@@ -22,7 +22,11 @@ INSIDE = AnswerFormat(reasoning=ReasoningStyle.THINK, begins_in_reasoning=True)
 QWEN3 = AnswerFormat(tools=ToolStyle.HERMES, reasoning=ReasoningStyle.THINK)
 MAGISTRAL = AnswerFormat(tools=ToolStyle.MISTRAL_ARGS, reasoning=ReasoningStyle.MISTRAL)
 HIDDEN = AnswerFormat(reasoning=ReasoningStyle.THINK, hides_reasoning=True)
-FORMATS = (HERMES, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN)
+CODER = AnswerFormat(
+    tools=ToolStyle.QWEN3_CODER,
+    param_kinds={"add": {"a": ParamKind.JSON, "c": ParamKind.TEXT_OR_NULL}},
+)
+FORMATS = (HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN)
 
 
 @dataclass
@@ -112,6 +116,23 @@ CASES = [
         Answer("Hm.", "Sure.", [("add", '{"a": 1}'), ("sub", "{}")]),
     ),
     (MAGISTRAL, '[TOOL_CALLS]add{"a": 1}', Answer(calls=[("add", '{"a": 1}')])),
+    (
+        CODER,
+        "So:\n<tool_call>\n<function=add>\n<parameter=a>\n[1, 2]\n</parameter>\n<parameter=b>\n"
+        '12 "é"\n\n</parameter>\n<parameter=c>null</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call><function=now></function></tool_call>",
+        Answer(
+            "", "So:", [("add", '{"a": [1, 2], "b": "12 \\"é\\"\\n", "c": null}'), ("now", "{}")]
+        ),
+    ),
+    (
+        CODER,
+        "<tool_call><function=add><parameter=a>True</parameter><parameter=a>yes</parameter>"
+        "</tool_call>",
+        Answer(calls=[("add", '{"a": true, "a": "yes"}')]),
+    ),
+    (CODER, "<tool_call>\n{}", Answer(content="<tool_call>\n{}")),
+    (CODER, "<tool_call><function=a b>", Answer(content="<tool_call><function=a b>")),
     (JSON, '{"name": "add", "arguments": {"a": 1}}', Answer(calls=[("add", '{"a": 1}')])),
     (
         JSON,
@@ -179,8 +200,15 @@ def test_the_head_of_a_call_that_was_cut_is_no_content(
     assert read(HERMES, text, is_cut=is_cut) == expected
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_an_argument_in_tags_is_told_when_it_is_whole(is_cut: bool) -> None:
+    text = "<tool_call><function=add><parameter=a>1</parameter><parameter=b>2"
+    assert read(CODER, text, is_cut=is_cut) == Answer(calls=[("add", '{"a": 1')])
+
+
 # Texts that come close to every mark.
 PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALLS] [ARGS]
+    <function=add> <parameter=a> </parameter> </function>
     <|python_tag|> [CALL_ID] {"name": "add", "arguments": "parameters": {"a": 1} "id": add
     {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} {"name":"add"} :
     {} } ] [ , ; " \\ é 🙂 < <to x""".split()  # noqa: SIM905

@@ -15,6 +15,7 @@ from frontend.grammars.trial import try_grammar
 from frontend.tools.answer_styles import mark_ids
 from frontend.tools.fields import ToolUse, read_tools
 from frontend.tools.grammar import ToolGrammar
+from frontend.tools.tagged_arguments import param_kinds
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar_source import grammar_source, parser_limits
 from shared.protocol import AnswerFormat, Grammar, GrammarKind, ReasoningStyle, ToolStyle
@@ -36,6 +37,7 @@ TOOLS = [
 ]
 NAMES = ("get_weather", "now")
 STYLES = list(ToolStyle)
+UNMARKED = (ToolStyle.LLAMA3, ToolStyle.JSON)
 MARKS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "</think>")
 
 
@@ -55,7 +57,10 @@ def grammar_of(
     **changes: Any,
 ) -> tuple[Grammar, AnswerFormat]:
     assert use is not None
-    answer = AnswerFormat(tools=style, tool_names=NAMES, reasoning=reasoning, **changes)
+    kinds = {tool.name: param_kinds(tool.parameters) for tool in use.callable}
+    answer = AnswerFormat(
+        tools=style, tool_names=NAMES, reasoning=reasoning, param_kinds=kinds, **changes
+    )
     ids = mark_ids(style, reasoning, tokens)
     return ToolGrammar(use, answer, ids).grammar(content), answer
 
@@ -136,6 +141,8 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
     call = {
         ToolStyle.HERMES: '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n'
         "</tool_call>",
+        ToolStyle.QWEN3_CODER: "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
+        "</parameter>\n</function>\n</tool_call>",
         ToolStyle.LLAMA3: '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
         ToolStyle.MISTRAL: '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
         ToolStyle.MISTRAL_ARGS: '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
@@ -165,7 +172,7 @@ def test_a_model_may_think_before_it_must_call(has_marks: bool, is_inside: bool)
     assert not Walk(grammar, tokens).say(text.replace("<tool_call>", "No: "))
 
 
-@pytest.mark.parametrize("style", [ToolStyle.HERMES, ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS])
+@pytest.mark.parametrize("style", [each for each in STYLES if each not in UNMARKED])
 def test_beside_a_schema_the_answer_is_of_it_or_calls(style: ToolStyle) -> None:
     tokens = tokenizer(has_marks=True)
     schema = '{"type":"object","properties":{"x":{"const":1}},"required":["x"]}'
@@ -180,7 +187,7 @@ def test_beside_a_schema_the_answer_is_of_it_or_calls(style: ToolStyle) -> None:
         check_calls(each)
 
 
-@pytest.mark.parametrize("style", [ToolStyle.LLAMA3, ToolStyle.JSON])
+@pytest.mark.parametrize("style", UNMARKED)
 def test_beside_a_schema_calls_need_a_mark(style: ToolStyle) -> None:
     content = Grammar(GrammarKind.JSON_SCHEMA, "{}", "")
     tokens = tokenizer(has_marks=True)
@@ -196,6 +203,55 @@ def test_only_one_call_where_they_may_not_be_parallel() -> None:
     assert not Walk(grammar, tokens).say(f"{call}\n{call}")
     grammar, _ = grammar_of(ToolStyle.HERMES, tokens, read_tools(TOOLS, "required", None))
     assert Walk(grammar, tokens).say(f"{call}\n{call}")
+
+
+def coder_grammar(properties: dict[str, Any], **function: Any) -> tuple[Grammar, AnswerFormat]:
+    parameters = {"type": "object", "properties": properties}
+    tools = [
+        {"type": "function", "function": {"name": "now", "parameters": parameters, **function}}
+    ]
+    use = read_tools(tools, "required", None)
+    return grammar_of(ToolStyle.QWEN3_CODER, tokenizer(has_marks=False), use)
+
+
+def test_arguments_in_tags_are_of_their_types_in_the_order_of_the_schema() -> None:
+    grammar, answer = coder_grammar(
+        {
+            "text": {"type": "string"},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "list": {"type": "array", "items": {"type": "integer"}},
+        }
+    )
+    call = "<tool_call>\n<function=now>\n{}</function>\n</tool_call>"
+    params = [
+        "<parameter=text>\n12 </p\n\n</parameter>\n",
+        "<parameter=note>\nnull\n</parameter>\n",
+        "<parameter=list>\n[1, 2]\n</parameter>\n",
+    ]
+    tokens = tokenizer(has_marks=False)
+    for given, arguments in (
+        (params, '{"text": "12 </p\\n", "note": null, "list": [1, 2]}'),
+        (params[2:], '{"list": [1, 2]}'),
+        ([], "{}"),
+    ):
+        text = call.format("".join(given))
+        assert Walk(grammar, tokens).say(text)
+        assert read(answer, text) == Answer(calls=[("now", arguments)])
+    assert not Walk(grammar, tokens).say(call.format("".join(params[::-1])))
+    assert not Walk(grammar, tokens).say(call.format(params[2].replace("1", "x")))
+
+
+@pytest.mark.parametrize(
+    ("properties", "param"),
+    [
+        ({"a": {"type": "string", "pattern": "x+"}}, "tools[0].function.parameters.properties.a"),
+        ({"a>": {}}, "tools[0].function.parameters"),
+    ],
+)
+def test_what_tags_cannot_be_held_to_is_refused(properties: dict[str, Any], param: str) -> None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        coder_grammar(properties)
+    assert caught.value.param == param
 
 
 def test_parameters_that_are_no_object_are_refused() -> None:

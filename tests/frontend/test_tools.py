@@ -389,7 +389,7 @@ async def test_the_python_client_reads_on_where_marks_are_hidden(stack: Stack) -
         ("{{ '[TOOL_CALLS]' }}{{ tools }}", ToolStyle.MISTRAL, None),
         ("{{ '[TOOL_CALLS]x[ARGS][/THINK]' }}", ToolStyle.MISTRAL_ARGS, ReasoningStyle.MISTRAL),
         ("Environment: ipython {{ '\"parameters\": ' }}", ToolStyle.LLAMA3, None),
-        ("<tool_call><function=", None, None),
+        ("<tool_call><function=", ToolStyle.QWEN3_CODER, None),
         ("</think>", ToolStyle.JSON, ReasoningStyle.THINK),
     ],
 )

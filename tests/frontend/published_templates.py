@@ -1,0 +1,171 @@
+"""Chat templates in the shape in which model families publish them, retold and shortened.
+
+What is kept: the marks, where tools, calls, results and thoughts stand, and what is refused.
+"""
+
+from __future__ import annotations
+
+_CALLS_IN_TAGS = (
+    "{%- for call in message.tool_calls %}{%- set f = call.function if call.function else call %}"
+    '{{- \'\\n<tool_call>\\n{"name": "\' + f.name + \'", "arguments": \' }}'
+    "{{- f.arguments if f.arguments is string else f.arguments | tojson }}"
+    "{{- '}\\n</tool_call>' }}{%- endfor %}"
+)
+_TOOLS_IN_TAGS = (
+    "{{- '\\n\\nYou may call functions. Their signatures are within <tools></tools>:\\n<tools>' }}"
+    "{%- for tool in tools %}{{- '\\n' + tool | tojson }}{%- endfor %}"
+    "{{- '\\n</tools>\\n\\nFor each call, return a JSON object within <tool_call></tool_call>:\\n"
+    '<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>\' }}'
+)
+_RESULT_IN_TAGS = (
+    "{%- elif message.role == 'tool' %}"
+    "{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}"
+    "{%- endif %}{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}"
+    "{%- endif %}{%- endif %}{%- endfor %}"
+)
+_SYSTEM = (
+    "{%- set first = messages[0].content if messages[0].role == 'system' else 'Be helpful.' %}"
+    "{{- '<|im_start|>system\\n' + first }}{%- if tools %}"
+    + _TOOLS_IN_TAGS
+    + "{%- endif %}{{- '<|im_end|>\\n' }}{%- for message in messages %}"
+    "{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- elif message.role == 'assistant' %}"
+)
+# Qwen 2.5, and Hermes 2 and 3.
+QWEN_2_5 = (
+    _SYSTEM
+    + "{{- '<|im_start|>assistant' }}{%- if message.content %}{{- '\\n' + message.content }}"
+    "{%- endif %}{%- if message.tool_calls %}"
+    + _CALLS_IN_TAGS
+    + "{%- endif %}{{- '<|im_end|>\\n' }}"
+    + _RESULT_IN_TAGS
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+# Thinks, unless it is told not to; thoughts before the last question are left out.
+QWEN_3 = (
+    "{%- set ns = namespace(last=messages | length - 1) %}{%- for m in messages[::-1] %}"
+    "{%- set idx = messages | length - 1 - loop.index0 %}"
+    "{%- if m.role == 'user' and ns.last == messages | length - 1 %}{%- set ns.last = idx %}"
+    "{%- endif %}{%- endfor %}"
+    + _SYSTEM
+    + "{%- set content = message.content %}{%- set thought = message.reasoning_content or '' %}"
+    "{%- if '</think>' in content %}{%- set thought = content.split('</think>')[0] %}"
+    "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}"
+    "{{- '<|im_start|>assistant\\n' }}{%- if thought and loop.index0 > ns.last %}"
+    "{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' }}{%- endif %}{{- content }}"
+    "{%- if message.tool_calls %}"
+    + _CALLS_IN_TAGS
+    + "{%- endif %}{{- '<|im_end|>\\n' }}"
+    + _RESULT_IN_TAGS
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"
+)
+# Calls are not JSON: each argument has tags of its own.
+QWEN_3_CODER = (
+    "{{- '<|im_start|>system\\nBe helpful.' }}{%- if tools %}{{- '\\n\\n# Tools\\n\\n<tools>' }}"
+    "{%- for tool in tools %}{%- set f = tool.function %}"
+    "{{- '\\n<function>\\n<name>' + f.name + '</name>' }}"
+    "{%- if f.description is defined %}"
+    "{{- '\\n<description>' + f.description + '</description>' }}"
+    "{%- endif %}{{- '\\n<parameters>' }}{%- if f.parameters is mapping %}"
+    "{%- for name, field in (f.parameters.properties or {}).items() %}"
+    "{{- '\\n<parameter>\\n<name>' + name + '</name>' }}"
+    "{{- '\\n<type>' + (field.type | string) + '</type>\\n</parameter>' }}"
+    "{%- endfor %}{%- endif %}{{- '\\n</parameters>\\n</function>' }}{%- endfor %}"
+    "{{- '\\n</tools>\\n\\nTo call, reply so:\\n\\n<tool_call>\\n"
+    "<function=example_function_name>\\n"
+    "<parameter=example_parameter_1>\\nvalue_1\\n</parameter>\\n</function>\\n</tool_call>' }}"
+    "{%- endif %}{{- '<|im_end|>\\n' }}{%- for message in messages %}"
+    "{%- if message.role == 'user' or message.role == 'system' %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- elif message.role == 'assistant' %}"
+    "{{- '<|im_start|>assistant\\n' + (message.content or '') }}"
+    "{%- for call in message.tool_calls or [] %}{%- set f = call.function %}"
+    "{{- '\\n<tool_call>\\n<function=' + f.name + '>\\n' }}"
+    "{%- for name, value in f.arguments | items %}{{- '<parameter=' + name + '>\\n' }}"
+    "{{- value | tojson | safe if value is mapping or value is sequence and value is not string "
+    "else value | string }}{{- '\\n</parameter>\\n' }}{%- endfor %}"
+    "{{- '</function>\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
+    + _RESULT_IN_TAGS
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+# One call a turn, behind no mark or <|python_tag|>; tools stand with the first question.
+LLAMA_3_1 = (
+    "{{- bos_token }}{%- if messages[0].role == 'system' %}"
+    "{%- set system = messages[0].content | trim %}{%- set messages = messages[1:] %}{%- else %}"
+    "{%- set system = '' %}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}"
+    "{%- if tools is not none %}{{- 'Environment: ipython\\n' }}{%- endif %}"
+    "{{- 'Cutting Knowledge Date: December 2023\\n\\n' + system + '<|eot_id|>' }}"
+    "{%- if tools is not none %}{%- set first = messages[0].content | trim %}"
+    "{%- set messages = messages[1:] %}"
+    "{{- '<|start_header_id|>user<|end_header_id|>\\n\\nGiven these functions, call one.\\n' }}"
+    '{{- \'Respond in the format {"name": function name, "parameters": dictionary of argument '
+    "name and its value}.\\n\\n' }}"
+    "{%- for t in tools %}{{- t | tojson(indent=4) }}{{- '\\n\\n' }}{%- endfor %}"
+    "{{- first + '<|eot_id|>' }}{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}"
+    "{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}"
+    "{{- message.content | trim + '<|eot_id|>' }}"
+    "{%- elif 'tool_calls' in message %}{%- if not message.tool_calls | length == 1 %}"
+    "{{- raise_exception('This model only supports single tool-calls at once!') }}{%- endif %}"
+    "{%- set call = message.tool_calls[0].function %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+    "{{- '{\"name\": \"' + call.name + '\", ' }}{{- '\"parameters\": ' }}"
+    "{{- call.arguments | tojson }}{{- '}' }}{{- '<|eot_id|>' }}"
+    "{%- elif message.role == 'tool' or message.role == 'ipython' %}"
+    "{{- '<|start_header_id|>ipython<|end_header_id|>\\n\\n' }}"
+    "{%- if message.content is mapping or message.content is iterable %}"
+    "{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}"
+    "{{- '<|eot_id|>' }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+)
+# Ids of nine characters; tools stand before the last question; turns take turns.
+MISTRAL_V3 = (
+    "{%- if messages[0].role == 'system' %}{%- set system = messages[0].content %}"
+    "{%- set turns = messages[1:] %}{%- else %}{%- set turns = messages %}{%- endif %}"
+    "{%- set users = turns | selectattr('role', 'equalto', 'user') | list %}"
+    "{%- set ns = namespace(index=0) %}{%- for message in turns %}"
+    "{%- if message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}"
+    "{%- if (message.role == 'user') != (ns.index % 2 == 0) %}"
+    "{{- raise_exception('After the optional system message, roles must alternate') }}"
+    "{%- endif %}{%- set ns.index = ns.index + 1 %}{%- endif %}{%- endfor %}{{- bos_token }}"
+    "{%- for message in turns %}{%- if message.role == 'user' %}"
+    "{%- if tools is not none and message == users[-1] %}{{- '[AVAILABLE_TOOLS] [' }}"
+    "{%- for tool in tools %}{{- tool | tojson }}{{- ', ' if not loop.last }}{%- endfor %}"
+    "{{- '][/AVAILABLE_TOOLS]' }}{%- endif %}"
+    "{{- '[INST] ' + (system + '\\n\\n' if loop.last and system is defined else '') }}"
+    "{{- message.content + '[/INST]' }}"
+    "{%- elif message.tool_calls is defined and message.tool_calls is not none %}"
+    "{{- '[TOOL_CALLS] [' }}{%- for call in message.tool_calls %}"
+    '{{- \'{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{{- call.function.arguments | tojson }}"
+    "{%- if call.id is undefined or call.id | length != 9 %}"
+    "{{- raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}"
+    "{%- endif %}{{- ', \"id\": \"' + call.id + '\"}' }}{{- ', ' if not loop.last }}"
+    "{%- endfor %}{{- ']' + eos_token }}"
+    "{%- elif message.role == 'assistant' %}{{- ' ' + message.content | trim + eos_token }}"
+    "{%- elif message.role == 'tool' %}"
+    "{%- if message.tool_call_id is undefined or message.tool_call_id | length != 9 %}"
+    "{{- raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}"
+    "{%- endif %}{{- '[TOOL_RESULTS] {\"content\": ' + message.content | string }}"
+    "{{- ', \"call_id\": \"' + message.tool_call_id + '\"}[/TOOL_RESULTS]' }}"
+    "{%- else %}{{- raise_exception('Only user and assistant roles are supported') }}"
+    "{%- endif %}{%- endfor %}"
+)
+# Begins its answer inside the thought; calls in marks of its own.
+DEEPSEEK_R1 = (
+    "{{- bos_token }}{%- for message in messages %}{%- if message.role == 'user' %}"
+    "{{- '<\uff5cUser\uff5c>' + message.content }}{%- elif message.role == 'assistant' %}"
+    "{%- set content = message.content %}{%- if '</think>' in content %}"
+    "{%- set content = content.split('</think>')[-1] %}{%- endif %}"
+    "{{- '<\uff5cAssistant\uff5c>' + content + eos_token }}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{{- '<\uff5ctool\u2581calls\u2581begin\uff5c>' + call.function.name }}{%- endfor %}"
+    "{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<\uff5cAssistant\uff5c><think>\\n' }}{%- endif %}"
+)
