@@ -177,7 +177,20 @@ class CaseMaker:
         return self._chat_case("chat", logprobs=True, top_logprobs=1)
 
     def _native(self) -> Case:
-        case = self._completion("native")
+        return self._generate_case("native", temperature=0.8)
+
+    def _divergent(self) -> Case:
+        """Long: a worker that is woken shall find them still running elsewhere."""
+        return self._generate_case(
+            "divergent",
+            seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
+            temperature=1.0,
+            max_tokens=self._rng.randint(self._max_tokens // 8, self._max_tokens // 4),
+        )
+
+    def _generate_case(self, kind: str, **fields: Any) -> Case:
+        """Its answer tells the ids of the tokens."""
+        case = self._completion(kind, **fields)
         body: dict[str, Any] = {
             "model": MODEL_NAME,
             "text": case.body["prompt"],
@@ -186,20 +199,11 @@ class CaseMaker:
                 "max_new_tokens": case.body["max_tokens"],
                 "ignore_eos": True,
                 "logit_bias": case.body["logit_bias"],
-                "temperature": 0.8,
+                "temperature": case.body["temperature"],
                 "seed": case.body["seed"],
             },
         }
-        return Case("native", "/generate", body, case.is_streamed, case.is_slow)
-
-    def _divergent(self) -> Case:
-        """Long: a worker that is woken shall find them still running elsewhere."""
-        return self._completion(
-            "divergent",
-            seed=DIVERGENT_SEED + self._rng.randrange(1 << 31),
-            temperature=1.0,
-            max_tokens=self._rng.randint(self._max_tokens // 8, self._max_tokens // 4),
-        )
+        return Case(kind, "/generate", body, case.is_streamed, case.is_slow)
 
     def _chat_case(self, kind: str, **fields: Any) -> Case:
         case = self._completion(kind, **fields)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bench.chaos.cases import Case
-from bench.chaos.checker import check, check_same
+from bench.chaos.checker import check, check_log, check_same
 from bench.chaos.client import ClientRun
 from bench.chaos.faults import FAULTS, FaultClass, FaultFailed
 from bench.chaos.field import Field
@@ -18,6 +18,7 @@ from bench.chaos.flock import Flock
 from bench.chaos.ledger import DAMAGING, Ledger, RunInfo
 from bench.chaos.transcript import Transcript
 from bench.chaos.violation import Violation, ViolationKind
+from detok.full_fold import fold_from_log
 from shared.errors import BrokerError
 
 _RECORD_CONCURRENCY = 16
@@ -132,8 +133,7 @@ class ChaosRun:
     async def _judge(self, run: ClientRun, case_idx: int) -> None:
         transcript = run.transcript
         if run.case.is_divergent and transcript.is_done:
-            stored = await self._stored(run)
-            found = check(transcript, None) if stored is None else check_same(transcript, stored)
+            found = await self._check_divergent(run)
         else:
             found = check(transcript, self._expected.get(case_idx))
         for strike in run.strikes:
@@ -145,6 +145,18 @@ class ChaosRun:
             self.ledger.note_damaged(run, found)
             found = [one for one in found if one.kind not in _DAMAGE]
         self.ledger.note_run(run, found)
+
+    async def _check_divergent(self, run: ClientRun) -> list[Violation]:
+        """Against the stored result, and against our own reading of the log."""
+        stored = await self._stored(run)
+        if stored is None:
+            return check(run.transcript, None)
+        found = check_same(run.transcript, stored)
+        with contextlib.suppress(BrokerError):
+            fold = await fold_from_log(self._flock.cluster, run.transcript.rid)
+            if fold is not None and not found:
+                found = check_log(run.transcript, fold)
+        return found
 
     async def _stored(self, run: ClientRun) -> Transcript | None:
         """The result as any frontend tells it; None while none can."""

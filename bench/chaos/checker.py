@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.chaos.transcript import Choice, Transcript
 from bench.chaos.violation import Violation, ViolationKind
+from shared.fold import RequestFold
 
 _LOGPROB_TOLERANCE = 1e-3  # an incremental decode rounds otherwise than a prefill
 
@@ -28,6 +29,16 @@ def check(transcript: Transcript, expected: Transcript | None) -> list[Violation
 def check_same(transcript: Transcript, stored: Transcript) -> list[Violation]:
     """Whether a client holds the result that is stored: for runs without a prediction."""
     return check(transcript, None) + _differences(transcript, stored)
+
+
+def check_log(transcript: Transcript, fold: RequestFold) -> list[Violation]:
+    """Whether a client of one choice holds the tokens that the log says are the request's."""
+    (choice,) = transcript.choices
+    if choice.token_ids == fold.tokens:
+        return []
+    pairs = enumerate(zip(choice.token_ids, fold.tokens, strict=False))
+    start = next((at for at, (a, b) in pairs if a != b), "the end")
+    return [Violation(ViolationKind.WRONG, f"token {start} is not the one that the log holds")]
 
 
 def _differences(transcript: Transcript, expected: Transcript) -> list[Violation]:

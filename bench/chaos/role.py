@@ -6,6 +6,7 @@ method before the role starts.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import sys
@@ -19,6 +20,7 @@ from bench.chaos.cases import DIVERGENT_SEED, POISON_SEED
 from shared.config import run_program
 
 HOOKS_VARIABLE = "CHAOS_HOOKS"
+LATE_S = 3.0
 
 
 def divergent_runs() -> None:
@@ -57,15 +59,35 @@ def poison_runs() -> None:
 def no_fencing() -> None:
     """Whoever writes an entry is believed: claims and epochs say nothing."""
     from shared.fold import RequestFold
-    from shared.protocol import TokenEntry
+    from shared.protocol import OwnershipRecord, TokenEntry
 
-    apply_entry = RequestFold.apply_entry
+    apply_entry, apply_record = RequestFold.apply_entry, RequestFold.apply_record
 
     def apply_any(self: RequestFold, worker: str, entry: TokenEntry) -> int:
         forged = msgspec.structs.replace(entry, epoch=self.epoch)
         return apply_entry(self, self.writer, forged)
 
+    def keep_length(self: RequestFold, seq: int, record: OwnershipRecord) -> None:
+        apply_record(self, seq, record)
+        self.epoch_len = len(self.tokens)
+
     RequestFold.apply_entry = apply_any  # type: ignore[method-assign]
+    RequestFold.apply_record = keep_length  # type: ignore[method-assign]
+
+
+def late_successors() -> None:
+    """A run that goes on with the output of another worker waits, as beside long prefills."""
+    from worker.engine_host import EngineHost
+
+    add = EngineHost.add
+
+    def add_late(self: EngineHost, run_id: int, prompt: bytes, output: bytes, *rest: Any) -> None:
+        if output:
+            asyncio.get_running_loop().call_later(LATE_S, add, self, run_id, prompt, output, *rest)
+        else:
+            add(self, run_id, prompt, output, *rest)
+
+    EngineHost.add = add_late  # type: ignore[method-assign, assignment]
 
 
 def no_resend() -> None:
@@ -73,6 +95,26 @@ def no_resend() -> None:
     from worker.token_log import PartitionWriter
 
     PartitionWriter.frames_to_resend = lambda self, now, *, all_of_them: []  # type: ignore[method-assign]
+
+
+def lossy_log() -> None:
+    """The first new frame of a partition after a reconnect is lost, as with a dying connection."""
+    from worker.token_log import TokenLog
+
+    publish = TokenLog._publish
+    last_numbers: dict[int, int] = {}
+    num_reconnects: dict[int, int] = {}
+
+    async def publish_or_not(self: TokenLog, partition: int, frame: Any) -> None:
+        is_new = frame.number > last_numbers.get(partition, 0)
+        last_numbers[partition] = max(frame.number, last_numbers.get(partition, 0))
+        now, before = self._nc.stats["reconnects"], num_reconnects.get(partition, 0)
+        if is_new and now != before:
+            num_reconnects[partition] = now
+        else:
+            await publish(self, partition, frame)
+
+    TokenLog._publish = publish_or_not  # type: ignore[method-assign]
 
 
 def no_replay() -> None:
@@ -86,6 +128,8 @@ HOOKS: dict[str, tuple[tuple[str, ...], Callable[[], None]]] = {  # whose they a
     "divergent": (("worker",), divergent_runs),
     "poison": (("worker",), poison_runs),
     "fencing": (("worker", "detok"), no_fencing),
+    "late": (("worker",), late_successors),
+    "lossy": (("worker",), lossy_log),
     "resend": (("worker",), no_resend),
     "replay": (("frontend",), no_replay),
 }

@@ -40,13 +40,14 @@ class Control(NamedTuple):
     fault_names: Sequence[str]
     kinds: Sequence[str] = ()
     max_tokens: int | None = None
+    hooks: tuple[str, ...] = ()  # beside the one that switches it off
 
 
-# What a woken worker writes differs from what its successor wrote only where the two go on
-# differently, and does harm only while the successor runs.
+# What a woken worker writes does harm only where it comes before what its successor writes, and is
+# seen only where the two go on differently.
 CONTROLS: dict[str, Control] = {
-    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=6000),
-    "resend": Control(("broker_kill", "cut_worker")),
+    "fencing": Control(("worker_stop",), kinds=("divergent",), max_tokens=4000, hooks=("late",)),
+    "resend": Control(("broker_kill", "cut_worker"), hooks=("lossy",)),
     "replay": Control(("half_open_frontend",)),
 }
 
@@ -54,7 +55,7 @@ CONTROLS: dict[str, Control] = {
 def control_plan(plan: SuitePlan, safeguard: str) -> SuitePlan:
     """The same with a safeguard switched off by a hook of `role.py`: it must find violations."""
     control = CONTROLS[safeguard]
-    flock = replace(plan.flock, hooks=(*plan.flock.hooks, safeguard))
+    flock = replace(plan.flock, hooks=(*plan.flock.hooks, *control.hooks, safeguard))
     return replace(
         plan,
         fault_names=control.fault_names,
