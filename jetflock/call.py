@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_DEADLINE_S = 600.0
+ASK_TIMEOUT_S = 60.0  # of what is answered in one message, which may be a whole generation
 GRACE_S = 30.0  # how long a request runs on while we are away
 ITEMS_AT_ONCE = 256  # inputs or pairs of one request
 _WITHOUT_TEXT = ("embed", "score", "rerank")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from jetflock.call import (
+    ASK_TIMEOUT_S,
     DEFAULT_DEADLINE_S,
     Call,
     Conversation,
@@ -339,18 +340,29 @@ class Client:
         """See `download`."""
         await self._wait_async(lambda service: service.download(file_id, Path(path)))
 
-    def ask(self, endpoint: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def ask(
+        self,
+        endpoint: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = ASK_TIMEOUT_S,
+    ) -> dict[str, Any]:
         """Any endpoint of docs/nats-api.md that answers with one JSON object, by its name there.
 
-        Raises ApiError, or ClientError when nobody answers.
+        Raises ApiError, or ClientError when nobody answers in time: what was asked may happen
+        nevertheless.
         """
-        return self._wait(lambda service: service.ask(endpoint, dict(body or {})))
+        return self._wait(lambda service: service.ask(endpoint, dict(body or {}), timeout_s))
 
     async def ask_async(
-        self, endpoint: str, body: Mapping[str, Any] | None = None
+        self,
+        endpoint: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = ASK_TIMEOUT_S,
     ) -> dict[str, Any]:
         """See `ask`."""
-        return await self._wait_async(lambda service: service.ask(endpoint, dict(body or {})))
+        return await self._wait_async(
+            lambda service: service.ask(endpoint, dict(body or {}), timeout_s)
+        )
 
     def _call(
         self,

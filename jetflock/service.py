@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jetflock.call import Call
+from jetflock.call import ASK_TIMEOUT_S, Call
 from jetflock.errors import ClientError, NotAccepted
 from jetflock.file_transfer import download, upload
 from jetflock.link import ConnectionChanged, Inbox, Link, Message, NoFrontend
@@ -51,7 +51,13 @@ class Service:
 
     async def whole(self, call: Call) -> Result:
         """Start it and wait for its end. Whoever is cancelled meanwhile aborts it."""
-        reader = await self.start(call)
+        starting = asyncio.ensure_future(self.start(call))
+        try:
+            reader = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ClientError):  # it may be accepted at this moment
+                await self.leave(await starting)
+            raise
         try:
             return await reader.result()
         finally:
@@ -107,11 +113,12 @@ class Service:
 
     async def abort(self, request_id: str) -> int:
         """Returns how many choices were still running. Raises ClientError."""
-        return int((await self.ask("abort", {"rid": request_id}))["num_aborted"])
+        answer = await self.ask("abort", {"rid": request_id}, ACCEPT_TIMEOUT_S)
+        return int(answer["num_aborted"])
 
     async def models(self) -> list[dict[str, Any]]:
         """As OpenAI lists them. Raises ClientError."""
-        models: list[dict[str, Any]] = (await self.ask("models", {}))["data"]
+        models: list[dict[str, Any]] = (await self.ask("models", {}, ACCEPT_TIMEOUT_S))["data"]
         return models
 
     async def upload(self, path: Path, fields: dict[str, Any]) -> dict[str, Any]:
@@ -122,13 +129,15 @@ class Service:
         """Raises ClientError."""
         await download(self, file_id, path)
 
-    async def ask(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def ask(
+        self, endpoint: str, body: dict[str, Any], timeout_s: float = ASK_TIMEOUT_S
+    ) -> dict[str, Any]:
         """One message there and one back. Raises ClientError."""
         subject = self.subject(endpoint)
         with self.link.inbox() as inbox:
             try:
                 message = await self.link.ask(
-                    subject, json.dumps(body).encode(), {}, inbox, ACCEPT_TIMEOUT_S
+                    subject, json.dumps(body).encode(), {}, inbox, timeout_s
                 )
             except NoFrontend as exc:
                 raise ClientError(f"nobody listens at {subject}") from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
@@ -461,6 +462,28 @@ async def test_an_interrupted_call_aborts_its_requests(
     service.script = tell_two
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.embed_async(["a", "b"], model="m"), 0.3)
+    assert service.aborted == [RID]
+
+
+async def test_ctrl_c_aborts_what_is_waited_for(
+    nats_server: NatsServer, service: ScriptedService
+) -> None:
+    told = asyncio.Event()
+
+    async def tell(story: Story) -> None:
+        told.set()
+        await tell_two(story)
+
+    service.script = tell
+    script = f"from jetflock import Client; Client({nats_server.url!r}).generate('x')"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script), stderr=asyncio.subprocess.PIPE
+    )
+    await told.wait()
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(60):
+        _, errors = await process.communicate()
+    assert errors.decode().rstrip().endswith("KeyboardInterrupt")
     assert service.aborted == [RID]
 
 
