@@ -118,7 +118,10 @@ TEXT = random_prompt(21, seed=1)
 TAIL = random_prompt(9, seed=2)
 
 
-def test_images_beside_text_in_chunks(path: Path, reference: Reference) -> None:
+@pytest.mark.parametrize("config", [{}, {"overlap": True}, {"speculate": "ngram"}])
+def test_images_beside_text_in_chunks(
+    path: Path, reference: Reference, config: dict[str, Any]
+) -> None:
     """Steps of 24 tokens: each image takes several, and shares them with others."""
     stories: dict[int, list[Pixels | list[int]]] = {
         1: [TEXT, A, TAIL],
@@ -127,7 +130,7 @@ def test_images_beside_text_in_chunks(path: Path, reference: Reference) -> None:
         4: [TEXT, B, TAIL],
         5: [[7], A, B, TAIL],
     }
-    rig = Rig(path, max_step_tokens=24)
+    rig = Rig(path, max_step_tokens=24, **config)
     made = rig.run(*(add_of(run_id, *parts) for run_id, parts in stories.items()))
     for run_id, parts in stories.items():
         prompt_ids, images, _ = prompt_of(*parts)
