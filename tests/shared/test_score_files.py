@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
 from shared.protocol import ScoreCard, ScoreMethod
-from shared.score_files import classifier_card, yes_no_card
+from shared.score_files import classifier_card, encoder_context_len, yes_no_card
 from shared.tokenizer_bundle import TokenizerBundle
 
 ONE_LABEL: dict[str, Any] = {"id2label": {"0": "LABEL_0"}}
@@ -52,7 +52,25 @@ def test_a_classifier_says_whether_it_makes_probabilities(
     changes: dict[str, Any], *, is_probability: bool
 ) -> None:
     card = classifier_card(Path("m"), {**ONE_LABEL, **changes})
-    assert card == ScoreCard(ScoreMethod.CLASSIFIER, is_probability)
+    assert card == ScoreCard(ScoreMethod.CLASSIFIER, is_probability=is_probability)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "max_context_len"),
+    [
+        ("BertForSequenceClassification", {"pad_token_id": 0}, 514),
+        ("XLMRobertaForSequenceClassification", {"pad_token_id": 1}, 512),
+    ],
+)
+def test_an_encoders_positions_may_begin_behind_the_paddings(
+    architecture: str, changes: dict[str, Any], max_context_len: int
+) -> None:
+    config = {**ONE_LABEL, **changes, "architectures": [architecture]}
+    assert classifier_card(Path("m"), config).is_encoder
+    config["max_position_embeddings"] = 514
+    assert encoder_context_len(Path("m"), config) == max_context_len
+    with pytest.raises(ConfigError, match="max_position_embeddings"):
+        encoder_context_len(Path("m"), {**config, "max_position_embeddings": None})
 
 
 @pytest.mark.parametrize(
