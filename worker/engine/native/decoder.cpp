@@ -51,6 +51,14 @@ struct DecoderShape {
   Linear lm_head;
 };
 
+// The four projections of a layer, as decoder_lora.py names them.
+enum ProjectionId : int64_t { kQkv, kOutput, kGateUp, kDown };
+
+// Adds what the step's LoRA adapters make of a projection's inputs (bf16) to what it put out: bf16
+// for kQkv, the float residual stream for kOutput and kDown, and for kGateUp zeros that are added to
+// gates and values afterwards.
+using AddLora = void (*)(int64_t layer_id, int64_t projection, const bf16* inputs, void* outputs);
+
 // One step, as in forward_batch.py. The outputs are [num_tokens, hidden_size].
 struct Batch {
   int64_t num_tokens;
@@ -62,6 +70,7 @@ struct Batch {
   const int32_t* query_lens;  // [num_rows]
   const int32_t* page_table;  // [num_rows, max_pages]
   float* hidden;              // out: after the last norm
+  AddLora add_lora;           // null: no request has an adapter
 };
 
 // Grows, never shrinks. Aligned, so that rows computed by different threads share no cache line.
@@ -121,7 +130,22 @@ class Decoder {
     attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
     activated_.reserve(num_tokens * shape_.intermediate_size);
     plan_attention(batch);
-    team_.run([&](ThreadTeam::Member& member) { run_layers(member, batch); });
+    if (batch.add_lora != nullptr) {
+      run_adapted(batch);
+      return;
+    }
+    team_.run([&](ThreadTeam::Member& member) {
+      embed(member, batch);
+      for (const LayerWeights& layer : layers_) {
+        project_qkv(member, batch, layer);
+        run_attention(member, batch, layer);
+        norm_rows(member, batch.num_tokens, layer.mlp_norm);
+        multiply<Epilogue::kSiluMul>(member, team_.size(), layer.gate_up, normed_.data(),
+                                     batch.num_tokens, activated_.data());
+        project_down(member, batch, layer);
+      }
+      finish(member, batch);
+    });
   }
 
   // rows: [num_rows, hidden_size] float; logits: [num_rows, vocab_size] float.
@@ -171,30 +195,83 @@ class Decoder {
                      [](const auto& one, const auto& other) { return one.cost > other.cost; });
   }
 
-  void run_layers(ThreadTeam::Member& member, const Batch& batch) {
+  // The same, with a stop behind each projection. Rows that no adapter adds to come out the same.
+  void run_adapted(const Batch& batch) {
+    const int64_t num_tokens = batch.num_tokens, gate_up_size = 2 * shape_.intermediate_size;
+    deltas_.reserve(num_tokens * gate_up_size);
+    team_.run([&](ThreadTeam::Member& member) { embed(member, batch); });
+    for (size_t layer_id = 0; layer_id < layers_.size(); ++layer_id) {
+      const LayerWeights& layer = layers_[layer_id];
+      Linear gate_up = layer.gate_up;  // whole blocks: gates and values stay interleaved
+      gate_up.out_features = gate_up.num_blocks() * kBlockCols;
+      gate_up_.reserve(num_tokens * gate_up.out_features);
+      team_.run([&](ThreadTeam::Member& member) { project_qkv(member, batch, layer); });
+      batch.add_lora(layer_id, kQkv, normed_.data(), qkv_.data());
+      team_.run([&](ThreadTeam::Member& member) { run_attention(member, batch, layer); });
+      batch.add_lora(layer_id, kOutput, attended_.data(), residual_.data());
+      std::fill_n(deltas_.data(), num_tokens * gate_up_size, 0.0f);
+      team_.run([&](ThreadTeam::Member& member) {
+        norm_rows(member, num_tokens, layer.mlp_norm);
+        multiply<Epilogue::kStoreFloat>(member, team_.size(), gate_up, normed_.data(), num_tokens,
+                                        gate_up_.data());
+      });
+      batch.add_lora(layer_id, kGateUp, normed_.data(), deltas_.data());
+      team_.run([&](ThreadTeam::Member& member) {
+        member.for_each(num_tokens, [&](int64_t token) {
+          activate(gate_up_.data() + token * gate_up.out_features,
+                   deltas_.data() + token * gate_up_size, token);
+        });
+        project_down(member, batch, layer);
+      });
+      batch.add_lora(layer_id, kDown, activated_.data(), residual_.data());
+    }
+    team_.run([&](ThreadTeam::Member& member) { finish(member, batch); });
+  }
+
+  // SiLU of a row whose gates and values are interleaved, as finish_row does it; `deltas`: gates,
+  // then values.
+  void activate(const float* gate_up, const float* deltas, int64_t token) {
+    const int64_t size = shape_.intermediate_size;
+    for (int64_t at = 0; at < size; at += kLanes) {
+      const __mmask16 mask = first_lanes(size - at);
+      const __m512 gate = _mm512_add_ps(_mm512_loadu_ps(gate_up + 2 * at),
+                                        _mm512_maskz_loadu_ps(mask, deltas + at));
+      const __m512 value = _mm512_add_ps(_mm512_loadu_ps(gate_up + 2 * at + kLanes),
+                                         _mm512_maskz_loadu_ps(mask, deltas + size + at));
+      store_bf16(activated_.data() + token * size + at, _mm512_mul_ps(silu(gate), value), mask);
+    }
+  }
+
+  void embed(ThreadTeam::Member& member, const Batch& batch) {
     const int64_t hidden_size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
       const bf16* from = shape_.embeddings + batch.input_ids[token] * hidden_size;
       float* to = residual_.data() + token * hidden_size;
       for (int64_t at = 0; at < hidden_size; ++at) to[at] = to_float(from[at]);
     });
-    const int size = team_.size();
-    for (const LayerWeights& layer : layers_) {
-      norm_rows(member, batch.num_tokens, layer.attention_norm);
-      multiply<Epilogue::kStore>(member, size, layer.qkv, normed_.data(), batch.num_tokens,
-                                 qkv_.data());
-      member.for_each(batch.num_tokens,
-                      [&](int64_t token) { rotate_and_write(layer, batch, token); });
-      member.for_each(tasks_.size(),
-                      [&](int64_t idx) { attend(layer, batch, tasks_[idx]); });
-      multiply<Epilogue::kAdd>(member, size, layer.output, attended_.data(), batch.num_tokens,
-                               residual_.data());
-      norm_rows(member, batch.num_tokens, layer.mlp_norm);
-      multiply<Epilogue::kSiluMul>(member, size, layer.gate_up, normed_.data(), batch.num_tokens,
-                                   activated_.data());
-      multiply<Epilogue::kAdd>(member, size, layer.down, activated_.data(), batch.num_tokens,
-                               residual_.data());
-    }
+  }
+
+  void project_qkv(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
+    norm_rows(member, batch.num_tokens, layer.attention_norm);
+    multiply<Epilogue::kStore>(member, team_.size(), layer.qkv, normed_.data(), batch.num_tokens,
+                               qkv_.data());
+  }
+
+  void run_attention(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
+    member.for_each(batch.num_tokens,
+                    [&](int64_t token) { rotate_and_write(layer, batch, token); });
+    member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, batch, tasks_[idx]); });
+    multiply<Epilogue::kAdd>(member, team_.size(), layer.output, attended_.data(),
+                             batch.num_tokens, residual_.data());
+  }
+
+  void project_down(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
+    multiply<Epilogue::kAdd>(member, team_.size(), layer.down, activated_.data(), batch.num_tokens,
+                             residual_.data());
+  }
+
+  void finish(ThreadTeam::Member& member, const Batch& batch) {
+    const int64_t hidden_size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
       rms_norm(residual_.data() + token * hidden_size, shape_.final_norm, hidden_size,
                shape_.norm_eps, batch.hidden + token * hidden_size);
@@ -283,6 +360,8 @@ class Decoder {
   Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
   Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
   Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
+  Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, num_blocks * kBlockCols]
+  Buffer<float> deltas_;    // the same: [num_tokens, 2 * intermediate_size]
 };
 
 // Huge pages spare the translation of addresses while weights stream by.

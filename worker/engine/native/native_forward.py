@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from contextlib import nullcontext
 
 import torch
 
-from shared.errors import ConfigError
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.rotary import RotaryEmbedding
-from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeStruct
+from worker.engine.native.native_library import AddLora, BatchStruct, LayerStruct, ShapeStruct
+from worker.engine.native.native_lora import NativeLoras
 from worker.engine.native.native_weights import NativeWeights
 
 
@@ -32,6 +33,7 @@ class NativeForward:
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
         self._library = weights.library
         self._kept = (weights, pool, rotary)  # the C++ side points into them
+        self._loras = NativeLoras(config)
         self._hidden_size = config.hidden_size
         self._num_outputs = config.num_outputs
         shape = ShapeStruct(
@@ -63,22 +65,21 @@ class NativeForward:
         query_lens = torch.tensor(batch.query_lens, dtype=torch.int32)
         hidden = torch.empty(len(batch.input_ids), self._hidden_size)
         num_rows, max_pages = batch.page_table.shape
-        self._library.forward(
-            self._decoder,
-            ctypes.byref(
-                BatchStruct(
-                    num_tokens=len(batch.input_ids),
-                    num_rows=num_rows,
-                    max_pages=max_pages,
-                    input_ids=batch.input_ids.data_ptr(),
-                    positions=batch.positions.data_ptr(),
-                    out_loc=batch.out_loc.data_ptr(),
-                    query_lens=query_lens.data_ptr(),
-                    page_table=batch.page_table.data_ptr(),
-                    hidden=hidden.data_ptr(),
-                )
-            ),
+        lora_step = None if batch.loras is None else self._loras.step(batch.loras, len(hidden))
+        step = BatchStruct(
+            num_tokens=len(batch.input_ids),
+            num_rows=num_rows,
+            max_pages=max_pages,
+            input_ids=batch.input_ids.data_ptr(),
+            positions=batch.positions.data_ptr(),
+            out_loc=batch.out_loc.data_ptr(),
+            query_lens=query_lens.data_ptr(),
+            page_table=batch.page_table.data_ptr(),
+            hidden=hidden.data_ptr(),
+            add_lora=AddLora() if lora_step is None else AddLora(lora_step),
         )
+        with nullcontext() if lora_step is None else lora_step.running():
+            self._library.forward(self._decoder, ctypes.byref(step))
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -91,7 +92,4 @@ class NativeForward:
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
-        raise ConfigError(
-            "LoRA adapters are computed in torch, this worker computes in C++: start it with "
-            "--cpu-kernels torch"
-        )
+        return self._loras.projections(weights)

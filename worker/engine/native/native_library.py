@@ -76,6 +76,10 @@ class ShapeStruct(ctypes.Structure):
     )
 
 
+# `AddLora` of decoder.cpp: layer, projection, inputs, outputs.
+AddLora = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+
+
 class BatchStruct(ctypes.Structure):
     """`Batch` of decoder.cpp."""
 
@@ -89,6 +93,7 @@ class BatchStruct(ctypes.Structure):
         ("query_lens", ctypes.c_void_p),
         ("page_table", ctypes.c_void_p),
         ("hidden", ctypes.c_void_p),
+        ("add_lora", AddLora),
     )
 
 
