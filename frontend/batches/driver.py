@@ -243,6 +243,7 @@ class BatchDriver:
                 self._stored,
                 **ending,
                 counts=written.counts,
+                usage=written.usage,
                 output_file_id=written.output_file_id,
                 error_file_id=written.error_file_id,
                 files=(),

@@ -11,6 +11,7 @@ from frontend.batches.input import BatchInput
 from frontend.batches.line_runner import LineRunner
 from frontend.batches.record import BatchRecord, Counts
 from frontend.batches.results import BatchResults
+from frontend.batches.usage import BatchUsage
 from frontend.files.record import MADE
 from frontend.files.store import FileStore
 from shared.errors import MalformedMessage
@@ -21,6 +22,7 @@ class Written:
     """What the record is to say; no file without lines."""
 
     counts: Counts
+    usage: BatchUsage
     num_unfinished: int
     output_file_id: str | None
     error_file_id: str | None
@@ -49,7 +51,9 @@ async def write_files(
         tempfile.TemporaryFile() as errors,
     ):
         places = await _fetch(results, record.id, kept)
-        counts = await asyncio.to_thread(_sort, kept, places, output, errors, runner, record, lines)
+        counts, usage = await asyncio.to_thread(
+            _sort, kept, places, output, errors, runner, record, lines
+        )
         stored = [
             await _store(files, record, file_id, suffix, content)
             for file_id, suffix, content in zip(
@@ -57,7 +61,7 @@ async def write_files(
             )
         ]
     num_unfinished = counts.total - counts.completed - counts.failed
-    return Written(counts, num_unfinished, *stored)
+    return Written(counts, usage, num_unfinished, *stored)
 
 
 async def _fetch(results: BatchResults, batch_id: str, kept: IO[bytes]) -> dict[int, _Place]:
@@ -81,8 +85,9 @@ def _sort(
     runner: LineRunner,
     record: BatchRecord,
     lines: BatchInput,
-) -> Counts:
+) -> tuple[Counts, BatchUsage]:
     """Slow: off the event loop."""
+    usage = BatchUsage()
     code, message = "batch_expired", "It could not be run before the completion window ended."
     if record.cancelling_at is not None:
         code, message = "batch_cancelled", "The batch was cancelled before it was run."
@@ -93,10 +98,13 @@ def _sort(
             errors.write(runner.unfinished(idx, lines.line(idx).custom_id, code, message) + b"\n")
             continue
         kept.seek(place.offset)
-        (errors if place.is_error else output).write(kept.read(place.num_bytes) + b"\n")
+        text = kept.read(place.num_bytes)
+        (errors if place.is_error else output).write(text + b"\n")
+        if not place.is_error:
+            usage = usage.with_line(text)
         num_failed += place.is_error
         num_completed += not place.is_error
-    return Counts(len(lines), num_completed, num_failed)
+    return Counts(len(lines), num_completed, num_failed), usage
 
 
 async def _store(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from frontend.batches.usage import BatchUsage
 from shared.protocol import Surface
 
 # What the lines of a batch may ask for.
@@ -79,6 +80,7 @@ class BatchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] | None = None
     errors: tuple[InputError, ...] = ()
     counts: Counts = Counts()
+    usage: BatchUsage | None = None  # once the files are written
     files: tuple[str, ...] = ()  # output and error file, of who is writing them
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -131,5 +133,6 @@ def batch_object(record: BatchRecord) -> dict[str, Any]:
         "expires_at": int(record.expires),
         **{name: None if at is None else int(at) for name, at in times.items()},
         "request_counts": msgspec.to_builtins(record.counts),
+        "usage": None if record.usage is None else record.usage.view(),
         "metadata": record.metadata,
     }

@@ -129,6 +129,7 @@ def _batch_schemas() -> dict[str, dict[str, Any]]:
             "expires_at": _COUNT,
             **dict.fromkeys(TIMES, moment),
             "request_counts": _object({"total": _COUNT, "completed": _COUNT, "failed": _COUNT}),
+            "usage": {"anyOf": [_token_usage(), {"type": "null"}]},
             "metadata": {"type": ["object", "null"]},
         }
     )
@@ -153,19 +154,23 @@ def _item() -> dict[str, Any]:
     }
 
 
-def _response() -> dict[str, Any]:
-    error = _object({"code": {"const": "server_error"}, "message": _TEXT})
-    usage = _object(
+def _token_usage() -> dict[str, Any]:
+    """Of a response, and of a batch."""
+    return _object(
         {
             "input_tokens": _COUNT,
             "input_tokens_details": _object(
-                {"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}
+                {"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}, "cache_write_tokens"
             ),
             "output_tokens": _COUNT,
             "output_tokens_details": _object({"reasoning_tokens": _COUNT}),
             "total_tokens": _COUNT,
         }
     )
+
+
+def _response() -> dict[str, Any]:
+    error = _object({"code": {"const": "server_error"}, "message": _TEXT})
     status = ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     return _object(
         {
@@ -190,7 +195,7 @@ def _response() -> dict[str, Any]:
             "tools": {"type": "array"},
             "tool_choice": {"type": ["string", "object"]},
             "parallel_tool_calls": {"type": "boolean"},
-            "usage": usage,
+            "usage": _token_usage(),
         },
         "usage",
     )

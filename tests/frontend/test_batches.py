@@ -122,6 +122,14 @@ async def test_a_batch_from_upload_to_download(client: AsyncOpenAI, stack: Stack
     assert len({row["id"] for row in results}) == 30
     runs = stack.backend.runs.values()
     assert len(runs) == 30
+    assert batch.usage is not None
+    usages = [row["response"]["body"]["usage"] for row in results]
+    for of_batch, name in (
+        (batch.usage.input_tokens, "prompt"),
+        (batch.usage.output_tokens, "completion"),
+    ):
+        assert of_batch == sum(usage[f"{name}_tokens"] for usage in usages) > 0
+    assert batch.usage.total_tokens == sum(usage["total_tokens"] for usage in usages)
     assert {run.reply.job_class for run in runs} == {"batch"}
     assert {run.request.priority for run in runs} == {100}
     assert [b.id async for b in client.batches.list()] == [batch.id]
@@ -148,6 +156,8 @@ async def test_responses(client: AsyncOpenAI) -> None:
     (row,) = await rows(client, batch.output_file_id)
     body = row["response"]["body"]
     assert (body["object"], body["status"]) == ("response", "completed")
+    assert batch.usage is not None
+    assert batch.usage.output_tokens == body["usage"]["output_tokens"] > 0
     assert (await client.responses.retrieve(body["id"])).output_text == "Hello, world!"
 
 
