@@ -27,8 +27,8 @@ TOOLS: list[dict[str, Any]] = [
 ]
 CALL = {"name": "get_weather", "arguments": '{"city": "Osl\u00f3"}'}
 ITEMS: list[dict[str, Any]] = [
-    {"type": "message", "role": "user", "content": [{"text": "Weather?"}]},
-    {"type": "reasoning", "summary": [], "content": [{"text": "Hm."}]},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
     {"type": "function_call", "call_id": "call_1", **CALL},
     {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
 ]

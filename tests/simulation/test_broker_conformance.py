@@ -269,7 +269,9 @@ async def naks_of_an_earlier_life(stand: Stand) -> list[Any]:
     await stand.nc.request(first[1].reply, b"+ACK", 2)
     await stand.nc.publish(first[2].reply, b"-NAK")
     await stand.pull("2", batch=5, expires=int(20e9))
-    came = {(await stand.next()).data for _ in range(2)}
+    came: set[bytes] = set()
+    while len(came) < 2:  # one of them may come twice before
+        came.add((await stand.next()).data)
     return [sorted(came), await stand.num_queued()]
 
 
