@@ -148,10 +148,11 @@ class Service:
 
     async def _only_model(self) -> str:
         models = await self.models()
-        if len(models) != 1:
+        own = [model for model in models if model.get("parent") is None]  # no adapters
+        if len(own) != 1:
             names = ", ".join(model["id"] for model in models) or "none"
             raise ClientError(f"name one of the models: {names}")
-        return str(models[0]["id"])
+        return str(own[0]["id"])
 
     async def _start(
         self, call: Call, body: dict[str, Any], event_id: str | None = None

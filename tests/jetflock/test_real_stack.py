@@ -19,6 +19,8 @@ from openai import OpenAI
 from jetflock import Client
 from jetflock.errors import ApiError
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
+from tests.lora_adapters import save_adapter
+from tests.worker.checkpoints import DEMO_MODEL
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -33,8 +35,10 @@ SCRIPTED = (
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """With the demo model, as a person would start it."""
-    stack = LocalStack(tmp_path_factory.mktemp("demo"), program=REAL_ROLES)
+    """With the demo model, as a person would start it, and a LoRA adapter."""
+    adapter = save_adapter(tmp_path_factory.mktemp("adapter"), DEMO_MODEL, size=0.1)
+    loras = ("--lora", f"tuned={adapter}")
+    stack = LocalStack(tmp_path_factory.mktemp("demo"), *loras, program=REAL_ROLES)
     yield stack.start().wait_ready(120)
     stack.interrupt()
     assert stack.wait_exit() == 0
@@ -56,6 +60,21 @@ def test_the_curl_of_the_ready_block_works(stack: LocalStack) -> None:
     answer = json.loads(done.stdout)
     assert answer["model"] == "jetflock-demo"
     assert answer["choices"][0]["message"]["content"]
+
+
+def test_an_adapter_answers_under_its_name(stack: LocalStack) -> None:
+    client = OpenAI(base_url=f"http://127.0.0.1:{stack.port}/v1", api_key="none", timeout=60)
+    base, tuned = ("jetflock-demo", "tuned")
+    assert [model.id for model in client.models.list()] == [base, tuned]
+    texts = {
+        name: client.completions.create(
+            model=name, prompt="Once upon a time", max_tokens=16, temperature=0
+        )
+        .choices[0]
+        .text
+        for name in (base, tuned)
+    }
+    assert texts[base] != texts[tuned]
 
 
 def test_a_model_that_knows_no_tools_calls_them_when_it_must(stack: LocalStack) -> None:
