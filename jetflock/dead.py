@@ -199,6 +199,8 @@ def _asked_for(request: GenerateRequest | None) -> dict[str, Any]:
         "sampling": msgspec.to_builtins(request.sampling),
         "stop": list(request.text.stop),
     }
+    if request.adapter:
+        asked["adapter"] = request.adapter
     if request.pooling is not None:
         asked["pooling"] = msgspec.to_builtins(request.pooling)
     return asked

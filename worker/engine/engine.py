@@ -174,7 +174,7 @@ class Engine:
         arrival = Arrival(command, next(self._arrivals), time.monotonic(), adapter)
         self._has_news = True
         if command.adapter and adapter is None:
-            self._refuse(command.run_id, f"the LoRA adapter {command.adapter} is not loaded")
+            self._refuse(command.run_id, self._adapters.absence(command.adapter))
             return
         grammar = command.sampling.grammar
         if grammar is None:

@@ -157,6 +157,9 @@ def test_as_many_as_max_loras(tiny_llama: Path, tmp_path: Path) -> None:
     rig = Rig(tiny_llama, max_loras=2)
     rig.run(*(LoadAdapter(name, one) for name in ("a", "b", "b", "c")))
     assert errors_of(rig) == ["", "", "", "max_loras=2 adapters are loaded already"]
+    rig.run(add(1, [5], "c"))
+    message = rig.channel.finishes()[1].message
+    assert message == f"the LoRA adapter c is not loaded: {errors_of(rig)[3]}"
     rig.run(DropAdapter("a"), LoadAdapter("c", one))
     assert errors_of(rig)[4:] == [""]
 

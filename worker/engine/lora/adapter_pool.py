@@ -26,12 +26,26 @@ class AdapterPool:
         self._max_adapters = max_adapters
         self._max_rank = max_rank
         self._adapters: dict[str, LoraAdapter] = {}
+        self._errors: dict[str, str] = {}  # of those that could not be loaded, until dropped
 
     def get(self, adapter_id: str) -> LoraAdapter | None:
         return self._adapters.get(adapter_id)
 
+    def absence(self, adapter_id: str) -> str:
+        """Why there is none."""
+        error = self._errors.get(adapter_id)
+        return f"the LoRA adapter {adapter_id} is not loaded" + (f": {error}" if error else "")
+
     def load(self, adapter_id: str, path: Path) -> None:
         """Without effect when it is there. Raises ConfigError."""
+        try:
+            self._load(adapter_id, path)
+        except ConfigError as exc:
+            self._errors[adapter_id] = str(exc)
+            raise
+        self._errors.pop(adapter_id, None)
+
+    def _load(self, adapter_id: str, path: Path) -> None:
         if adapter_id in self._adapters:
             return
         if len(self._adapters) >= self._max_adapters:
@@ -43,3 +57,4 @@ class AdapterPool:
     def drop(self, adapter_id: str) -> None:
         """Without effect when it is not there."""
         self._adapters.pop(adapter_id, None)
+        self._errors.pop(adapter_id, None)
