@@ -113,10 +113,28 @@ def streamed(view: ResponseView, done: Done, cuts: list[int]) -> list[dict[str, 
     return [json.loads(event.data) for event in told]
 
 
+# Whole things in any order, beside the texts that only come close to them.
+WHOLE = st.lists(
+    st.sampled_from(
+        [
+            "<think>Hm.</think>",
+            "Hi! ",
+            " Bye.",
+            '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>',
+            '<tool_call>{"name": "now"}</tool_call>',
+            "<tool_call><function=add><parameter=a>1</parameter></function></tool_call>",
+            '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]',
+            '{"name": "add", "parameters": {"a": 1}}',
+        ]
+    ),
+    max_size=5,
+).map("".join)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     answer=st.sampled_from([None, *FORMATS]),
-    text=TEXTS,
+    text=TEXTS | WHOLE,
     reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCEL]),
     num_top=st.sampled_from([None, 0, 2]),
     data=st.data(),
