@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import sys
@@ -38,12 +39,16 @@ class LoopProbe:
 
 @contextlib.asynccontextmanager
 async def probed_loop() -> AsyncIterator[LoopProbe]:
+    """What is there already is kept out of collections, as the program does."""
+    gc.collect()
+    gc.freeze()
     probe = LoopProbe()
     task = asyncio.create_task(probe.run())
     try:
         yield probe
     finally:
         task.cancel()
+        gc.unfreeze()
 
 
 def test_all_schemas_are_valid_and_all_references_lead_somewhere() -> None:
