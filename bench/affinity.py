@@ -27,7 +27,7 @@ from deploy.local.ports import free_port
 from shared.cluster import open_cluster
 from shared.codec import decode
 from shared.config import ClusterConfig
-from shared.protocol import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerState
 
 MODEL = "jetflock-demo"
 TOPICS = ("dragon", "fox", "river", "garden", "bird", "moon", "boat", "bear", "tree", "star")

@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 from tests.json_schemas import SCHEMAS
 
 DEMO = Path(__file__).parents[1] / "deploy" / "demo_model" / "checkpoint"

@@ -18,7 +18,7 @@ import cyclopts
 import torch
 
 from shared.garbage import settle_garbage
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from worker.engine.req import Req
 from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.sampling.sampler import Sampler

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple
 import cyclopts
 
 from bench.copying_checkpoint import ensure_copying_checkpoint
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.config import EngineConfig
 from worker.engine.engine_loader import EngineLoader

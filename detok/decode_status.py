@@ -10,16 +10,10 @@ from tokenizers import Tokenizer
 from detok.rebuild_point import RebuildPoint
 from detok.tokenizer_cache import TokenizerCache
 from shared.fold import RequestFold
-from shared.protocol import (
-    Claim,
-    End,
-    Finish,
-    OwnershipRecord,
-    ReplyParams,
-    TextChunk,
-    TextParams,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish
+from shared.protocol.log_records import Claim, End, OwnershipRecord, TokenEntry
+from shared.protocol.reply import ReplyParams, TextParams
+from shared.protocol.text import TextChunk
 from shared.visible_text import TokenizerDecoder, VisibleText
 
 _MAX_EXTRA_SUBJECTS = 4

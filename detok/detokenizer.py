@@ -26,7 +26,7 @@ from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.log_watch import LogWatch
 from shared.model_catalog import ModelCatalog
-from shared.protocol import RoleCard
+from shared.protocol.role_cards import RoleCard
 from shared.shutdown import Shutdown
 from shared.subjects import new_incarnation
 

@@ -12,7 +12,8 @@ from shared.cluster import Cluster
 from shared.codec import encode
 from shared.errors import BrokerError, CasConflict
 from shared.log import get_logger
-from shared.protocol import Done, Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.text import Done
 from shared.token_ids import pack_token_ids
 
 _RETRY_S = 0.2

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox
 from shared.codec import encode
-from shared.protocol import Fenced
+from shared.protocol.notices import Fenced
 from shared.subjects import Subjects
 
 _INTERVAL_S = 1.0

@@ -11,7 +11,7 @@ from shared.event_wait import wait_event
 from shared.fold import RequestFold
 from shared.log_reader import LogReader
 from shared.ownership import StoredRecord
-from shared.protocol import Claim
+from shared.protocol.log_records import Claim
 
 _TIMEOUT_S = 10.0
 _MAX_ATTEMPTS = 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shared.codec import decode
 from shared.errors import ProtocolError
 from shared.kv_bucket import KvBucket
-from shared.protocol import RoleCard
+from shared.protocol.role_cards import RoleCard
 
 ROLE = "detok"
 _STALE_S = 2.5  # heartbeats come every second

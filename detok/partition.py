@@ -28,16 +28,9 @@ from shared.codec import decode_ownership, decode_token_frame
 from shared.errors import BrokerError, MalformedMessage, ProtocolError
 from shared.log import get_logger
 from shared.log_reader import LogReader
-from shared.protocol import (
-    Claim,
-    End,
-    Finish,
-    FinishReason,
-    OwnershipRecord,
-    Release,
-    TextChunk,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
+from shared.protocol.text import TextChunk
 from shared.subjects import is_rid, rid_of
 
 _RETRY_S = 0.3

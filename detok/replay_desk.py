@@ -19,14 +19,8 @@ from shared.codec import decode, encode
 from shared.done_chunk import done_chunk
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
-from shared.protocol import (
-    Claim,
-    Done,
-    ReplayReply,
-    ReplayRequest,
-    ReplayStatus,
-    TextChunk,
-)
+from shared.protocol.log_records import Claim
+from shared.protocol.text import Done, ReplayReply, ReplayRequest, ReplayStatus, TextChunk
 
 _PATIENCE_S = 1.5  # for a text that is being caught up with
 _POLL_S = 0.02

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from detok.detok_stats import DetokStats
 from shared.codec import encode_text_frame
 from shared.log import get_logger
-from shared.protocol import TextChunk, TextFrame
+from shared.protocol.text import TextChunk, TextFrame
 
 _MAX_CHUNK_CHARS = 64 * 1024
 _MAX_CHUNK_IDS = 32 * 1024

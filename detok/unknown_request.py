@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from detok.decode_status import DecodeStatus
 from shared.cluster import Cluster
-from shared.protocol import OwnershipRecord, TokenEntry
+from shared.protocol.log_records import OwnershipRecord, TokenEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from frontend.responses.stored_response import ResponseView, StoredResponse
 from frontend.submitter import Submitter
 from frontend.tenants.ledger import TenantLedger
 from shared.logprobs import max_logprob_bytes
-from shared.protocol import GenerateRequest, RequestGroup
+from shared.protocol.request import GenerateRequest, RequestGroup
 
 
 class Acceptor:

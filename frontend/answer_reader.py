@@ -9,7 +9,7 @@ from frontend.answers.reasoning_tokens import num_reasoning_tokens
 from frontend.text_stream import TextStream
 from frontend.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
 from frontend.tools.call_id import call_id
-from shared.protocol import FinishReason
+from shared.protocol.finish import FinishReason
 
 
 class AnswerReader:

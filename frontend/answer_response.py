@@ -17,7 +17,7 @@ from frontend.event_feed import Event
 from frontend.generation import Generation, Interrupt, Interrupted, error_of_interrupt
 from frontend.inference import Inference
 from shared.errors import RequestError
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

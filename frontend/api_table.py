@@ -20,7 +20,8 @@ from frontend.requests import (
 from frontend.requests.cache_fields import DEFAULT_KEEP_S
 from frontend.requests.request_body import IGNORED
 from frontend.responses import request as response_request
-from shared.protocol import SamplingParams, TextParams
+from shared.protocol.reply import TextParams
+from shared.protocol.sampling import SamplingParams
 
 Refused = Mapping[str, Callable[[Any], bool]]
 

@@ -50,7 +50,7 @@ from shared.health import (
     ready_answer,
 )
 from shared.log import get_logger
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 log = get_logger(__name__)
 

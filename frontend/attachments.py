@@ -9,7 +9,8 @@ from shared.codec import decode, encode
 from shared.errors import BrokerError, CasConflict, ProtocolError, ServiceUnavailable
 from shared.kv_bucket import KvBucket, KvEntry
 from shared.log import get_logger
-from shared.protocol import Readers, ReplyParams
+from shared.protocol.reply import ReplyParams
+from shared.protocol.request import Readers
 
 log = get_logger(__name__)
 

@@ -22,7 +22,7 @@ from frontend.images.message_parts import with_parts
 from frontend.tools.marks import REASONING_MARKS
 from frontend.tools.tagged_arguments import FUNCTION
 from shared.errors import ConfigError, InvalidRequest
-from shared.protocol import ReasoningStyle, ToolStyle
+from shared.protocol.reply import ReasoningStyle, ToolStyle
 
 # What templates hold whose models write calls in none of the styles that we read.
 _OTHER_CALLS = (

@@ -8,7 +8,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from shared.codec import decode, encode
 from shared.errors import BrokerUnavailable
-from shared.protocol import ReplayReply, ReplayRequest
+from shared.protocol.text import ReplayReply, ReplayRequest
 from shared.subjects import Subjects
 
 

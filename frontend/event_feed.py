@@ -16,7 +16,7 @@ from frontend.generation import Generation, error_of
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
 from shared.event_histogram import EventHistogram
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 
 class Event(NamedTuple):

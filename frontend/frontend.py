@@ -77,7 +77,8 @@ from shared.heartbeat import Heartbeat
 from shared.log import get_logger
 from shared.loop_watch import LoopWatch
 from shared.model_catalog import ModelCatalog
-from shared.protocol import RoleCard, Surface
+from shared.protocol.reply import Surface
+from shared.protocol.role_cards import RoleCard
 from shared.shutdown import Shutdown
 
 log = get_logger(__name__)

@@ -21,7 +21,8 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.event_histogram import EventHistogram
-from shared.protocol import Finish, FinishReason, ReplyParams, Surface
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import ReplyParams, Surface
 
 _WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK)
 

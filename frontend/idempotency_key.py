@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 FIELD = "idempotency_key"
 MAX_KEY_CHARS = 255

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shared.codec import decode, encode
 from shared.errors import BrokerError, CasConflict, ProtocolError, ServiceUnavailable
 from shared.kv_bucket import KvBucket, KvEntry
-from shared.protocol import RequestGroup
+from shared.protocol.request import RequestGroup
 
 _ATTEMPTS = 3
 

@@ -26,7 +26,9 @@ from frontend.resumer import Resumer
 from frontend.stream_finder import StreamFinder
 from frontend.terminator import Terminator
 from shared.errors import BrokerError, NotFound, RequestError, ServiceUnavailable
-from shared.protocol import FinishReason, RequestGroup, Surface
+from shared.protocol.finish import FinishReason
+from shared.protocol.reply import Surface
+from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid, pool_slug
 
 

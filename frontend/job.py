@@ -12,18 +12,16 @@ from frontend.requests.sampling_fields import Sampling
 from frontend.responses.stored_response import ResponseParams
 from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest
-from shared.protocol import (
+from shared.protocol.reply import (
     AnswerFormat,
     EncodingFormat,
-    GenerateRequest,
-    ImageSpan,
-    PoolingParams,
     ReplyParams,
-    SamplingParams,
     ScoreMethod,
     Surface,
     TextParams,
 )
+from shared.protocol.request import GenerateRequest, ImageSpan
+from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.token_ids import pack_token_ids
 

@@ -12,7 +12,8 @@ from frontend.job import Caller, Job
 from frontend.keyed_start import Absent
 from frontend.requests.job_reader import JobReader
 from frontend.resumer import Resumer
-from shared.protocol import RequestGroup, Surface
+from shared.protocol.reply import Surface
+from shared.protocol.request import RequestGroup
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from frontend.idempotency_store import HeldKey, IdempotencyStore
 from frontend.metrics import FrontendMetrics
 from shared.errors import IdempotencyConflict, ServiceUnavailable
-from shared.protocol import RequestGroup
+from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid
 
 # How long a frontend may take from giving a key its group to queueing it. Later, a group that is

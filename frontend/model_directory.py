@@ -23,7 +23,7 @@ from shared.errors import (
 )
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
-from shared.protocol import AdapterCard, ModelCard
+from shared.protocol.model_cards import AdapterCard, ModelCard
 from shared.tokenizer_bundle import TokenizerBundle
 
 REFRESH_INTERVAL_S = 1.0

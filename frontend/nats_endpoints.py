@@ -25,7 +25,7 @@ from frontend.responses.responses import Responses
 from frontend.tokens.bodies import ModelBody
 from frontend.tokens.tokenizing import Tokenizing
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 Handler = Callable[[dict[str, Any], Caller], Awaitable[Answer | bytes]]
 

@@ -14,7 +14,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from frontend.responses.feed import ResponseFeed
 from frontend.terminator import Terminator
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 
 class OpenAnswers:

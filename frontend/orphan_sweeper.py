@@ -12,7 +12,10 @@ from shared.cluster import Cluster
 from shared.codec import decode
 from shared.errors import BrokerError, CasConflict, ProtocolError
 from shared.log import get_logger
-from shared.protocol import FinishReason, GenerateRequest, ReplyParams, RoleCard
+from shared.protocol.finish import FinishReason
+from shared.protocol.reply import ReplyParams
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import RoleCard
 
 _POLL_S = 1.0
 _MISSED_POLLS = 2

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from frontend.chat_template import ChatTemplate
 from frontend.model_directory import ServedModel
 from shared.errors import InvalidRequest
-from shared.protocol import ScoreMethod
+from shared.protocol.reply import ScoreMethod
 
 # What Qwen3-Reranker was trained with; any other model can be asked in the same words.
 JUDGE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend.drain_rate import QueueWatch
 from shared.errors import QueueFull
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.subjects import JOB_CLASSES
 
 _BACKGROUND_SHARE = 0.5  # of the stream: what is behind it is kept for the urgent class

@@ -12,7 +12,7 @@ from frontend.text_stream import TextStream
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
 from shared.log import get_logger
-from shared.protocol import ReplayStatus
+from shared.protocol.text import ReplayStatus
 
 SILENCE_S = 1.0  # of a running request, before it is asked for
 MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers

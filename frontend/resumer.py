@@ -22,7 +22,9 @@ from frontend.stream_finder import FoundChoice, StreamFinder
 from frontend.text_stream import tells_logprobs
 from shared.done_chunk import done_chunk
 from shared.errors import InvalidRequest, NotFound, ResumeConflict, ServiceUnavailable
-from shared.protocol import FinishReason, ReplyParams, RequestGroup, Surface
+from shared.protocol.finish import FinishReason
+from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.request import RequestGroup
 from shared.subjects import pool_slug
 
 _CATCH_UP_S = 10.0  # a client may be ahead of a detokenizer that has just taken over

@@ -16,7 +16,9 @@ from shared.errors import (
     ProtocolError,
     ServiceUnavailable,
 )
-from shared.protocol import GenerateRequest, ReplayReply, ReplayStatus, ReplyParams, TextChunk
+from shared.protocol.reply import ReplyParams
+from shared.protocol.request import GenerateRequest
+from shared.protocol.text import ReplayReply, ReplayStatus, TextChunk
 from shared.subjects import choice_rid, is_rid
 
 _ATTEMPTS = 5

@@ -25,7 +25,8 @@ from shared.errors import (
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import without_large_parts
-from shared.protocol import FinishReason, GenerateRequest
+from shared.protocol.finish import FinishReason
+from shared.protocol.request import GenerateRequest
 from shared.subjects import Lane
 
 _PATIENCE_S = 10.0  # an election takes 4 to 9 s

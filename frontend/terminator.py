@@ -18,7 +18,11 @@ from shared.errors import BrokerError, CasConflict
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import prompt_object
-from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ReplyParams
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.notices import Cancel
+from shared.protocol.reply import ReplyParams
+from shared.protocol.request import GenerateRequest
 
 _RETRY_S = 1.0
 _LAST_WORD_S = 15.0  # after its deadline, for the finish of a request that nobody reads

@@ -7,7 +7,9 @@ from zlib import crc32
 
 from frontend.answers.event_id import START, Mark, checksum
 from shared.logprobs import TokenLogprob, num_top_of, record_bytes, unpack_logprobs
-from shared.protocol import Finish, ReplyParams, TextChunk
+from shared.protocol.finish import Finish
+from shared.protocol.reply import ReplyParams
+from shared.protocol.text import TextChunk
 
 
 class TextStream:

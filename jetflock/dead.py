@@ -18,7 +18,7 @@ from shared.codec import decode
 from shared.config import FLAT, ClusterConfig, build_app, config_file
 from shared.dead_requests import DeadRequests, StoredDead
 from shared.errors import BrokerError, ConfigError, JetflockError
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 
 _NAME = "jetflock dead"

@@ -19,7 +19,7 @@ from jetflock.existing_cluster import existing_cluster
 from shared.codec import decode
 from shared.config import FLAT, ClusterConfig, run_program
 from shared.errors import ConfigError, ProtocolError
-from shared.protocol import PoolEvent, ScaleEvent, WorkerEvent
+from shared.protocol.role_cards import PoolEvent, ScaleEvent, WorkerEvent
 from shared.subjects import pool_slug
 
 _NAME = "jetflock events"

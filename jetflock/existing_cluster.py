@@ -13,7 +13,7 @@ from shared.errors import BrokerError, ConfigError
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.ownership import OwnershipLog
-from shared.protocol import Incarnation
+from shared.protocol.role_cards import Incarnation
 from shared.subjects import Subjects
 
 

@@ -15,7 +15,7 @@ from shared.codec import decode, encode
 from shared.errors import BrokerUnavailable, CasConflict, ConfigError, MalformedMessage, NotFound
 from shared.lora_files import LoraFiles
 from shared.model_catalog import ModelCatalog
-from shared.protocol import AdapterCard, ModelCard
+from shared.protocol.model_cards import AdapterCard, ModelCard
 
 _MAX_NAME_LEN = 256
 

@@ -12,13 +12,10 @@ import msgpack
 import msgspec
 
 from shared.errors import MalformedMessage, UnknownVersion
-from shared.protocol import (
-    PROTOCOL_VERSION,
-    ControlMessage,
-    OwnershipRecord,
-    TextFrame,
-    TokenFrame,
-)
+from shared.protocol.log_records import OwnershipRecord, TokenFrame
+from shared.protocol.notices import ControlMessage
+from shared.protocol.request import PROTOCOL_VERSION
+from shared.protocol.text import TextFrame
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from shared.errors import MalformedMessage
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 
 
 class PauseMode(enum.StrEnum):

@@ -16,7 +16,12 @@ from shared.errors import NotFound, ProtocolError
 from shared.kv_bucket import readable
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
-from shared.protocol import Cancel, End, FinishReason, GenerateRequest, ModelCard, WorkerCard
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.notices import Cancel
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard
 from shared.subjects import JOB_CLASSES, LANES, is_rid
 
 ANSWER_TIMEOUT_S = 10.0

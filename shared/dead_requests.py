@@ -12,7 +12,8 @@ from shared.codec import decode, encode
 from shared.errors import JetflockError
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import dead_prompt_object, prompt_object
-from shared.protocol import DeadRequest, GenerateRequest
+from shared.protocol.dead import DeadRequest
+from shared.protocol.request import GenerateRequest
 from shared.subjects import new_rid
 
 

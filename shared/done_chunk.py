@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.protocol import Done, TextChunk
+from shared.protocol.text import Done, TextChunk
 from shared.token_ids import unpack_token_ids
 
 

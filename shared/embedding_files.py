@@ -7,7 +7,8 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.json_file import read_json
-from shared.protocol import EmbeddingCard, PoolingKind
+from shared.protocol.model_cards import EmbeddingCard
+from shared.protocol.sampling import PoolingKind
 
 _SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
 _MODE_KEYS = {

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.protocol import (
-    Claim,
-    End,
-    Finish,
-    FinishReason,
-    OwnershipRecord,
-    Release,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
 
 NO_EPOCH = 0
 

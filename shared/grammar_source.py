@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from shared.ebnf import lark_of
 from shared.errors import GrammarError
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 
 # Any amount of JSON whitespace is valid, but a model that likes spaces would never get out of it.
 DEFAULT_WHITESPACE = r"( |\n[ \t]{0,40})"

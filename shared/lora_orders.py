@@ -14,7 +14,7 @@ from shared.control import ControlReply, LoadLora, UnloadLora
 from shared.control_plane import ControlPlane, Target
 from shared.errors import ConfigError, InvalidRequest, NotFound
 from shared.lora_files import LoraFiles
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 
 _LOAD_TIMEOUT_S = 90.0  # of a worker, to fetch and load it
 

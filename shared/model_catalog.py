@@ -19,7 +19,7 @@ from shared.errors import (
 )
 from shared.log import get_logger
 from shared.model_files import ModelFiles
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.streams import ensure_consumers
 from shared.tokenizer_bundle import TokenizerBundle
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
 from shared.json_file import read_json
-from shared.protocol import ModelCard, ScoreCard
+from shared.protocol.model_cards import ModelCard, ScoreCard
 from shared.score_files import (
     classifier_card,
     encoder_context_len,

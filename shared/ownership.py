@@ -13,7 +13,7 @@ from shared.codec import decode_ownership, encode
 from shared.errors import BrokerUnavailable, CasConflict, ProtocolError
 from shared.jetstream import JetStream, StoredMessage
 from shared.log import get_logger
-from shared.protocol import Claim, End, OwnershipRecord
+from shared.protocol.log_records import Claim, End, OwnershipRecord
 from shared.subjects import Subjects
 
 _MAX_APPENDS = 8  # while unreadable messages come in between

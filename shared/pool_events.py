@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from shared.codec import encode
-from shared.protocol import PoolEvent, WorkerEvent
+from shared.protocol.role_cards import PoolEvent, WorkerEvent
 from shared.subjects import Subjects
 
 STARTING, GONE = "starting", "gone"  # states that no worker can tell of itself

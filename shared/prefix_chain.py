@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from shared.protocol import ImageSpan
+from shared.protocol.request import ImageSpan
 
 BLOCK_TOKENS = 32
 HASH_BYTES = 8

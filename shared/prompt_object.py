@@ -6,7 +6,7 @@ import msgspec
 
 from shared.codec import decode, encode
 from shared.errors import MalformedMessage
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 
 INLINE_PROMPT_BYTES = 256 * 1024
 

@@ -13,7 +13,8 @@ from shared.control import CheckWeights, UpdateWeights
 from shared.control_plane import ControlPlane, Target
 from shared.errors import BrokerError, ConfigError, InvalidRequest
 from shared.model_catalog import ModelCatalog
-from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import WorkerCard, WorkerState
 
 _POLL_S = 0.2
 _CHECK_TIMEOUT_S = 60.0

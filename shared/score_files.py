@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ConfigError
-from shared.protocol import ScoreCard, ScoreMethod
+from shared.protocol.model_cards import ScoreCard
+from shared.protocol.reply import ScoreMethod
 from shared.tokenizer_bundle import TokenizerBundle
 
 _CLASSIFIER = "ForSequenceClassification"

@@ -11,7 +11,8 @@ from shared.errors import BrokerError, CasConflict, ConfigError, IncarnationMism
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
-from shared.protocol import PROTOCOL_VERSION, Incarnation
+from shared.protocol.request import PROTOCOL_VERSION
+from shared.protocol.role_cards import Incarnation
 from shared.subjects import LANES, Subjects
 
 DEFAULT_PARTITIONS = 4

@@ -12,7 +12,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from shared.protocol import TextParams
+from shared.protocol.reply import TextParams
 
 # An incomplete character spans fewer tokens than this; what is longer is shown as it is, so that
 # a run of undecodable or invisible tokens costs the same for each token.

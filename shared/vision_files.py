@@ -7,7 +7,7 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.json_file import read_json
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 
 VISION_ARCHITECTURES = frozenset({"LlavaForConditionalGeneration"})
 

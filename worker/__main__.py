@@ -19,7 +19,7 @@ from shared.log import get_logger, setup_logging
 from shared.metrics import new_registry
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles, resolve_model, served_name
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
 from worker.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from shared.adapter_catalog import AdapterCatalog
 from shared.errors import BrokerError, BrokerUnavailable, ConfigError, ProtocolError
 from shared.event_wait import wait_event
 from shared.log import get_logger
-from shared.protocol import AdapterCard
+from shared.protocol.model_cards import AdapterCard
 from worker.engine_host import EngineHost
 from worker.engine_messages import AdapterLoaded
 from worker.lora_folder import LoraFolder

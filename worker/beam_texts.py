@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from tokenizers import Tokenizer
 
-from shared.protocol import Beam, Finish, TextParams
+from shared.protocol.finish import Beam, Finish
+from shared.protocol.reply import TextParams
 from shared.token_ids import unpack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 

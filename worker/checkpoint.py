@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 
 # Tell where a checkpoint comes from or how it is stored, not what it computes.
 _FREE_KEYS = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})

@@ -12,7 +12,11 @@ from shared.heartbeat import Writability
 from shared.kv_bucket import readable
 from shared.log import get_logger
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, Crash, End, FinishReason, GenerateRequest, WorkerCard
+from shared.protocol.dead import Crash
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import Claim, End
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard
 from worker.adapters import Adapters
 from worker.crash_count import crashes_in_a_row, is_poison
 from worker.delivery import Delivery

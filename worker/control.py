@@ -23,7 +23,7 @@ from shared.control import (
 )
 from shared.errors import ConfigError
 from shared.log import get_logger
-from shared.protocol import WorkerState
+from shared.protocol.role_cards import WorkerState
 from worker.adapters import Adapters
 from worker.checkpoint import Checkpoint
 from worker.engine_host import EngineHost

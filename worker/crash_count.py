@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, Crash, OwnershipRecord, Release
+from shared.protocol.dead import Crash
+from shared.protocol.log_records import Claim, OwnershipRecord, Release
 
 QUARANTINE_CRASHES = 2
 POISON_CRASHES = 3

@@ -19,7 +19,7 @@ from shared.errors import BrokerUnavailable, MalformedMessage
 from shared.event_wait import raise_if_cancelled
 from shared.jetstream import HEADER_MSG_ID
 from shared.log import get_logger
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.subjects import Lane, is_rid
 
 log = get_logger(__name__)

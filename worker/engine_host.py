@@ -11,7 +11,8 @@ from typing import Protocol
 
 from shared.errors import ConfigError
 from shared.log import get_logger
-from shared.protocol import KeepPrefix, PoolingParams, SamplingParams
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import PoolingParams, SamplingParams
 from worker.engine_messages import (
     AbortRequest,
     AdapterLoaded,

@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from shared.protocol import Finish, KeepPrefix, PoolingParams, SamplingParams
+from shared.protocol.finish import Finish
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import PoolingParams, SamplingParams
 
 
 class RunImage(msgspec.Struct, frozen=True, array_like=True):

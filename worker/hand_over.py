@@ -7,7 +7,7 @@ import asyncio
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
 from shared.log import get_logger
 from shared.ownership import OwnershipLog
-from shared.protocol import End, Release
+from shared.protocol.log_records import End, Release
 from worker.delivery import Acknowledger
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests

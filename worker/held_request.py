@@ -8,7 +8,9 @@ import time
 from dataclasses import dataclass, field
 
 from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
-from shared.protocol import Finish, FinishReason, GenerateRequest, TokenEntry
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import TokenEntry
+from shared.protocol.request import GenerateRequest
 from shared.visible_text import VisibleText
 from worker.delivery import Delivery
 from worker.engine_messages import RunOutput

@@ -6,7 +6,10 @@ from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
 from shared.prefix_chain import PrefixChain
-from shared.protocol import End, FinishReason, GenerateRequest, ModelCard
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.request import GenerateRequest
 from shared.subjects import is_rid
 from worker.delivery import Acknowledger, Delivery
 from worker.held_request import HoldState

@@ -13,7 +13,7 @@ from shared.fold import RequestFold
 from shared.log import get_logger
 from shared.log_reader import LogReader
 from shared.ownership import StoredRecord
-from shared.protocol import Claim
+from shared.protocol.log_records import Claim
 from shared.subjects import Subjects, rid_of
 
 log = get_logger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.metrics import METRICS_PREFIX
-from shared.protocol import WorkerState
+from shared.protocol.role_cards import WorkerState
 
 
 class WorkerMetrics:

@@ -10,7 +10,8 @@ from nats.errors import Error as NatsError
 from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.log import get_logger
-from shared.protocol import GenerateRequest, Offer, OfferAnswer, OfferVerdict
+from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
+from shared.protocol.request import GenerateRequest
 from worker.delivery import Delivery
 from worker.intake import Intake
 from worker.metrics import WorkerMetrics

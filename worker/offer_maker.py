@@ -13,7 +13,8 @@ from shared.errors import ProtocolError
 from shared.event_wait import raise_if_cancelled
 from shared.log import get_logger
 from shared.prefix_chain import PrefixChain
-from shared.protocol import GenerateRequest, Offer, OfferAnswer, OfferVerdict
+from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
+from shared.protocol.request import GenerateRequest
 from shared.subjects import Subjects
 from worker.delivery import Delivery
 from worker.metrics import WorkerMetrics

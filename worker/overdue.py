@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from shared.cluster import Cluster
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from worker.delivery import Delivery
 
 

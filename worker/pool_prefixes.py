@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shared.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
 from shared.prefix_namespace import prefix_namespace
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from worker.prefix_set import PrefixSet
 from worker.served_weights import ServedWeights
 from worker.session_book import SessionBook, Turn, session_hash

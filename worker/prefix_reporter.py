@@ -13,7 +13,8 @@ from shared.codec import decode, encode
 from shared.errors import BrokerError, ProtocolError
 from shared.log import get_logger
 from shared.prefix_chain import join_hashes, split_hashes
-from shared.protocol import PrefixNews, WorkerCard
+from shared.protocol.notices import PrefixNews
+from shared.protocol.role_cards import WorkerCard
 from worker.pool_prefixes import PoolPrefixes
 
 _INTERVAL_S = 0.02

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from shared.log import get_logger
-from shared.protocol import Crash
+from shared.protocol.dead import Crash
 from worker.hand_over import HandOver
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests

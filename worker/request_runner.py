@@ -24,7 +24,11 @@ from shared.heartbeat import Writability
 from shared.log import get_logger
 from shared.log_watch import LogWatch
 from shared.model_catalog import ModelCatalog
-from shared.protocol import Cancel, Fenced, FinishReason, ModelCard, TokenEntry, WorkDone
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import TokenEntry
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.notices import Cancel, Fenced
+from shared.protocol.role_cards import WorkDone
 from worker.adapters import Adapters
 from worker.claimer import Claimer
 from worker.config import WorkerConfig

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, GenerateRequest, Release
+from shared.protocol.log_records import Claim, Release
+from shared.protocol.request import GenerateRequest
 
 
 def possible_pins(request: GenerateRequest, records: Sequence[StoredRecord]) -> set[str]:

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 
 from shared.prefix_chain import PrefixChain, with_image_ids
 from shared.prompt_object import PromptData
-from shared.protocol import Finish, FinishReason, GenerateRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 from worker.beam_texts import with_texts

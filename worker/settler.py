@@ -11,7 +11,8 @@ from shared.errors import BrokerError
 from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.ownership import OwnershipLog
-from shared.protocol import End, FinishReason
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
 from worker.delivery import Acknowledger
 from worker.held_request import HeldRequest, HoldState
 from worker.metrics import WorkerMetrics

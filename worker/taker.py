@@ -17,7 +17,8 @@ from shared.log import get_logger
 from shared.model_catalog import ModelCatalog
 from shared.prefix_chain import PrefixChain
 from shared.prompt_object import PromptData, prompt_data
-from shared.protocol import FinishReason, GenerateRequest
+from shared.protocol.finish import FinishReason
+from shared.protocol.request import GenerateRequest
 from worker.adapters import Adapters
 from worker.claimer import (
     OTHER_WEIGHTS_DELAY_S,

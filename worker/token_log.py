@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from shared.codec import encode_token_frame
 from shared.jetstream import parse_pub_ack
 from shared.log import get_logger
-from shared.protocol import TokenEntry, TokenFrame
+from shared.protocol.log_records import TokenEntry, TokenFrame
 from shared.subjects import Subjects
 
 MAX_ENTRY_TOKENS = 16_384  # a longer restatement is cut into several entries

@@ -11,7 +11,8 @@ from nats.errors import MaxPayloadError
 from shared.dead_requests import DeadRequests
 from shared.errors import BrokerUnavailable, ConfigError
 from shared.log import get_logger
-from shared.protocol import Crash, DeadRequest, FinishReason
+from shared.protocol.dead import Crash, DeadRequest
+from shared.protocol.finish import FinishReason
 from worker.held_request import HeldRequest
 from worker.metrics import WorkerMetrics
 from worker.settler import Settler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.protocol import WorkDone
+from shared.protocol.role_cards import WorkDone
 from worker.held_request import HeldRequest
 
 

@@ -19,7 +19,8 @@ from shared.log import get_logger
 from shared.loop_watch import LoopWatch
 from shared.pool_events import GONE, PoolEvents
 from shared.prefix_chain import join_hashes
-from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.shutdown import Shutdown
 from worker.adapters import Adapters
 from worker.checkpoint import Checkpoint

@@ -31,7 +31,9 @@ from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
-from shared.protocol import Claim, ModelCard, WorkerCard, WorkerState
+from shared.protocol.log_records import Claim
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import WorkerCard, WorkerState
 
 _READY_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 6.0

@@ -59,7 +59,7 @@ def poison_runs() -> None:
 def no_fencing() -> None:
     """Whoever writes an entry is believed: claims and epochs say nothing."""
     from shared.fold import RequestFold
-    from shared.protocol import OwnershipRecord, TokenEntry
+    from shared.protocol.log_records import OwnershipRecord, TokenEntry
 
     apply_entry, apply_record = RequestFold.apply_entry, RequestFold.apply_record
 

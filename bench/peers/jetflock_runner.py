@@ -10,7 +10,7 @@ import json
 import uvloop
 
 from bench.peers.runner import RequestTrace, RunnerSettings, Stopwatch, serve
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.config import EngineConfig
 from worker.engine_messages import (

@@ -14,7 +14,7 @@ from shared.cluster import Cluster
 from shared.codec import decode
 from shared.errors import ProtocolError
 from shared.jetstream import parse_time
-from shared.protocol import WorkDone, WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
 
 _LEAVING = (WorkerState.DRAINING, WorkerState.HUNG)
 _HELD = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)

@@ -16,7 +16,8 @@ from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.log import get_logger
 from shared.pool_events import PoolEvents
-from shared.protocol import ModelCard, ScaleEvent
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import ScaleEvent
 
 log = get_logger(__name__)
 

@@ -24,7 +24,8 @@ from shared.event_wait import wait_event
 from shared.kv_bucket import readable
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
-from shared.protocol import ModelCard, WorkerCard, WorkerState
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.shutdown import Shutdown
 from shared.streams import DEFAULT_PARTITIONS
 from shared.subjects import new_incarnation

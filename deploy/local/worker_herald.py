@@ -11,7 +11,7 @@ from deploy.local.kept_process import Launch, died
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.pool_events import GONE, PoolEvents
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 
 _TIMEOUT_S = 2.0
 

@@ -20,7 +20,7 @@ from frontend.answers.event_writer import (
 from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
 from frontend.answers.token_texts import TokenTexts
 from frontend.text_stream import TextStream
-from shared.protocol import Beam
+from shared.protocol.finish import Beam
 
 
 class ChatEvents:

@@ -10,7 +10,7 @@ from typing import Any
 
 from frontend.answers.event_writer import encode_json, usage_of
 from frontend.text_stream import TextStream
-from shared.protocol import EncodingFormat
+from shared.protocol.reply import EncodingFormat
 
 
 class EmbeddingEvents:

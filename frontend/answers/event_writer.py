@@ -10,7 +10,8 @@ import msgspec
 from frontend.answers.token_texts import TokenTexts
 from frontend.text_stream import TextStream
 from shared.errors import RequestError
-from shared.protocol import Beam, ReplyParams, Surface
+from shared.protocol.finish import Beam
+from shared.protocol.reply import ReplyParams, Surface
 from shared.token_ids import unpack_token_ids
 
 encode_json = msgspec.json.Encoder().encode

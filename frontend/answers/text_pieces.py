@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from shared.protocol import TextParams
+from shared.protocol.reply import TextParams
 from shared.visible_text import TokenizerDecoder, VisibleText
 
 

@@ -13,7 +13,7 @@ from frontend.event_feed import Event
 from frontend.text_stream import TextStream
 from frontend.tools.answer_parser import AnswerParser, CallDelta, TextDelta
 from frontend.tools.call_id import call_id
-from shared.protocol import FinishReason
+from shared.protocol.finish import FinishReason
 
 Part = TextDelta | CallDelta
 

@@ -17,7 +17,7 @@ from frontend.model_directory import ModelDirectory
 from frontend.requests.chat_request import ChatBody, ChatRequests
 from frontend.requests.request_body import UnknownFields, convert, refuse_unsupported
 from shared.errors import InvalidRequest, RequestError, UnsupportedParameter
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 _SAME = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
 # How a chat calls it, and how we do.

@@ -17,7 +17,7 @@ from shared.codec import decode
 from shared.errors import BrokerError, ProtocolError, RequestError
 from shared.event_wait import wait_event
 from shared.log import get_logger
-from shared.protocol import RoleCard
+from shared.protocol.role_cards import RoleCard
 
 _POLL_S = 1.0
 _MISSED_POLLS = 2

@@ -26,7 +26,7 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.log import get_logger
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 PRIORITY = 100  # of a line that names none: what else waits inside a worker begins before it
 _PAUSE_S = 1.0

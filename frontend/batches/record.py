@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from frontend.batches.usage import BatchUsage
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 # What the lines of a batch may ask for.
 ENDPOINTS = {

@@ -17,7 +17,7 @@ import frontend
 from frontend.grammars.trial import CPU_LIMIT_S, LENGTH
 from shared.errors import InvalidRequest, ServiceUnavailable
 from shared.log import get_logger
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 
 NUM_CHILDREN = 2
 MAX_KNOWN = 1024

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from shared.errors import GrammarError
 from shared.grammar_source import grammar_source, parser_limits
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 
 CPU_LIMIT_S = 1.0
 MEMORY_BYTES = 1 << 30

@@ -16,7 +16,7 @@ from frontend.images.pixels import BadImage, read_pixels
 from frontend.images.source import ImageSource
 from frontend.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 
 T = TypeVar("T")
 

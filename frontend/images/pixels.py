@@ -7,7 +7,7 @@ import struct
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 

@@ -8,7 +8,8 @@ from frontend.images.loader import LoadedImage
 from frontend.job import Prompt
 from frontend.model_directory import ServedModel
 from shared.errors import InvalidRequest
-from shared.protocol import ImageSpan, VisionCard
+from shared.protocol.model_cards import VisionCard
+from shared.protocol.request import ImageSpan
 
 
 def expanded(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shared.cluster import Cluster
 from shared.control_plane import ControlPlane, QueueDepth
 from shared.errors import BrokerError, ServiceUnavailable
-from shared.protocol import WorkerCard
+from shared.protocol.role_cards import WorkerCard
 
 _MAX_AGE_S = 1.0  # workers tell no more often
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from frontend.loads.load_board import Loads
-from shared.protocol import WorkerCard
+from shared.protocol.role_cards import WorkerCard
 
 
 def loads_view(loads: Loads, version: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
 from frontend.files.record import MADE, UPLOADED
 from frontend.tokens.tokenizer_facts import SPECIAL_TOKENS
-from shared.protocol import ScoreMethod
+from shared.protocol.reply import ScoreMethod
 from shared.subjects import JOB_CLASSES
 
 _COUNT = {"type": "integer", "minimum": 0}

@@ -11,7 +11,7 @@ from frontend.requests.field_ranges import RANGES
 from frontend.requests.openai_fields import OpenAIFields
 from frontend.requests.sampling_fields import Sampling
 from shared.errors import InvalidRequest
-from shared.protocol import BeamParams, EarlyStopping
+from shared.protocol.sampling import BeamParams, EarlyStopping
 
 _OWN = ("beam_width", "length_penalty", "early_stopping")
 # A search ranks whole outputs by what the model itself thinks of them, and tells them at their

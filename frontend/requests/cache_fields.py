@@ -9,7 +9,7 @@ import msgspec
 from frontend.requests.field_ranges import Range
 from frontend.requests.grammar_fields import GrammarFields
 from shared.errors import InvalidRequest
-from shared.protocol import KeepPrefix
+from shared.protocol.request import KeepPrefix
 
 MAX_SALT_CHARS = 256
 MAX_SESSION_CHARS = 256

@@ -38,7 +38,7 @@ from frontend.tools.fields import ToolUse, read_tools
 from frontend.tools.marks import REASONING_MARKS
 from frontend.tools.messages import checked_tool_calls, for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.protocol import AnswerFormat, Surface, ToolStyle
+from shared.protocol.reply import AnswerFormat, Surface, ToolStyle
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 

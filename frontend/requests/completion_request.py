@@ -23,7 +23,7 @@ from frontend.requests.request_body import (
 from frontend.requests.sampling_fields import resolve_sampling
 from frontend.requests.token_rules import check_token_ids
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 256

@@ -24,15 +24,9 @@ from frontend.requests.request_body import (
 from frontend.requests.sampling_fields import Sampling
 from frontend.requests.token_rules import check_token_ids
 from shared.errors import ContextLengthExceeded, InvalidRequest
-from shared.protocol import (
-    EmbeddingCard,
-    EncodingFormat,
-    PoolingKind,
-    PoolingParams,
-    SamplingParams,
-    Surface,
-    TextParams,
-)
+from shared.protocol.model_cards import EmbeddingCard
+from shared.protocol.reply import EncodingFormat, Surface, TextParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 
 MAX_INPUTS = 2048  # as OpenAI
 MAX_STREAMED_INPUTS = 256  # the id of each event describes all of them

@@ -22,7 +22,7 @@ from frontend.requests.request_body import (
 )
 from frontend.requests.sampling_fields import SamplingFields, resolve_sampling
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 DEFAULT_MAX_TOKENS = 128
 

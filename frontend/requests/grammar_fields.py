@@ -13,7 +13,7 @@ from frontend.requests.json_schema import SchemaReader
 from frontend.requests.regex_check import check_regex
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar_source import grammar_engine
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 
 MAX_GRAMMAR_BYTES = 64 * 1024  # it travels inside the request, beside a prompt of 256 KiB
 MAX_ALTERNATIVES = 1500

@@ -10,7 +10,7 @@ from frontend.job import Caller, Job
 from frontend.model_directory import ServedModel
 from frontend.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 
 class BodyReader(Protocol):

@@ -10,7 +10,7 @@ from frontend.job import AnswerWish
 from frontend.requests.field_ranges import RANGES
 from frontend.requests.sampling_fields import SamplingFields
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 
 
 class StreamOptions(msgspec.Struct, omit_defaults=True):

@@ -18,15 +18,9 @@ from frontend.requests.field_ranges import RANGES
 from frontend.requests.request_body import OF_OPENAI, UNSUPPORTED, always, non_empty
 from frontend.requests.sampling_fields import Sampling
 from shared.errors import ContextLengthExceeded, InvalidRequest
-from shared.protocol import (
-    ModelCard,
-    PoolingKind,
-    PoolingParams,
-    SamplingParams,
-    ScoreMethod,
-    Surface,
-    TextParams,
-)
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.reply import ScoreMethod, Surface, TextParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 
 MAX_INSTRUCTION_CHARS = 4096
 TEMPLATE_CHARS = 300  # about so many are around a pair, where a model is asked

@@ -14,7 +14,7 @@ from frontend.requests.field_ranges import Range
 from frontend.requests.pair_request import REFUSED, Pair, PairFields, PairJobs
 from frontend.requests.request_body import IGNORED, UnknownFields, convert, refuse_unsupported
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 TOP_N = Range(low=0)
 

@@ -19,7 +19,10 @@ from frontend.requests.token_rules import (
     checked_bias,
 )
 from shared.errors import ContextLengthExceeded, InvalidRequest
-from shared.protocol import KeepPrefix, ModelCard, SamplingParams, TextParams
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.reply import TextParams
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import SamplingParams
 
 MAX_STOP = 16
 MAX_STOP_CHARS = 1024

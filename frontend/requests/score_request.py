@@ -10,7 +10,7 @@ from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.pair_request import REFUSED, Pair, PairFields, PairJobs
 from frontend.requests.request_body import IGNORED, UnknownFields, convert, refuse_unsupported
 from shared.errors import InvalidRequest
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 Texts = str | list[str]
 

@@ -12,7 +12,7 @@ from frontend.responses.input_items import IMAGE
 from frontend.responses.output_parser import OutputParser
 from frontend.responses.stored_response import KeptResponse
 from shared.errors import InvalidRequest
-from shared.protocol import FinishReason
+from shared.protocol.finish import FinishReason
 
 _Item = dict[str, Any]
 

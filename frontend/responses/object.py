@@ -14,7 +14,9 @@ from frontend.responses.output_parser import OutputParser
 from frontend.responses.stored_response import ResponseView, StoredResponse
 from frontend.tools.marks import REASONING_MARKS
 from shared.logprobs import unpack_logprobs
-from shared.protocol import AnswerFormat, Done, Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import AnswerFormat
+from shared.protocol.text import Done
 from shared.token_ids import unpack_token_ids
 
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}

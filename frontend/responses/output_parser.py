@@ -9,7 +9,7 @@ from frontend.responses.output_items import ItemKind, OutputItem
 from frontend.responses.stored_response import StoredResponse
 from frontend.tools.answer_parser import AnswerParser, CallDelta, TextDelta
 from frontend.tools.call_id import call_id
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 
 _Logprobs = list[dict[str, Any]]
 

@@ -35,7 +35,7 @@ from frontend.tools.constrained import with_answer
 from frontend.tools.fields import ToolShape, ToolUse, read_tools
 from frontend.tools.messages import for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.protocol import Surface
+from shared.protocol.reply import Surface
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_KEY = 64  # characters

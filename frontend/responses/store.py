@@ -23,7 +23,7 @@ from shared.errors import (
 )
 from shared.jetstream import StoredMessage
 from shared.log import get_logger
-from shared.protocol import Done, ReplayStatus
+from shared.protocol.text import Done, ReplayStatus
 from shared.subjects import is_rid
 from shared.token_ids import pack_token_ids
 

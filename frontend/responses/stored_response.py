@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from frontend.model_directory import ModelText
-from shared.protocol import Done, GenerateRequest, ReplyParams, TextParams
+from shared.protocol.reply import ReplyParams, TextParams
+from shared.protocol.request import GenerateRequest
+from shared.protocol.text import Done
 
 
 class ResponseParams(msgspec.Struct, frozen=True):

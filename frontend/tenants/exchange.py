@@ -16,7 +16,7 @@ from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.event_wait import wait_event
 from shared.log import get_logger
-from shared.protocol import TenantNews, TenantUse
+from shared.protocol.notices import TenantNews, TenantUse
 from shared.subjects import JOB_CLASSES
 
 _INTERVAL_S = 1.0

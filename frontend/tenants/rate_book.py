@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from frontend.tenants.rate_bucket import RateBucket
 from frontend.tenants.tenant import Tenant
 from shared.errors import RateLimited
-from shared.protocol import TenantUse
+from shared.protocol.notices import TenantUse
 
 
 @dataclass(slots=True)

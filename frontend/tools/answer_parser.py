@@ -10,7 +10,7 @@ from frontend.tools.call_head import CallHead, NoCall, json_head, named_head, ta
 from frontend.tools.json_span import SPACE, JsonSpan, skip_space
 from frontend.tools.marks import PYTHON_TAG, REASONING_MARKS, TOOL_MARKS
 from frontend.tools.tagged_arguments import TaggedArguments
-from shared.protocol import AnswerFormat, ToolStyle
+from shared.protocol.reply import AnswerFormat, ToolStyle
 
 _BARE = (ToolStyle.LLAMA3, ToolStyle.JSON)
 

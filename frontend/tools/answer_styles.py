@@ -12,7 +12,7 @@ from frontend.tools.fields import ToolUse
 from frontend.tools.marks import REASONING_MARKS, marks_in_text
 from frontend.tools.tagged_arguments import param_kinds
 from shared.errors import UnsupportedParameter
-from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
 
 _TAIL_LEN = 16  # tokens in which the end of a prompt shows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from shared.protocol import ToolStyle
+from shared.protocol.reply import ToolStyle
 
 _MISTRAL_ID_LEN = 9  # their chat templates refuse any other
 _ID_LEN = 24

@@ -10,7 +10,7 @@ from frontend.tools.answer_styles import mark_ids
 from frontend.tools.fields import ToolUse
 from frontend.tools.grammar import ToolGrammar
 from shared.errors import InvalidRequest
-from shared.protocol import AnswerFormat
+from shared.protocol.reply import AnswerFormat
 
 
 def with_answer(

@@ -12,7 +12,8 @@ from frontend.tools.marks import ARGS, REASONING_MARKS, TOOL_MARKS
 from frontend.tools.tagged_grammar import tagged_call_rules
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar_source import grammar_engine
-from shared.protocol import AnswerFormat, Grammar, GrammarKind, ToolStyle
+from shared.protocol.reply import AnswerFormat, ToolStyle
+from shared.protocol.sampling import Grammar, GrammarKind
 
 _BARE = (ToolStyle.LLAMA3, ToolStyle.JSON)
 # Text without a call; where calls have no mark, what begins like one is one.

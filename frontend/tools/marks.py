@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shared.protocol import ReasoningStyle, ToolStyle
+from shared.protocol.reply import ReasoningStyle, ToolStyle
 
 
 class Marks(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 from frontend.chat_template import ChatTemplate
 from frontend.tools.marks import TOOL_MARKS
 from shared.errors import InvalidRequest
-from shared.protocol import ToolStyle
+from shared.protocol.reply import ToolStyle
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 

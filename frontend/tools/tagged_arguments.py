@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from frontend.tools.json_span import skip_space
-from shared.protocol import ParamKind
+from shared.protocol.reply import ParamKind
 
 FUNCTION = "<function="
 FUNCTION_END = "</function>"

@@ -10,7 +10,7 @@ from frontend.tools.fields import Tool
 from frontend.tools.lark_json import json_rule
 from frontend.tools.tagged_arguments import FUNCTION, FUNCTION_END, PARAM, PARAM_END, param_kinds
 from shared.errors import UnsupportedParameter
-from shared.protocol import ParamKind
+from shared.protocol.reply import ParamKind
 
 _OF_OBJECT = {"type", "properties", "required", "additionalProperties"}
 _OF_TEXT = {"type", "anyOf", "oneOf"}

@@ -15,7 +15,7 @@ import sys
 from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
-from shared.protocol import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.subjects import pool_slug
 
 # Dies with its parent, as the real one does.

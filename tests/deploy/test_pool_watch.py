@@ -13,7 +13,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
-from shared.protocol import WorkDone, WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
 from shared.streams import ensure_consumers
 from tests.nats_server import NatsServer
 

@@ -19,21 +19,10 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import decode, decode_text_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
 from shared.model_catalog import ModelCatalog
-from shared.protocol import (
-    Claim,
-    Done,
-    Finish,
-    FinishReason,
-    Release,
-    ReplayReply,
-    ReplayRequest,
-    ReplyParams,
-    Surface,
-    TextChunk,
-    TextParams,
-    TokenEntry,
-    TokenFrame,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, Release, TokenEntry, TokenFrame
+from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
 from shared.tokenizer_bundle import TokenizerBundle
 

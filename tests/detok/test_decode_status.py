@@ -11,18 +11,10 @@ from detok.text_outbox import split_chunk
 from shared.codec import decode
 from shared.fold import RequestFold
 from shared.logprobs import TokenLogprob, pack_logprobs, unpack_logprobs
-from shared.protocol import (
-    Claim,
-    Done,
-    End,
-    Finish,
-    FinishReason,
-    ReplyParams,
-    Surface,
-    TextChunk,
-    TextParams,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, TokenEntry
+from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.text import Done, TextChunk
 from tests.detok.scripted import make_tokenizer
 
 RID = "0" * 32

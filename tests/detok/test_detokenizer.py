@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from shared.model_catalog import ModelCatalog
-from shared.protocol import End, Finish, FinishReason, TextParams, TokenEntry
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End, TokenEntry
+from shared.protocol.reply import TextParams
 from shared.subjects import new_rid
 from shared.token_ids import unpack_token_ids
 from tests.detok.scripted import (

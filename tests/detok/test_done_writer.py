@@ -10,7 +10,10 @@ from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter, encode_done
 from shared.codec import decode
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
-from shared.protocol import Done, End, Finish, FinishReason, ReplyParams, Surface
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.text import Done
 from shared.subjects import Subjects
 from shared.token_ids import pack_token_ids
 

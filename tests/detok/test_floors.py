@@ -8,7 +8,8 @@ import pytest
 
 from detok import partition
 from detok.floor_keeper import FloorKeeper
-from shared.protocol import End, Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End
 from shared.token_ids import unpack_token_ids
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
 

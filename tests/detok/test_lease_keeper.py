@@ -16,7 +16,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
-from shared.protocol import RoleCard
+from shared.protocol.role_cards import RoleCard
 from shared.streams import LEASE_TTL_S
 from tests.detok.scripted import eventually, owners
 from tests.nats_server import NatsServer

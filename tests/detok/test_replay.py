@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from shared.protocol import End, Finish, FinishReason, ReplayStatus
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.text import ReplayStatus
 from tests.detok.scripted import (
     Listener,
     Stage,

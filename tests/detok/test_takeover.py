@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.detok.scripted import (
     Stage,
     eventually,

@@ -14,7 +14,8 @@ from detok import text_outbox
 from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox, split_chunk
 from shared.codec import decode_text_frame
-from shared.protocol import Finish, FinishReason, TextChunk
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.text import TextChunk
 
 FINISH = Finish(FinishReason.STOP)
 

@@ -13,7 +13,10 @@ from detok.detok_stats import DetokStats
 from detok.worker_watch import WorkerWatch
 from shared.codec import decode_control
 from shared.heartbeat import Heartbeat
-from shared.protocol import ControlMessage, End, Fenced, FinishReason, WorkerCard, WorkerState
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.notices import ControlMessage, Fenced
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.streams import ensure_consumers
 from tests.detok.scripted import POOL, ScriptedWorker, Stage, eventually, make_rid, running_detok
 

@@ -21,7 +21,7 @@ from shared.codec import decode
 from shared.config import ClusterConfig
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
-from shared.protocol import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.freezing import freeze, thaw
 from tests.nats_cluster import NatsCluster
 from tests.nats_server import NatsServer, free_port

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from shared.codec import decode
-from shared.protocol import Done
+from shared.protocol.text import Done
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.frontend.sse import sse_events, text_of
 

@@ -13,7 +13,8 @@ import msgpack
 import pytest
 
 from shared.codec import decode
-from shared.protocol import GenerateRequest, WorkerCard
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard
 from shared.subjects import pool_slug
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream

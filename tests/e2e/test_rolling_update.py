@@ -18,7 +18,7 @@ import pytest
 from shared.codec import decode
 from shared.control_plane import ControlPlane
 from shared.errors import ConfigError
-from shared.protocol import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.rolling_update import RollingUpdate, UpdateResult, WeightsOrder
 from tests.e2e.role_stack import DEMO_MODEL, REPOSITORY, SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream

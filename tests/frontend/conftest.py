@@ -17,7 +17,8 @@ from frontend.frontend import Frontend
 from frontend.listener import bind
 from frontend.metrics import FrontendMetrics
 from shared.cluster import Cluster, open_cluster
-from shared.protocol import GenerateRequest, ModelCard
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.request import GenerateRequest
 from shared.subjects import new_incarnation
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tiny_model import make_bundle, make_card, register

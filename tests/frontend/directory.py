@@ -14,7 +14,7 @@ from frontend.requests.chat_request import ChatRequests
 from frontend.requests.completion_request import CompletionRequests
 from frontend.requests.generate_request import GenerateRequests
 from shared.errors import BrokerUnavailable
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.tiny_model import CHATML, make_bundle, make_card
 

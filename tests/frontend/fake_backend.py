@@ -13,20 +13,17 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from shared.cluster import Cluster
 from shared.codec import decode, decode_control, encode, encode_text_frame
 from shared.errors import CasConflict
-from shared.protocol import (
-    Beam,
-    Cancel,
+from shared.protocol.finish import Beam, Finish, FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.notices import Cancel
+from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.request import GenerateRequest
+from shared.protocol.text import (
     Done,
-    End,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    ModelCard,
     ReplayReply,
     ReplayRequest,
     ReplayStatus,
-    ReplyParams,
-    Surface,
     TextChunk,
     TextFrame,
 )

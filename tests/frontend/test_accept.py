@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from shared.codec import decode
-from shared.protocol import End, FinishReason, GenerateRequest
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.request import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.sse import sse_events, text_of
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from shared.codec import encode
-from shared.protocol import AdapterCard, Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import AdapterCard
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import make_directory
 from tests.frontend.fake_backend import Script

@@ -170,7 +170,7 @@ async def test_a_dead_frontends_requests_are_forgotten(stack: Stack, tmp_path: P
     running = await stack.start_frontend(api_keys_file=path)
     ledger = running.frontend.ledger
     from shared.codec import encode
-    from shared.protocol import TenantNews, TenantUse
+    from shared.protocol.notices import TenantNews, TenantUse
 
     news = TenantNews("frontend-dead", [TenantUse("alice", (1,))])
     await stack.cluster.nc.publish(stack.cluster.subjects.tenants, encode(news))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.tools.answer_parser import AnswerDelta, AnswerParser
-from shared.protocol import AnswerFormat, ParamKind, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat, ParamKind, ReasoningStyle, ToolStyle
 
 NAMES = ("add", "get_weather")
 HERMES = AnswerFormat(tools=ToolStyle.HERMES)

@@ -17,7 +17,10 @@ from frontend.requests.rerank_request import RerankRequests
 from frontend.requests.score_request import ScoreRequests
 from frontend.responses.request import ResponseRequests
 from shared.errors import UnsupportedParameter
-from shared.protocol import EmbeddingCard, GenerateRequest, PoolingKind, ScoreCard, ScoreMethod
+from shared.protocol.model_cards import EmbeddingCard, ScoreCard
+from shared.protocol.reply import ScoreMethod
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import PoolingKind
 from tests.frontend.directory import AllRequests, make_directory, make_image_loader
 from tests.frontend.test_validation import chat_body, completion_body, requests_of
 

@@ -8,7 +8,7 @@ from frontend.attachments import Attachments
 from shared.cluster import open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
-from shared.protocol import Readers
+from shared.protocol.request import Readers
 from shared.subjects import new_rid
 from tests.nats_server import NatsServer
 

@@ -14,7 +14,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from shared.protocol import Finish, FinishReason, GenerateRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shared.protocol import BeamParams, EarlyStopping, Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import BeamParams, EarlyStopping
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, make_directory
 from tests.frontend.test_nats_service import ask

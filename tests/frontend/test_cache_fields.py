@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from frontend.job import Caller
-from shared.protocol import KeepPrefix
+from shared.protocol.request import KeepPrefix
 from tests.frontend.directory import AllRequests, make_directory
 from tests.frontend.test_validation import (
     assert_refused,

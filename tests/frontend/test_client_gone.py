@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.protocol import End, FinishReason
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events
 

@@ -22,14 +22,10 @@ from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS,
 from jetflock import Client
 from shared.codec import encode
 from shared.errors import RequestError
-from shared.protocol import (
-    EmbeddingCard,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    PoolingKind,
-    PoolingParams,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import EmbeddingCard
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import make_directory

@@ -11,7 +11,7 @@ import pytest
 
 from frontend.grammars.checker import GrammarChecker
 from shared.errors import InvalidRequest
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 from tests.frontend.conftest import Stack
 from tests.frontend.test_validation import chat_body, completion_body
 

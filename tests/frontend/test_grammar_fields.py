@@ -11,7 +11,7 @@ from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
 from frontend.requests.regex_check import expanded_len
 from shared.errors import InvalidRequest
 from shared.grammar_source import grammar_engine
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SCHEMA_TEXT = json.dumps(SCHEMA, separators=(",", ":"))

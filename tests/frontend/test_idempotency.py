@@ -11,7 +11,9 @@ import pytest
 
 from frontend.idempotency_key import fingerprint, key_name, key_of
 from shared.errors import InvalidRequest
-from shared.protocol import End, Finish, FinishReason, Surface
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.reply import Surface
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events, text_of
 

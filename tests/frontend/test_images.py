@@ -22,7 +22,8 @@ from frontend.model_directory import ModelDirectory
 from frontend.requests.chat_request import ChatRequests
 from shared.errors import RequestError
 from shared.prompt_object import prompt_data
-from shared.protocol import ImageSpan, VisionCard
+from shared.protocol.model_cards import VisionCard
+from shared.protocol.request import ImageSpan
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory

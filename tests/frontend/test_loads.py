@@ -16,7 +16,7 @@ from frontend.loads.view import loads_view
 from frontend.openapi.document import openapi_document
 from shared.codec import encode
 from shared.control_plane import ControlPlane, QueueDepth
-from shared.protocol import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.frontend.conftest import Stack
 from tests.frontend.test_nats_service import ask
 from tests.frontend.tiny_model import make_bundle, register

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from frontend.answers.token_texts import TokenTexts
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import sse_events

@@ -18,7 +18,9 @@ from frontend.anthropic.message_request import MessageRequests
 from frontend.job import Caller
 from frontend.openapi.document import openapi_document
 from shared.errors import RequestError
-from shared.protocol import Finish, FinishReason, GenerateRequest, Surface
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import Surface
+from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, make_directory

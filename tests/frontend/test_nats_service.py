@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.frontend.conftest import Stack
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from shared.protocol import Finish, FinishReason, GenerateRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 

@@ -9,7 +9,7 @@ import pytest
 
 from frontend.prompt_encoder import PromptEncoder
 from shared.errors import RequestError
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, make_directory

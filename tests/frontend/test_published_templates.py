@@ -10,7 +10,7 @@ from frontend.chat_template import ChatTemplate
 from frontend.responses.conversation import messages_of
 from frontend.tools.messages import for_template
 from shared.errors import InvalidRequest
-from shared.protocol import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
 from tests.frontend import published_templates as published
 from tests.frontend.test_answer_parser import Answer, read
 

@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from shared.codec import decode
-from shared.protocol import Claim, End, FinishReason, GenerateRequest
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import Claim, End
+from shared.protocol.request import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.test_accept import BODY, CHAT, until_queued
 

@@ -11,15 +11,9 @@ from tokenizers import AddedToken
 from frontend.answers.chat_events import ChatEvents
 from frontend.model_directory import ModelDirectory
 from frontend.text_stream import TextStream
-from shared.protocol import (
-    AnswerFormat,
-    Finish,
-    FinishReason,
-    ReasoningStyle,
-    ReplyParams,
-    Surface,
-    TextChunk,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ReplyParams, Surface
+from shared.protocol.text import TextChunk
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog

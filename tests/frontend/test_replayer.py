@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from frontend.metrics import FrontendMetrics
 from frontend.replayer import MAX_BACKOFF_S, Replayer
-from shared.protocol import ReplayReply, ReplayStatus
+from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.test_text_stream import make_stream
 
 

@@ -22,15 +22,11 @@ from frontend.responses.request import ResponseRequests
 from frontend.responses.stored_response import KeptResponse, ResponseView, StoredResponse
 from frontend.text_stream import TextStream
 from frontend.tools.answer_styles import AnswerStyles
-from shared.protocol import (
-    AnswerFormat,
-    Done,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    GrammarKind,
-    TextChunk,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import AnswerFormat
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import GrammarKind
+from shared.protocol.text import Done, TextChunk
 from shared.token_ids import pack_token_ids, unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import FakeCatalog, make_image_loader

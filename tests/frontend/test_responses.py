@@ -12,7 +12,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from shared.protocol import Finish, FinishReason, GrammarKind
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import GrammarKind
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.response_events import check_events, check_response, events_of, folded
 

@@ -9,7 +9,8 @@ import pytest
 
 from frontend.answers.event_id import parse_event_id
 from shared.codec import decode
-from shared.protocol import Finish, FinishReason, GenerateRequest, Readers
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest, Readers
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of

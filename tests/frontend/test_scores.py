@@ -23,15 +23,11 @@ from frontend.requests.score_request import ScoreRequests
 from jetflock import Client
 from shared.codec import encode
 from shared.errors import RequestError
-from shared.protocol import (
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    PoolingKind,
-    PoolingParams,
-    ScoreCard,
-    ScoreMethod,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import ScoreCard
+from shared.protocol.reply import ScoreMethod
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.token_ids import unpack_token_ids
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.conftest import RunningFrontend, Stack

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.answers.text_pieces import Piece, TextPieces
-from shared.protocol import TextParams
+from shared.protocol.reply import TextParams
 from tests.frontend.tiny_model import make_tokenizer
 
 TOKENIZER = make_tokenizer()

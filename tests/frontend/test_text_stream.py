@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from frontend.answers.event_id import START, Mark, checksum
 from frontend.text_stream import TextStream
-from shared.protocol import Finish, FinishReason, ReplyParams, Surface, TextChunk
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.text import TextChunk
 
 STOP = Finish(FinishReason.STOP)
 

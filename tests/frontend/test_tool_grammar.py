@@ -18,7 +18,8 @@ from frontend.tools.grammar import ToolGrammar
 from frontend.tools.tagged_arguments import param_kinds
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar_source import grammar_source, parser_limits
-from shared.protocol import AnswerFormat, Grammar, GrammarKind, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.sampling import Grammar, GrammarKind
 from tests.frontend.test_answer_parser import Answer, read
 from tests.frontend.tiny_model import IM_END, make_tokenizer
 

@@ -19,14 +19,10 @@ from frontend.tools.answer_styles import mark_ids
 from frontend.tools.messages import with_short_ids
 from jetflock import Client
 from shared.errors import RequestError
-from shared.protocol import (
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    GrammarKind,
-    ReasoningStyle,
-    ToolStyle,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import ReasoningStyle, ToolStyle
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import GrammarKind
 from shared.token_ids import unpack_token_ids
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.conftest import RunningFrontend, Stack

@@ -11,7 +11,7 @@ import pytest
 from frontend.job import Caller, Job
 from frontend.requests.request_body import IGNORED, parse_object
 from shared.errors import InvalidRequest, RequestError
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.subjects import choice_rid
 from shared.token_ids import unpack_token_ids
 from tests.frontend.directory import AllRequests, make_directory

@@ -11,7 +11,9 @@ from frontend.answers.completion_events import CompletionEvents
 from frontend.answers.generate_events import GenerateEvents
 from frontend.event_feed import Event
 from frontend.text_stream import TextStream
-from shared.protocol import Finish, FinishReason, Surface, TextChunk
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import Surface
+from shared.protocol.text import TextChunk
 from tests.frontend.test_text_stream import make_reply
 
 RID = "0" * 32

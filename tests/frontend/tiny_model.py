@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from shared.cluster import Cluster
 from shared.codec import encode
 from shared.model_catalog import ModelCatalog
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.streams import ensure_consumers
 from shared.subjects import pool_slug
 from shared.tokenizer_bundle import TokenizerBundle

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.codec import encode
-from shared.protocol import End, FinishReason
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
 from tests.deploy.local_stack import REPOSITORY
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, make_card, make_request, open_stage

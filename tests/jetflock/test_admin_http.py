@@ -15,7 +15,7 @@ from jetflock.admin_config import AdminConfig
 from jetflock.admin_key import AdminKey
 from shared.codec import encode
 from shared.errors import ConfigError
-from shared.protocol import WorkerState
+from shared.protocol.role_cards import WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.checkpoints import DEMO_MODEL, copy_checkpoint, read_checkpoint
 from tests.worker.io_stage import Stage, eventually, make_card, make_request, open_stage

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shared.lora_files import LoraFiles
-from shared.protocol import Finish, FinishReason, WorkerState
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.role_cards import WorkerState
 from tests.jetflock.test_admin import run
 from tests.jetflock.test_admin_http import post, stage, worker
 from tests.lora_adapters import make_lora_files

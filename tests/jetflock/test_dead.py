@@ -20,7 +20,9 @@ from shared.prompt_object import (
     prompt_object,
     without_large_parts,
 )
-from shared.protocol import Crash, DeadRequest, Finish, FinishReason, GenerateRequest, ImageSpan
+from shared.protocol.dead import Crash, DeadRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest, ImageSpan
 from shared.token_ids import pack_token_ids
 from tests.deploy.local_stack import REPOSITORY
 from tests.nats_server import NatsServer

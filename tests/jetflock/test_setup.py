@@ -12,7 +12,7 @@ import deploy.demo_model
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.model_catalog import ModelCatalog
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.subjects import Subjects, pool_slug
 from tests.deploy.local_stack import REPOSITORY
 from tests.nats_server import NatsServer

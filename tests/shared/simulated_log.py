@@ -14,18 +14,9 @@ from hypothesis import strategies as st
 
 from shared.fold import RequestFold
 from shared.logprobs import TokenLogprob, pack_logprobs, record_bytes
-from shared.protocol import (
-    Claim,
-    End,
-    Finish,
-    FinishReason,
-    OwnershipRecord,
-    Release,
-    ReplyParams,
-    Surface,
-    TextParams,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
+from shared.protocol.reply import ReplyParams, Surface, TextParams
 
 RID = "0" * 32
 REPLY = ReplyParams("jf.out.f", Surface.CHAT, "m", 1, 3, RID)

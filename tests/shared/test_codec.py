@@ -17,28 +17,20 @@ from hypothesis import strategies as st
 from shared import codec
 from shared.errors import MalformedMessage, ProtocolError, UnknownVersion
 from shared.garbage import settle_garbage
-from shared.protocol import (
-    Cancel,
-    Claim,
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, Release, TokenEntry, TokenFrame
+from shared.protocol.notices import Cancel, Fenced
+from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import RoleCard
+from shared.protocol.sampling import SamplingParams
+from shared.protocol.text import (
     Done,
-    End,
-    Fenced,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    Release,
     ReplayReply,
     ReplayRequest,
     ReplayStatus,
-    ReplyParams,
-    RoleCard,
-    SamplingParams,
-    Surface,
     TextChunk,
     TextFrame,
-    TextParams,
-    TokenEntry,
-    TokenFrame,
 )
 from tests.garbage import BOMBS
 

@@ -11,7 +11,8 @@ import pytest
 from shared.embedding_files import embedding_card, is_embedder
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import EmbeddingCard, PoolingKind
+from shared.protocol.model_cards import EmbeddingCard
+from shared.protocol.sampling import PoolingKind
 from shared.tokenizer_bundle import TokenizerBundle
 
 CONFIG: dict[str, Any] = {"hidden_size": 64}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from shared.fold import RequestFold
 from shared.logprobs import record_bytes
-from shared.protocol import End, Finish, FinishReason, Release, TokenEntry
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End, Release, TokenEntry
 from tests.shared.simulated_log import (
     ACTIONS,
     RID,

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.tokenizer_bundle import TokenizerBundle
 
 CONFIG = {"vocab_size": 50, "max_position_embeddings": 128, "eos_token_id": 2}

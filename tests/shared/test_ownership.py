@@ -10,7 +10,9 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable, CasConflict
-from shared.protocol import Cancel, Claim, End, FinishReason, OwnershipRecord, Release
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
+from shared.protocol.notices import Cancel
 from tests.nats_server import NatsServer
 from tests.shared.simulated_log import REPLY, RID, make_claim
 

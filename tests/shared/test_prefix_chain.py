@@ -11,7 +11,7 @@ from shared.prefix_chain import (
     split_hashes,
     with_image_ids,
 )
-from shared.protocol import ImageSpan
+from shared.protocol.request import ImageSpan
 from shared.token_ids import pack_token_ids
 
 

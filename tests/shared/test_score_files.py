@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import ScoreCard, ScoreMethod
+from shared.protocol.model_cards import ScoreCard
+from shared.protocol.reply import ScoreMethod
 from shared.score_files import classifier_card, encoder_context_len, yes_no_card
 from shared.tokenizer_bundle import TokenizerBundle
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from shared.protocol import TextParams
+from shared.protocol.reply import TextParams
 from shared.visible_text import TokenizerDecoder, VisibleText
 from tests.shared.small_tokenizers import (
     byte_fallback_tokenizer,

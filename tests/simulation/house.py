@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from frontend.metrics import FrontendMetrics
-from shared.protocol import ModelCard
+from shared.protocol.model_cards import ModelCard
 from shared.streams import stream_configs
 from shared.subjects import LANES, Subjects
 from tests.worker.io_stage import POOL, make_card, make_tokenizer

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shared.codec import decode, decode_ownership, decode_token_frame
-from shared.protocol import Claim, Done, End, Finish, FinishReason, GenerateRequest, Release
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, Release
+from shared.protocol.request import GenerateRequest
+from shared.protocol.text import Done
 from shared.subjects import Subjects, rid_of
 from shared.token_ids import unpack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText

@@ -18,7 +18,8 @@ from shared.errors import BrokerError
 from shared.fold import RequestFold
 from shared.kv_bucket import KvBucket
 from shared.ownership import OwnershipLog
-from shared.protocol import Claim, End, OwnershipRecord, Release, TextChunk, TokenEntry
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
+from shared.protocol.text import TextChunk
 from worker.hand_over import HandOver
 from worker.log_history import LogHistory
 from worker.settler import Settler

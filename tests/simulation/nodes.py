@@ -22,7 +22,8 @@ from shared.errors import EngineHung, RequestError
 from shared.jetstream import JetStream
 from shared.model_files import ModelFiles
 from shared.ownership import OwnershipLog
-from shared.protocol import SamplingParams, Surface, TextParams
+from shared.protocol.reply import Surface, TextParams
+from shared.protocol.sampling import SamplingParams
 from shared.subjects import new_incarnation
 from tests.simulation.connection import Connection
 from tests.simulation.house import House

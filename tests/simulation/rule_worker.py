@@ -12,7 +12,8 @@ from shared.fold import RequestFold
 from shared.heartbeat import Writability
 from shared.model_files import ModelFiles
 from shared.ownership import StoredRecord
-from shared.protocol import Finish, FinishReason, TokenEntry
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import TokenEntry
 from tests.simulation.rule_log import Later, NoMetrics
 from tests.worker.io_stage import make_card
 from worker.checkpoint import Checkpoint

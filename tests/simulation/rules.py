@@ -19,7 +19,10 @@ from frontend.text_stream import TextStream
 from shared.codec import decode_ownership, decode_token_frame
 from shared.fold import RequestFold
 from shared.ownership import OwnershipLog
-from shared.protocol import End, FinishReason, GenerateRequest, TextParams
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.reply import TextParams
+from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES, Subjects
 from shared.visible_text import TokenizerDecoder, VisibleText
 from tests.simulation.house import house

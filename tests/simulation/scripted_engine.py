@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from shared.token_ids import unpack_token_ids
 from tests.simulation.process_loop import ProcessLoop
 from worker.engine_messages import (

@@ -21,7 +21,7 @@ from detok.tokenizer_cache import TokenizerCache
 from frontend import frontend
 from shared.codec import decode
 from shared.errors import NotFound, RequestError, ResumeConflict
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.visible_text import TokenizerDecoder
 from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.protocol import Finish, KeepPrefix, PoolingParams, SamplingParams
+from shared.protocol.finish import Finish
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
 from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, RunImage, StepOutput

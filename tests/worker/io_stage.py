@@ -22,21 +22,13 @@ from shared.control import ControlReply, ControlRequest, decode_control_reply, e
 from shared.errors import ProtocolError
 from shared.fold import RequestFold
 from shared.ownership import StoredRecord
-from shared.protocol import (
-    Claim,
-    Finish,
-    GenerateRequest,
-    ModelCard,
-    OwnershipRecord,
-    ReplyParams,
-    SamplingParams,
-    Surface,
-    TextParams,
-    TokenEntry,
-    TokenFrame,
-    WorkerCard,
-    WorkerState,
-)
+from shared.protocol.finish import Finish
+from shared.protocol.log_records import Claim, OwnershipRecord, TokenEntry, TokenFrame
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard, WorkerState
+from shared.protocol.sampling import SamplingParams
 from shared.streams import ensure_consumers
 from shared.subjects import new_rid
 from shared.token_ids import pack_token_ids

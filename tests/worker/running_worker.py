@@ -18,7 +18,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.errors import EngineHung
 from shared.metrics import new_registry
 from shared.model_files import ModelFiles
-from shared.protocol import Finish
+from shared.protocol.finish import Finish
 from shared.subjects import new_incarnation
 from shared.token_ids import unpack_token_ids
 from tests.worker.io_stage import Stage, eventually, make_card, make_tokenizer

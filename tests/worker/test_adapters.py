@@ -12,7 +12,8 @@ from shared.codec import encode
 from shared.errors import ConfigError, NotFound
 from shared.fold import RequestFold
 from shared.lora_files import LoraFiles
-from shared.protocol import Finish, FinishReason, GenerateRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import GenerateRequest
 from tests.lora_adapters import make_lora_files
 from tests.worker.io_stage import POOL, Stage, ids, make_card, make_request
 from tests.worker.running_worker import output_of, running_worker

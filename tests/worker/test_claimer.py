@@ -10,16 +10,10 @@ from shared.codec import encode
 from shared.errors import BrokerUnavailable
 from shared.heartbeat import Writability
 from shared.ownership import OwnershipLog
-from shared.protocol import (
-    Claim,
-    Done,
-    End,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    OwnershipRecord,
-    Release,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
+from shared.protocol.request import GenerateRequest
+from shared.protocol.text import Done
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
 from worker.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult

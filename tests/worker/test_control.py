@@ -17,7 +17,9 @@ from shared.control import (
     PauseMode,
     decode_control_reply,
 )
-from shared.protocol import Finish, FinishReason, Release, WorkerCard, WorkerState
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Release
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from shared.ownership import StoredRecord
-from shared.protocol import Claim, OwnershipRecord, Release
+from shared.protocol.log_records import Claim, OwnershipRecord, Release
 from tests.worker.io_stage import make_claim, make_request
 from worker.crash_count import crashes_in_a_row, is_poison, is_suspect
 

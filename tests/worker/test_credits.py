@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from shared.subjects import LANES
 from tests.worker.io_stage import make_reply, make_request
 from worker.credits import CreditPolicy

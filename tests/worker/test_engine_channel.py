@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.errors import MalformedMessage
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine_fakes import make_add
 from worker.engine_channel import ChannelClosed, EngineSocket
 from worker.engine_frames import FrameReader, decode_command, decode_event, encode_frame

@@ -9,7 +9,9 @@ import pytest
 
 from shared.codec import decode
 from shared.errors import BrokerUnavailable
-from shared.protocol import Claim, Finish, FinishReason, Release, WorkerCard, WorkerState
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, Release
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import (
     POOL,

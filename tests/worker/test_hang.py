@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
-from shared.protocol import Claim, End, Finish, FinishReason, Release, WorkerState
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, Release
+from shared.protocol.role_cards import WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, eventually, ids, make_request, open_stage
 from tests.worker.running_worker import output_of, running_worker

@@ -10,7 +10,8 @@ import worker.log_history
 from shared.errors import BrokerUnavailable
 from shared.fold import RequestFold
 from shared.log_reader import LogReader
-from shared.protocol import Finish, FinishReason, Release
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Release
 from tests.worker.io_stage import Stage, ids, make_claim, make_request, make_rid
 from worker.log_history import LogHistory
 

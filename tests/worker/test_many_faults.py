@@ -11,7 +11,9 @@ import pytest
 from shared.errors import BrokerError
 from shared.fold import RequestFold
 from shared.prefix_chain import BLOCK_TOKENS
-from shared.protocol import Claim, Finish, FinishReason, SamplingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim
+from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, eventually, eventually_async, make_request, open_stage

@@ -16,15 +16,11 @@ from shared.codec import encode
 from shared.connection import round_trip
 from shared.control import FlushCache
 from shared.prefix_chain import BLOCK_TOKENS
-from shared.protocol import (
-    Claim,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    Offer,
-    Release,
-    SamplingParams,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, Release
+from shared.protocol.notices import Offer
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from tests.worker.io_stage import POOL, Stage, eventually, make_reply, make_request
 from tests.worker.running_worker import RunningWorker, running_worker

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from shared.codec import decode_token_frame
 from shared.fold import RequestFold
 from shared.logprobs import TokenLogprob, pack_logprobs, record_bytes
-from shared.protocol import (
-    Claim,
-    Finish,
-    FinishReason,
-    ReplyParams,
-    Surface,
-    TextParams,
-    TokenEntry,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, TokenEntry
+from shared.protocol.reply import ReplyParams, Surface, TextParams
 from shared.subjects import Subjects
 from worker.token_log import MAX_ENTRY_TOKENS, PartitionWriter, TokenLog
 

@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from shared.dead_requests import DeadRequests
-from shared.protocol import Claim, DeadRequest, End, Finish, FinishReason, GenerateRequest, Release
+from shared.protocol.dead import DeadRequest
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, End, Release
+from shared.protocol.request import GenerateRequest
 from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from tests.worker.test_claimer import make_claimer

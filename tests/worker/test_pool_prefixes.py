@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shared.prefix_chain import BLOCK_TOKENS, PrefixChain
-from shared.protocol import GenerateRequest, KeepPrefix
+from shared.protocol.request import GenerateRequest, KeepPrefix
 from shared.token_ids import pack_token_ids
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import make_reply, make_request

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from shared.errors import BrokerError
-from shared.protocol import GenerateRequest
+from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES, NUM_LANES
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request

@@ -10,24 +10,13 @@ import pytest
 
 from shared.codec import encode
 from shared.prompt_object import PromptData, without_large_parts
-from shared.protocol import (
-    Beam,
-    BeamParams,
-    Cancel,
-    Claim,
-    End,
-    Fenced,
-    Finish,
-    FinishReason,
-    GenerateRequest,
-    ImageSpan,
-    KeepPrefix,
-    PoolingKind,
-    PoolingParams,
-    SamplingParams,
-    TextParams,
-    WorkDone,
-)
+from shared.protocol.finish import Beam, Finish, FinishReason
+from shared.protocol.log_records import Claim, End
+from shared.protocol.notices import Cancel, Fenced
+from shared.protocol.reply import TextParams
+from shared.protocol.request import GenerateRequest, ImageSpan, KeepPrefix
+from shared.protocol.role_cards import WorkDone
+from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
 from shared.token_ids import pack_token_ids
 from tests.worker.io_stage import (
     POOL,

@@ -11,16 +11,10 @@ import pytest
 from shared.codec import encode
 from shared.heartbeat import Writability
 from shared.ownership import StoredRecord
-from shared.protocol import (
-    Claim,
-    End,
-    FinishReason,
-    GenerateRequest,
-    OwnershipRecord,
-    Release,
-    WorkerCard,
-    WorkerState,
-)
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker

@@ -17,7 +17,9 @@ from shared.control import (
     PauseMode,
     UpdateWeights,
 )
-from shared.protocol import Claim, Finish, FinishReason, Release, WorkerState
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, Release
+from shared.protocol.role_cards import WorkerState
 from tests.worker.checkpoints import DEMO_MODEL, copy_checkpoint, read_checkpoint
 from tests.worker.io_stage import Stage, eventually, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker

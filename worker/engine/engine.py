@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from shared.errors import ConfigError
-from shared.protocol import Finish, FinishReason, VisionCard
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import VisionCard
 from shared.token_ids import unpack_token_ids
 from worker.engine.beams.beam_desk import BeamDesk
 from worker.engine.grammar.grammar_desk import GrammarDesk

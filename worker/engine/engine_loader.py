@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.encoder_runner import EncoderRunner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 from worker.engine_messages import RunImage
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from shared.protocol import PoolingKind, PoolingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.req import Req
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch

@@ -9,14 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import (
-    Finish,
-    FinishReason,
-    KeepPrefix,
-    PoolingKind,
-    PoolingParams,
-    SamplingParams,
-)
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.kv.radix_cache import MatchResult
 from worker.engine.kv.radix_node import RadixNode

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from worker.engine.admission_order import AdmissionOrder, SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.pending_prefixes import PendingPrefixes

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import Finish, FinishReason, SamplingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import SamplingParams
 from shared.token_ids import unpack_token_ids
 from worker.engine.config import EngineConfig
 from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.protocol import Finish, FinishReason, SamplingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import SamplingParams
 
 
 class StopCheck:

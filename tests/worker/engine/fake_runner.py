@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.admission_order import SchedulePolicy
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.req import Req

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from shared.protocol import Beam, BeamParams, EarlyStopping, FinishReason
+from shared.protocol.finish import Beam, FinishReason
+from shared.protocol.sampling import BeamParams, EarlyStopping
 from shared.token_ids import unpack_token_ids
 from tests.worker.engine.tiny_models import Rig, _reference_model, random_prompt
 from tests.worker.engine_fakes import make_add

@@ -10,7 +10,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import TextParams
+from shared.protocol.reply import TextParams
 from shared.visible_text import TokenizerDecoder
 from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add

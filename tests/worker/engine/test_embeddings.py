@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from shared.model_files import ModelFiles
-from shared.protocol import EmbeddingCard, Finish, FinishReason, PoolingKind, PoolingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import EmbeddingCard
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.worker.engine.tiny_models import CONTEXT_LEN, Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add

@@ -12,7 +12,10 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import FinishReason, PoolingKind, PoolingParams, ScoreCard, ScoreMethod
+from shared.protocol.finish import FinishReason
+from shared.protocol.model_cards import ScoreCard
+from shared.protocol.reply import ScoreMethod
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.score_files import ENCODERS
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.worker.engine.tiny_models import random_prompt

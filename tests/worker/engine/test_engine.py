@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine_messages import AbortRequest, EngineReady, FlushCache, SetPaused, StepOutput

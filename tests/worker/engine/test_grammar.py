@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from shared.grammar_source import grammar_engine
-from shared.protocol import Finish, FinishReason, Grammar, GrammarKind
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, decode, encode, save_json_llama
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add

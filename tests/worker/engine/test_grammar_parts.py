@@ -8,7 +8,7 @@ import pytest
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from shared.protocol import Grammar, GrammarKind
+from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, VOCAB_SIZE, encode, save_json_llama
 from worker.engine.grammar.grammar_cache import GrammarCache
 from worker.engine.grammar.grammar_masks import GrammarMasks

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
-from shared.protocol import FinishReason, Grammar
+from shared.protocol.finish import FinishReason
+from shared.protocol.sampling import Grammar
 from shared.token_ids import pack_token_ids
 from tests.json_schemas import SCHEMAS
 from tests.worker.engine.json_llama import decode, encode, save_json_llama

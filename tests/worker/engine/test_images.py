@@ -13,7 +13,8 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model_files import ModelFiles
-from shared.protocol import BeamParams, FinishReason
+from shared.protocol.finish import FinishReason
+from shared.protocol.sampling import BeamParams
 from shared.token_ids import unpack_token_ids
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.tiny_llava import (

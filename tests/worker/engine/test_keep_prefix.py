@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.protocol import BeamParams, KeepPrefix, SamplingParams
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import BeamParams, SamplingParams
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.kv.kv_ledger import KVLedger

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shared.protocol import KeepPrefix, SamplingParams
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import SamplingParams
 from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.radix_cache import RadixCache

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from shared.grammar_source import grammar_engine
-from shared.protocol import BeamParams, FinishReason, Grammar, GrammarKind
+from shared.protocol.finish import FinishReason
+from shared.protocol.sampling import BeamParams, Grammar, GrammarKind
 from tests.lora_adapters import save_adapter, save_adapter_files, save_merged
 from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import (

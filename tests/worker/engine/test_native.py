@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol import PoolingKind, PoolingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.worker.engine.families import FUSED
 from tests.worker.engine.tiny_models import (
     Rig,

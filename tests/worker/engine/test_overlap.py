@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
     DelayedRunner,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shared.logprobs import TokenLogprob, num_top_of, unpack_logprobs
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from worker.engine.req import Req
 from worker.engine.sampling.counter_hash import CounterHash
 from worker.engine.sampling.kept_set import kept_threshold

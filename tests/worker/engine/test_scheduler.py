@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.protocol import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output, next_token
 from worker.engine.admission_order import SchedulePolicy
 

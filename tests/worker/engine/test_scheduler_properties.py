@@ -14,7 +14,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shared.protocol import Finish, FinishReason, PoolingKind, PoolingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,

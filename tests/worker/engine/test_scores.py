@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from shared.model_files import ModelFiles
-from shared.protocol import FinishReason, PoolingKind, PoolingParams, ScoreCard, ScoreMethod
+from shared.protocol.finish import FinishReason
+from shared.protocol.model_cards import ScoreCard
+from shared.protocol.reply import ScoreMethod
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.tokenizer_bundle import TokenizerBundle
 from tests.worker.engine.tiny_models import (
     CONTEXT_LEN,

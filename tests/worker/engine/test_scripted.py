@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import ConfigError
-from shared.protocol import Finish, FinishReason, Grammar, GrammarKind
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
 from worker.engine.scripted import ScriptedEngine

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from shared.protocol import Finish, FinishReason, SamplingParams
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import SamplingParams
 from tests.worker.engine.fake_runner import Stage, expected_output, looping_token
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from worker.engine.req import Req
 from worker.engine.stop_check import StopCheck
 from worker.engine.waiting_queue import WINDOW, WaitingQueue

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shared.logprobs import num_top_of, unpack_logprobs
-from shared.protocol import Beam, BeamParams, Finish, FinishReason, SamplingParams
+from shared.protocol.finish import Beam, Finish, FinishReason
+from shared.protocol.sampling import BeamParams, SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.beams.beam_search import BeamSearch
 from worker.engine.lora.lora_adapter import LoraAdapter

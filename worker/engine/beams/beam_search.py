@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from shared.protocol import BeamParams, EarlyStopping
+from shared.protocol.sampling import BeamParams, EarlyStopping
 
 
 class Candidate(NamedTuple):

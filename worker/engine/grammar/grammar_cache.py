@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 from worker.engine.grammar.grammar_matcher import CompiledGrammar
 
 

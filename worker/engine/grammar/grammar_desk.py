@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shared.errors import GrammarError
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 from worker.engine.grammar.grammar_cache import GrammarCache
 from worker.engine.grammar.grammar_matcher import CompiledGrammar, GrammarBackend, GrammarMatcher
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 
 Bitmask = npt.NDArray[np.int32]  # [num_rows, ceil(vocab_size / 32)]; bit i % 32 of word i // 32
 

@@ -10,7 +10,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 from shared.errors import ConfigError, GrammarError
 from shared.grammar_source import grammar_source, parser_limits
-from shared.protocol import Grammar
+from shared.protocol.sampling import Grammar
 from shared.tokenizer_bundle import TokenizerBundle
 from worker.engine.grammar.grammar_matcher import Bitmask, GrammarMatcher
 

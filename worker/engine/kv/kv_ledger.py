@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from shared.protocol import KeepPrefix
+from shared.protocol.request import KeepPrefix
 from worker.engine.kv.page_allocator import PageAllocator
 from worker.engine.kv.radix_cache import MatchResult, RadixCache
 from worker.engine.kv.radix_node import RadixNode

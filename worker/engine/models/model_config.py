@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ConfigError
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 
 

@@ -12,7 +12,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.json_file import read_json
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 from shared.vision_files import VISION_ARCHITECTURES, vision_card
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.models.model_config import ModelConfig, is_classifier

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol import VisionCard
+from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.forward_batch import ForwardBatch

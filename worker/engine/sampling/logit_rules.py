@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 
 Ids = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol import SamplingParams
+from shared.protocol.sampling import SamplingParams
 from worker.engine.req import Req
 
 _STRUCT = struct.Struct("<fqff")

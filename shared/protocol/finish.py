@@ -1,0 +1,54 @@
+"""Why and how a request ended."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # end-of-turn token, stop token or stop string
+    LENGTH = "length"  # max_tokens or the context length
+    CANCEL = "cancel"  # ended by its client, or because the client is gone
+    DEADLINE = "deadline"  # its time budget ran out
+    QUEUE_TIMEOUT = "queue_timeout"  # no worker claimed it in time
+    POISON = "poison"  # it crashed too many workers
+    WEIGHTS_REPLACED = "weights_replaced"  # no worker has the weights that it began with
+    ADAPTER_UNLOADED = "adapter_unloaded"  # its LoRA adapter is not one of the model's any more
+    ERROR = "error"  # the engine failed it, or the log is damaged
+
+
+class Beam(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One output that a beam search has found."""
+
+    token_ids: bytes  # little-endian uint32
+    cumulative_logprob: float  # of all its tokens
+    reason: FinishReason  # STOP or LENGTH
+    text: str = ""  # the worker fills it in
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How a request ended: decided once, in the log."""
+
+    reason: FinishReason
+    matched: str | int | None = None  # the stop string or stop token that ended it
+    message: str | None = None  # of an ERROR
+    num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    embedding: bytes = b""  # the vector of a request with `pooling`: little-endian float32
+    beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
+
+    @property
+    def num_beam_tokens(self) -> int:
+        """Of all the outputs that a beam search has found."""
+        return sum(len(beam.token_ids) // 4 for beam in self.beams)
+
+    @property
+    def num_result_bytes(self) -> int:
+        """What a result that is no token takes in a message, about."""
+        num_bytes = len(self.embedding)
+        for beam in self.beams:
+            num_bytes += 32 + len(beam.token_ids) + len(beam.text.encode())
+        return num_bytes

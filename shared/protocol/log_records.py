@@ -1,0 +1,71 @@
+"""What stands in the log: who owns a request, and its tokens."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from shared.protocol.fields import Place, TokenId
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.reply import ReplyParams, TextParams
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
+    """A worker takes a request. The sequence at which it is stored is the epoch."""
+
+    prev: int  # the CAS value: sequence of the ownership record before, 0 for the first
+    worker: str  # incarnation, never reused
+    nonce: str  # one a delivery, kept over retries
+    request_seq: int  # of the message in REQUESTS: tells the canonical one from duplicates
+    ack_subject: str  # whoever sees the worker dead may nak here
+    tokenizer_hash: str
+    text: TextParams
+    reply: ReplyParams
+    pool: str
+    after_death: bool = False  # the heartbeat of the claim's worker before was absent by now
+    is_alone: bool = False  # the worker runs nothing else until this one has made progress
+    revision: str = ""  # of the weights that this worker computes with; "": the request's
+
+
+class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):
+    """A worker hands a request back."""
+
+    prev: int
+    worker: str
+    progressed: bool = False  # whether this epoch logged a token beyond its prefix
+    crashed: bool = False  # released because the engine died under it
+    pinned: str = ""  # set: the revision that its tokens were made with, which is not the worker's
+
+
+class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
+    """Somebody other than the engine ends a request."""
+
+    prev: int
+    reason: FinishReason
+    by: str
+    message: str | None = None
+    reply: ReplyParams | None = None  # set when no claim may have told it
+
+
+OwnershipRecord: TypeAlias = Claim | Release | End
+
+
+class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New ids of one request."""
+
+    rid: str
+    epoch: Place  # stream sequence of the claim under which these ids were made
+    position: Place  # index of the first id among the request's output tokens
+    token_ids: list[TokenId]
+    finish: Finish | None = None  # set once, on the last entry
+    logprobs: bytes = b""  # a record of `shared.logprobs` for each id, if the request asks
+    prompt_logprobs: bytes = b""  # at position 0: of the whole prompt, if the request asks
+
+
+class TokenFrame(msgspec.Struct, frozen=True, array_like=True):
+    """New ids of one engine step, all requests of one partition: `jf.tok.<p>.<worker>`."""
+
+    worker: str
+    number: int  # counts this worker's frames in this partition, from 1; a resend keeps it
+    entries: list[TokenEntry]

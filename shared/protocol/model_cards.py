@@ -1,0 +1,76 @@
+"""The models of a cluster."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.protocol.reply import ScoreMethod
+from shared.protocol.sampling import PoolingKind
+
+
+class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model embeds, unless a request says otherwise."""
+
+    num_dimensions: int
+    pooling: PoolingKind = PoolingKind.LAST
+    normalize: bool = True
+    is_matryoshka: bool = False  # trained so that the first dimensions mean something alone
+    matryoshka_dimensions: tuple[int, ...] = ()  # those it was trained for; empty: any
+
+
+class VisionCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model sees an image: the pixels that it reads, and the tokens that stand for them."""
+
+    image_token_id: int  # one stands in the rendered chat, `num_tokens` in the prompt
+    num_tokens: int
+    height: int  # of the pixels
+    width: int
+    shortest_edge: int | None  # scaled to it, then cut to height and width; None: stretched to them
+    resample: int  # Pillow's number of the filter
+    rescale_factor: float  # of pixel values, before the mean is taken off
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model scores pairs of texts."""
+
+    method: ScoreMethod
+    is_encoder: bool = False  # each token sees all others
+    is_probability: bool = True  # else, unless a request says otherwise, the bare output
+    answer_ids: tuple[int, ...] = ()  # of YES_NO: the tokens "yes" and "no"
+
+
+class AdapterCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A LoRA adapter of a model: asked for as a model of its own."""
+
+    name: str
+    revision: str  # of its files, which are in the object store
+    rank: int
+    created: int  # unix seconds
+    path: str = ""  # where it was read, for people
+
+
+class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A served model in the KV bucket `models`; it stays when no worker runs."""
+
+    name: str
+    pool: str  # slug of the name, made by us: fit for a subject
+    revision: str  # of the weights
+    tokenizer_hash: str  # object store name of the tokenizer files
+    max_context_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    created: int  # unix seconds
+    default_temperature: float | None = None  # from generation_config.json
+    default_top_p: float | None = None
+    default_top_k: int | None = None
+    default_min_p: float | None = None
+    default_repetition_penalty: float | None = None
+    can_generate: bool = True
+    embedding: EmbeddingCard | None = None  # None: it makes no embeddings
+    vision: VisionCard | None = None  # None: it takes no images
+    score: ScoreCard | None = None  # None: it scores nothing
+    weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
+    replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
+    adapters: tuple[AdapterCard, ...] = ()  # in the order in which they were loaded

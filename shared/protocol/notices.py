@@ -1,0 +1,82 @@
+"""What roles tell each other beside the log: nothing is lost with it."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+
+class Cancel(msgspec.Struct, frozen=True, tag_field="t", tag="cancel"):
+    """`jf.ctl.<pool>.cancel`: the request has an `end`; drop it."""
+
+    rid: str
+
+
+class Fenced(msgspec.Struct, frozen=True, tag_field="t", tag="fenced"):
+    """`jf.ctl.<pool>.fenced`: this epoch of the request belongs to the past."""
+
+    rid: str
+    epoch: int
+    worker: str
+
+
+ControlMessage: TypeAlias = Cancel | Fenced
+
+
+class PrefixNews(msgspec.Struct, frozen=True):
+    """`jf.ctl.<pool>.prefixes`: what a worker has computed lately."""
+
+    worker: str
+    hashes: bytes  # of prefix chains, joined
+    sessions: bytes = b""  # hashes of those that it serves now, and another one did before
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A delivery that another worker has more of: `jf.ctl.<pool>.offer.<worker>`.
+
+    With the ack subject goes all that the server knows of the delivery. The load is the offering
+    worker's, to be compared with that of the other one.
+    """
+
+    data: bytes  # the request as it was queued
+    ack_subject: str
+    msg_id: str
+    num_blocks: int  # of its prefix chain that the offering worker has itself
+    num_active: int  # requests that it runs
+    num_prefill_tokens: int  # prompt tokens that are before it
+
+
+class OfferVerdict(enum.StrEnum):
+    """The answer to an offer."""
+
+    TAKEN = "taken"  # claimed, or found to be over: the offering worker has nothing to do with it
+    FULL = "full"  # no room, or so much less of it that computing the prefix again is quicker
+    UNKNOWN = "unknown"  # the prefix is not here any more
+    LEAVING = "leaving"  # it takes nothing more
+
+
+class OfferAnswer(msgspec.Struct, frozen=True):
+    """What becomes of an offered request."""
+
+    verdict: OfferVerdict
+
+
+class TenantUse(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a tenant has and had at one frontend."""
+
+    tenant: str
+    num_outstanding: tuple[int, ...] = ()  # requests that wait or run, by class
+    serial: int = 0  # of the times that its limits were untouched: the counts start anew there
+    num_requests: int = 0  # let in since
+    num_tokens: int = 0  # prompt and output tokens of the same
+    request_level: float | None = None  # what is left of the minute's requests, as it knows
+    token_level: float | None = None
+
+
+class TenantNews(msgspec.Struct, frozen=True):
+    """`jf.ctl.tenants`: all that a frontend has to tell of its tenants."""
+
+    frontend: str
+    uses: list[TenantUse]

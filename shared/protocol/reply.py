@@ -1,0 +1,125 @@
+"""What a request's answer looks like: kept with the request, for whoever answers later."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that the visible text of a token sequence depends on, besides the tokens."""
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False  # keep the stop string in the text
+    min_tokens: int = 0  # a stop string ending within the first min_tokens tokens does not count
+    skip_special_tokens: bool = True
+    shown_ids: tuple[int, ...] = ()  # special tokens that are text all the same
+    prompt_tail: tuple[int, ...] = ()  # last prompt ids: the decoder's left context
+
+
+class Surface(enum.StrEnum):
+    """Which API a request came through: a resumed stream speaks it again."""
+
+    CHAT = "chat.completions"
+    COMPLETIONS = "completions"
+    GENERATE = "generate"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    SCORE = "score"
+    RERANK = "rerank"
+    MESSAGES = "messages"
+
+
+class ToolStyle(enum.StrEnum):
+    """How a model writes calls of tools into its text."""
+
+    HERMES = "hermes"  # <tool_call>{"name": ..., "arguments": {...}}</tool_call>, also Qwen
+    LLAMA3 = "llama3"  # {"name": ..., "parameters": {...}}, also behind <|python_tag|>
+    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": ..., "arguments": {...}}]
+    MISTRAL_ARGS = "mistral-args"  # [TOOL_CALLS]name[ARGS]{...}
+    QWEN3_CODER = "qwen3-coder"  # <tool_call><function=name><parameter=a>...
+    JSON = "json"  # the whole text is {"name": ..., "arguments": {...}}, or a list of such
+
+
+class ParamKind(enum.StrEnum):
+    """What a parameter of a function takes, beside text alone."""
+
+    JSON = "json"
+    TEXT_OR_NULL = "text-or-null"
+
+
+class ReasoningStyle(enum.StrEnum):
+    """Between which marks a model thinks before it answers."""
+
+    THINK = "think"  # <think> and </think>
+    MISTRAL = "mistral"  # [THINK] and [/THINK]
+
+
+class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the visible text of a chat answer holds besides content."""
+
+    tools: ToolStyle | None = None
+    tool_names: tuple[str, ...] = ()  # JSON without a mark is a call when it names one of them
+    reasoning: ReasoningStyle | None = None
+    begins_in_reasoning: bool = False  # the prompt ended with the opening mark
+    hides_reasoning: bool = False  # its client wants none of it
+    param_kinds: dict[str, dict[str, ParamKind]] = {}  # by tool, where calls are not JSON
+    reasoning_end_id: int | None = None  # the closing mark, where that is a token
+
+
+class EncodingFormat(enum.StrEnum):
+    """How an embedding stands in JSON."""
+
+    FLOAT = "float"  # a list of numbers
+    BASE64 = "base64"  # of little-endian float32
+
+
+class ScoreMethod(enum.StrEnum):
+    """What says how well two texts fit together."""
+
+    CLASSIFIER = "classifier"  # the one label of a checkpoint that was trained for it
+    YES_NO = "yes_no"  # of a decoder that was asked, the probability of "yes" against "no"
+
+
+class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the text goes, and all that a frontend needs to resume the stream of another."""
+
+    subject: str  # chunks are published here
+    surface: Surface
+    model: str  # name the client used
+    created: int  # unix seconds
+    num_prompt_tokens: int
+    group_id: str  # of n choices; equals the rid when n is 1
+    choice_idx: int = 0
+    num_choices: int = 1
+    num_prompts: int = 1  # of a list of prompts: choices of one prompt are adjacent
+    deadline_s: float = 0.0  # budget from `created` on, for whoever serves the stream; 0: unknown
+    include_usage: bool = False
+    continuous_usage: bool = False  # with every event
+    tells_token_ids: bool = False  # of prompt and output
+    prompt_ids: bytes = b""  # little-endian uint32, where they are told
+    tokens_as_ids: bool = False  # logprobs name tokens by their ids
+    num_kept: int = 0  # choices of a prompt, or ranked texts, that are shown, best first; 0: all
+    hides_logprobs: bool = False  # they are there to rank choices by
+    num_beams: int = 0  # choices that one request makes of its prompt, by beam search; 0: none
+    echo: str = ""  # of the prompt, what precedes the output, or the ranked text
+    num_top: int | None = None  # alternatives told with each output token; None: no logprobs
+    num_prompt_top: int | None = None  # the same of the prompt
+    echo_logprobs: bool = False  # the prompt's are shown before the output's
+    owner: str = ""  # hash of the API key: nobody else may resume or abort it
+    frontend_id: str = ""  # whose death orphans the request; "" for a detached one
+    kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
+    encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
+    score_method: ScoreMethod | None = None  # of scores
+    is_shared: bool = False  # it has an idempotency key: several clients may read it
+    job_class: str = "interactive"
+    queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
+    answer: AnswerFormat | None = None  # of a chat; None: the text is the content
+    has_images: bool = False  # so that it has an object, whatever its length
+    base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
+
+    @property
+    def served_model(self) -> str:
+        """Name of the model whose queue it is in."""
+        return self.base_model or self.model

@@ -1,0 +1,66 @@
+"""What goes into the queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.protocol.fields import Place
+from shared.protocol.reply import ReplyParams, TextParams
+from shared.protocol.sampling import PoolingParams, SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of a prompt that stand for an image; its pixels are in the prompt's object."""
+
+    start: Place
+    num_tokens: Place
+    digest: bytes  # of the pixels: what the prefix cache knows it by
+
+
+class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker that runs the request evicts the beginning of its prompt after all others."""
+
+    seconds: float  # from the end of the run on
+    num_tokens: int = 0  # so many of the prompt; 0: all
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tokenized prompt in the queue: `jf.req.<pool>.<class>`."""
+
+    rid: str  # 32 hex digits, made by the frontend
+    pool: str
+    model: str
+    revision: str
+    tokenizer_hash: str
+    sampling: SamplingParams
+    text: TextParams
+    reply: ReplyParams
+    deadline_s: float  # budget from the moment it was queued
+    prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
+    prompt_object: str = ""  # object store name of a prompt above the inline limit, or with images
+    images: tuple[ImageSpan, ...] = ()  # in their order
+    priority: int = 0  # lower is earlier, as in vLLM
+    traceparent: str = ""
+    cache_salt: str = ""  # only requests with the same one share cached prefixes
+    adapter: str = ""  # revision of the LoRA adapter on top of the weights
+    pooling: PoolingParams | None = None  # set: the result is a vector, and no token
+    keep: KeepPrefix | None = None
+    session: str = ""  # opaque: what goes on where others of the same owner with it have ended
+
+
+class Readers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which frontends read a request, in the KV bucket `attached`. None: it is being ended."""
+
+    frontends: tuple[str, ...]
+    left_by: str = ""  # the last one, who ends it
+
+
+class RequestGroup(msgspec.Struct, frozen=True):
+    """What a body became; in the KV bucket `idempotency`, what an idempotency key stands for."""
+
+    group_id: str
+    fingerprint: str  # of the body, if it came with a key
+    created: int  # unix seconds
+    frontend_id: str  # who accepted it, and reads it unless `attached` says otherwise

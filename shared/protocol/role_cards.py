@@ -1,0 +1,116 @@
+"""Who is there, and what became of whom."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+
+class WorkerState(enum.StrEnum):
+    """Where a worker stands."""
+
+    LOADING = "loading"
+    READY = "ready"
+    PAUSED = "paused"  # takes nothing; what it has goes on
+    FROZEN = "frozen"  # takes nothing; what it has stands still
+    UPDATING = "updating"  # takes nothing until it has other weights
+    DRAINING = "draining"
+    HUNG = "hung"  # its engine makes no steps: it gives its requests back, and exits
+
+    @property
+    def may_take(self) -> bool:
+        """Whether it takes requests, or will, with the revision that its card names."""
+        return self not in (WorkerState.UPDATING, WorkerState.DRAINING, WorkerState.HUNG)
+
+
+class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker has done since its start; tokens are prompt tokens computed, and output."""
+
+    num_tokens: int = 0
+    num_finished: int = 0  # requests
+    num_finished_tokens: int = 0  # of these
+    num_redelivered: int = 0  # deliveries that were not the first of their request
+
+
+class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker's heartbeat in the KV bucket `workers`; its absence means death."""
+
+    worker: str
+    pool: str
+    model: str
+    revision: str
+    state: WorkerState
+    phase: str = ""  # while loading: what it does
+    progress: float = 0.0  # while loading: 0 to 1
+    num_running: int = 0
+    num_waiting: int = 0
+    max_running: int = 0
+    kv_cache_usage: float = 0.0
+    step: int = 0  # engine steps so far
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0  # unix seconds
+    prefix_hashes: bytes = b""  # of the prefixes used last, joined; the latest first
+    num_updates: int = 0  # of its weights, begun since its start
+    update_error: str = ""  # why the last one failed
+    work: WorkDone = WorkDone()
+    num_kv_tokens: int = 0  # KV slots in all
+    num_waiting_tokens: int = 0  # of prompts, not prefilled yet, waiting and running
+
+
+class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):
+    """`jf.event.<pool>`: a worker is in another state, or `starting`, or `gone`."""
+
+    at: float  # unix seconds, as all times here
+    pool: str
+    model: str
+    worker: str
+    state: str
+    host: str = ""
+    detail: str = ""  # how it ended
+
+
+class ScaleEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="scale"):
+    """`jf.event.<pool>`: the number of a pool's workers is changed, and why."""
+
+    at: float
+    pool: str
+    model: str
+    scaler: str  # who decided, and starts or stops workers of its own
+    num_workers: int  # of the pool before, those that start included
+    num_wanted: int  # of the pool
+    reason: str
+    need: float  # workers, not rounded
+    num_ready: int
+    num_waiting: int  # requests
+    num_running: int
+    num_waiting_tokens: int  # expected of those that wait, prompt and output
+    num_running_tokens: int  # expected of those that run, in all
+    oldest_wait_s: float
+    requests_per_s: float  # that arrive
+    worker_tokens_per_s: float  # of a full worker; 0: not known yet
+
+
+PoolEvent: TypeAlias = WorkerEvent | ScaleEvent
+
+
+class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Heartbeat of a frontend or a detokenizer in the KV bucket `roles`."""
+
+    id: str
+    role: str
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+
+
+class Incarnation(msgspec.Struct, frozen=True):
+    """What a set of streams was made with: every role compares it at start."""
+
+    id: str
+    protocol_version: int
+    prefix: str
+    num_partitions: int
+    stream_created: dict[str, str]  # stream -> creation time: a re-made stream restarts sequences

@@ -1,0 +1,88 @@
+"""What a request asks of the engine."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class GrammarKind(enum.StrEnum):
+    """What a grammar's text is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"  # Rust's syntax; the whole output matches
+    CHOICE = "choice"  # a JSON list of strings
+    EBNF = "ebnf"  # GBNF, as in llama.cpp, or Lark
+    LARK = "lark"  # llguidance's dialect, written by a frontend
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the output must be. A matcher is rebuilt from it and the output tokens alone."""
+
+    kind: GrammarKind
+    text: str
+    engine: str  # library and version that checked it: another may read it differently
+    whitespace: str | None = None  # of JSON: a regex for the space between tokens, "" for none
+
+
+class EarlyStopping(enum.StrEnum):
+    """When a beam search that has found as many outputs as it is wide is over."""
+
+    NOW = "now"  # at once
+    LIKELY = "likely"  # when no running beam is better than the worst of them by its present length
+    CERTAIN = "certain"  # when none can become better than the worst of them
+
+
+class BeamParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Asks for a beam search in place of sampling. Validated by the frontend."""
+
+    width: int  # beams at a time
+    num_kept: int  # outputs that are told, the best first
+    length_penalty: float = 1.0  # a score is the sum of logprobs / length ** length_penalty
+    early_stopping: EarlyStopping = EarlyStopping.LIKELY
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to choose tokens, and when the engine stops. Validated by the frontend."""
+
+    max_tokens: int  # output tokens, resolved: always within the context
+    seed: int  # 64-bit unsigned, always filled in: a resumed request draws the same numbers
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each once, and what to add
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that never come out whole
+    logprobs: int | None = None  # alternatives told with each output token; None: no logprobs
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens
+    grammar: Grammar | None = None
+    beam: BeamParams | None = None  # set: the result is in the finish, and no token is made
+
+
+class PoolingKind(enum.StrEnum):
+    """How the hidden states of a prompt become one vector."""
+
+    LAST = "last"  # the last token's
+    MEAN = "mean"  # the mean of all tokens'
+    LOGITS = "logits"  # no hidden states: what the model's head makes of the last token's
+    ENCODED = "encoded"  # what the head of an encoder makes of all tokens, which see each other
+
+
+class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Asks for a vector of the prompt in place of output tokens. Validated by the frontend."""
+
+    kind: PoolingKind
+    # An embedding to length 1, after it was cut to `dimensions`; logits to probabilities, by a
+    # sigmoid of a single one and by a softmax of several.
+    normalize: bool = True
+    dimensions: int | None = None  # of an embedding: the first so many; None: all
+    token_ids: tuple[int, ...] = ()  # the logits that are told, in this order; empty: all
+    second_start: int = 0  # of an encoder's pair: index of the first token of kind 1; 0: none

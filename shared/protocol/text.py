@@ -1,0 +1,66 @@
+"""What detokenizers tell frontends."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from shared.protocol.finish import Finish
+from shared.protocol.reply import ReplyParams
+
+
+class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New text of one request."""
+
+    rid: str
+    position: int  # output tokens that this text, and all before it, comes from
+    offset: int  # code points of text before this chunk
+    text: str
+    token_ids: list[int] = []  # the new ids, ending at `position`
+    finish: Finish | None = None
+    logprobs: bytes = b""  # a record for each of `token_ids`, if the request asks
+    prompt_logprobs: bytes = b""  # with the first ids, if the request asks
+
+
+class TextFrame(msgspec.Struct, frozen=True, array_like=True):
+    """New text of one log frame, all requests of one reply subject."""
+
+    detok: str
+    chunks: list[TextChunk]
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The finished result: `jf.done.<rid>`, written once, kept for the resume window."""
+
+    rid: str
+    token_ids: bytes  # little-endian uint32
+    text: str
+    finish: Finish
+    reply: ReplyParams | None  # None when it was ended before anybody said where it goes
+    logprobs: bytes = b""  # a record for each token, if the request asked
+    prompt_logprobs: bytes = b""
+
+
+class ReplayRequest(msgspec.Struct, frozen=True):
+    """Asks a detokenizer for the text from `offset` on, and registers `subject` for the rest."""
+
+    rid: str
+    offset: int  # code points that the asker has
+    subject: str  # "": nobody wants the rest
+
+
+class ReplayStatus(enum.StrEnum):
+    """What a detokenizer knows of a request."""
+
+    RUNNING = "running"
+    DONE = "done"
+    QUEUED = "queued"  # in the queue or unknown: nothing is in the log yet
+
+
+class ReplayReply(msgspec.Struct, frozen=True):
+    """The answer: a chunk that starts at the offset asked for (or before), and the reply data."""
+
+    status: ReplayStatus
+    reply: ReplyParams | None = None
+    chunk: TextChunk | None = None
