@@ -46,9 +46,7 @@ class TokenizerPair:
     tokenizer: Tokenizer
 
     def encode(self, query: str, text: str, max_tokens: int | None) -> PairPrompt:
-        first, second = (
-            self.tokenizer.encode(each, add_special_tokens=False) for each in (query, text)
-        )
+        first, second = self.tokenizer.encode_batch([query, text], add_special_tokens=False)
         if max_tokens is not None:
             num_special = self.tokenizer.num_special_tokens_to_add(True)
             room = max_tokens - len(first.ids) - num_special
@@ -74,7 +72,8 @@ class TemplatePair:
         token_ids = self._token_ids(query, text)
         if max_tokens is None or len(token_ids) <= max_tokens:
             return PairPrompt(token_ids)
-        offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets
+        (whole,) = self.tokenizer.encode_batch([text], add_special_tokens=False)
+        offsets = whole.offsets
         num_kept = len(offsets)
         while (num_kept := num_kept - (len(token_ids) - max_tokens)) > 0:
             # Where one character is several tokens, it goes as a whole.
@@ -88,7 +87,8 @@ class TemplatePair:
         prompt = self.template.render(
             self._messages(query, text), kwargs={"enable_thinking": False}
         )
-        token_ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=False).ids
+        (encoding,) = self.tokenizer.encode_batch_fast([prompt], add_special_tokens=False)
+        token_ids: list[int] = encoding.ids
         return token_ids
 
     def _messages(self, query: str, text: str) -> list[dict[str, str]]:
