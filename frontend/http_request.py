@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from frontend.auth import ApiKeys
 from frontend.client_request_id import client_request_id
 from frontend.config import FrontendConfig
-from frontend.idempotency_key import checked_key
+from frontend.idempotency.key import checked_key
 from frontend.job import Caller
 from frontend.requests.cache_fields import checked_session
 from shared.errors import (

@@ -11,19 +11,19 @@ from frontend.acceptor import Acceptor
 from frontend.admission import Admission
 from frontend.answer import Answer
 from frontend.answers.event_id import EventId
-from frontend.idempotency_key import FIELD, fingerprint, key_name, key_of
-from frontend.idempotency_store import IdempotencyStore
+from frontend.idempotency.key import FIELD, fingerprint, key_name, key_of
+from frontend.idempotency.keyed_request import KeyedRequest
+from frontend.idempotency.keyed_start import KeyedStarts
+from frontend.idempotency.store import IdempotencyStore
 from frontend.job import Caller
-from frontend.keyed_request import KeyedRequest
-from frontend.keyed_start import KeyedStarts
 from frontend.metrics import FrontendMetrics
 from frontend.open_answers import OpenAnswers
 from frontend.queue_timeout import take_queue_timeout
 from frontend.reply_router import ReplyRouter
 from frontend.requests.job_reader import JobReader
 from frontend.responses.stored_response import KeptResponse
-from frontend.resumer import Resumer
-from frontend.stream_finder import StreamFinder
+from frontend.resuming.resumer import Resumer
+from frontend.resuming.stream_finder import StreamFinder
 from frontend.terminator import Terminator
 from shared.errors import BrokerError, NotFound, RequestError, ServiceUnavailable
 from shared.protocol.finish import FinishReason

@@ -119,7 +119,7 @@ def lossy_log() -> None:
 
 def no_replay() -> None:
     """What did not reach a frontend is not asked for."""
-    from frontend import replayer
+    from frontend.resuming import replayer
 
     replayer._is_due = lambda stream, now: False
 

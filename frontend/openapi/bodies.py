@@ -10,8 +10,8 @@ from frontend.anthropic.body import MessageBody
 from frontend.batches.body import WINDOW_PATTERN, BatchBody
 from frontend.batches.record import ENDPOINTS
 from frontend.files.record import SHORTEST_TTL_S
-from frontend.idempotency_key import FIELD as IDEMPOTENCY_KEY
-from frontend.idempotency_key import MAX_KEY_CHARS
+from frontend.idempotency.key import FIELD as IDEMPOTENCY_KEY
+from frontend.idempotency.key import MAX_KEY_CHARS
 from frontend.images.source import DETAILS
 from frontend.openapi.response_fields import RESPONSE_FIELDS
 from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from frontend.idempotency_key import fingerprint, key_name, key_of
+from frontend.idempotency.key import fingerprint, key_name, key_of
 from shared.errors import InvalidRequest
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End

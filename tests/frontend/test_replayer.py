@@ -10,7 +10,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from frontend.metrics import FrontendMetrics
-from frontend.replayer import MAX_BACKOFF_S, Replayer
+from frontend.resuming.replayer import MAX_BACKOFF_S, Replayer
 from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.test_text_stream import make_stream
 

@@ -11,14 +11,14 @@ from frontend.answers.event_id import EventId
 from frontend.answers.event_writer import public_id
 from frontend.attachments import Attachments
 from frontend.generation import Generation
+from frontend.idempotency.keyed_start import Absent
 from frontend.job import Caller
-from frontend.keyed_start import Absent
 from frontend.model_directory import ModelDirectory
 from frontend.open_answers import OpenAnswers
 from frontend.reply_router import ReplyRouter
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import KeptResponse, ResponseView, StoredResponse
-from frontend.stream_finder import FoundChoice, StreamFinder
+from frontend.resuming.stream_finder import FoundChoice, StreamFinder
 from frontend.text_stream import tells_logprobs
 from shared.done_chunk import done_chunk
 from shared.errors import InvalidRequest, NotFound, ResumeConflict, ServiceUnavailable

@@ -8,10 +8,10 @@ from typing import Any
 
 from frontend.acceptor import Acceptor
 from frontend.answer import Answer
+from frontend.idempotency.keyed_start import Absent
 from frontend.job import Caller, Job
-from frontend.keyed_start import Absent
 from frontend.requests.job_reader import JobReader
-from frontend.resumer import Resumer
+from frontend.resuming.resumer import Resumer
 from shared.protocol.reply import Surface
 from shared.protocol.request import RequestGroup
 

@@ -8,7 +8,7 @@ import time
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from frontend.idempotency_store import HeldKey, IdempotencyStore
+from frontend.idempotency.store import HeldKey, IdempotencyStore
 from frontend.metrics import FrontendMetrics
 from shared.errors import IdempotencyConflict, ServiceUnavailable
 from shared.protocol.request import RequestGroup

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from frontend.answer import Answer
 from frontend.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.inference import Inference
-from frontend.nats_reply import Reply, error_headers, max_body_bytes
+from frontend.nats.reply import Reply, error_headers, max_body_bytes
 from shared.errors import RequestError, RequestTooLarge
 
 STATUS_HEADER = "Jetflock-Status"

@@ -20,9 +20,9 @@ from frontend.files.transfers import OFFSET_PARAM, Transfer, Transfers
 from frontend.http_request import CallerReader
 from frontend.job import Caller
 from frontend.metrics import FrontendMetrics
-from frontend.nats_answers import NatsAnswers
-from frontend.nats_endpoints import Handler, IdBody
-from frontend.nats_reply import Reply
+from frontend.nats.answers import NatsAnswers
+from frontend.nats.endpoints import Handler, IdBody
+from frontend.nats.reply import Reply
 from frontend.requests.request_body import convert, parse_object
 from shared.connection import round_trip
 from shared.errors import InternalError, RequestError

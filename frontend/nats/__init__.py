@@ -1,0 +1,1 @@
+"""The NATS surface: requests, replies and streams without HTTP."""

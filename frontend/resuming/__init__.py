@@ -1,0 +1,1 @@
+"""Streams that go on where they were cut, on any frontend."""
