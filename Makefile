@@ -7,7 +7,7 @@ VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
 # Tests wait for processes and clocks more than they compute: more of them than cores.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

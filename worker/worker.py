@@ -134,7 +134,10 @@ class Worker:
                 for part in (engine, *parts):
                     part.cancel()
             await self._events.tell_worker(self._worker_id, GONE)
-        except* ConfigError as group:
+        except ExceptionGroup as group:
+            _, others = group.split(ConfigError)
+            if others is not None:
+                raise
             raise group.exceptions[0] from None
         if self._is_hung:
             raise EngineHung("the engine made no step for too long; its requests were given back")

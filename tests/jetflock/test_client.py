@@ -475,7 +475,10 @@ async def test_ctrl_c_aborts_what_is_waited_for(
         await tell_two(story)
 
     service.script = tell
-    script = f"from jetflock import Client; Client({nats_server.url!r}).generate('x')"
+    script = (  # who starts the tests in the background has them ignore SIGINT, and their children
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from jetflock import Client; Client({nats_server.url!r}).generate('x')"
+    )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script), stderr=asyncio.subprocess.PIPE
     )
