@@ -282,7 +282,7 @@ async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: Rol
             await client.post(f"{stack.url()}/v1/completions", json=body, timeout=1)
     gone_at = time.monotonic()
     while await stack.num_queued():
-        assert time.monotonic() < gone_at + 1, "the request runs on"
+        assert time.monotonic() < gone_at + 4, "the request runs on"  # by itself for 8 s
         await asyncio.sleep(0.02)
 
 
