@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,10 @@ from frontend.requests import (
     pair_request,
 )
 from frontend.requests.cache_fields import DEFAULT_KEEP_S
-from frontend.requests.request_body import IGNORED
+from frontend.requests.request_body import IGNORED, Refused
 from frontend.responses import request as response_request
 from shared.protocol.reply import TextParams
 from shared.protocol.sampling import SamplingParams
-
-Refused = Mapping[str, Callable[[Any], bool]]
 
 
 @dataclass(frozen=True, slots=True)

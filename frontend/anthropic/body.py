@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from frontend.requests.request_body import always, non_empty
+from frontend.requests.request_body import Refused, always, non_empty
 
 
 class MessageBody(msgspec.Struct, omit_defaults=True):
@@ -28,7 +27,7 @@ class MessageBody(msgspec.Struct, omit_defaults=True):
     output_config: Any = None
 
 
-REFUSED: Mapping[str, Callable[[Any], bool]] = {
+REFUSED: Refused = {
     "container": always,
     "context_management": always,
     "mcp_servers": non_empty,
@@ -49,4 +48,3 @@ IGNORED = frozenset(
         "queue_timeout_s",
     }
 )
-KNOWN = frozenset(MessageBody.__struct_fields__) | REFUSED.keys() | IGNORED

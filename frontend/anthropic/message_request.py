@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from frontend.anthropic.body import KNOWN, REFUSED, MessageBody
+from frontend.anthropic.body import IGNORED, REFUSED, MessageBody
 from frontend.anthropic.conversation import chat_messages, continues
 from frontend.anthropic.tool_fields import chat_tool_choice, chat_tools
 from frontend.job import Job
 from frontend.model_directory import ModelDirectory
 from frontend.requests.chat_request import ChatBody, ChatRequests
-from frontend.requests.request_body import UnknownFields, convert, refuse_unsupported
+from frontend.requests.request_body import BodyReader, convert, required_model
 from shared.errors import InvalidRequest, RequestError, UnsupportedParameter
 from shared.protocol.reply import Surface
 
@@ -37,11 +37,12 @@ class MessageRequests:
     def __init__(self, models: ModelDirectory, chats: ChatRequests) -> None:
         self._models = models
         self._chats = chats
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(MessageBody, REFUSED, IGNORED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        body = self._read(raw)
+        body = self._reader.read(raw)
+        required_model(body.model)
         if body.max_tokens is None:
             raise InvalidRequest(
                 "'max_tokens' is required", param="max_tokens", code="missing_field"
@@ -54,20 +55,11 @@ class MessageRequests:
 
     async def count(self, raw: dict[str, Any]) -> int:
         """Tokens of the prompt. Raises RequestError."""
-        body = self._read(raw)
-        assert body.model
-        model = await self._models.model(body.model)
+        body = self._reader.read(raw)
+        model = await self._models.model(required_model(body.model))
         chat = _chat(body)
         with _in_our_words(chat):
             return len(await self._chats.prompt_ids(model, convert(chat, ChatBody)))
-
-    def _read(self, raw: dict[str, Any]) -> MessageBody:
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, KNOWN)
-        body = convert(raw, MessageBody)
-        if not body.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
-        return body
 
 
 def _chat(body: MessageBody) -> dict[str, Any]:

@@ -23,13 +23,12 @@ from frontend.requests.openai_fields import (
 )
 from frontend.requests.reasoning_effort import effort_kwargs
 from frontend.requests.request_body import (
-    IGNORED,
     UNSUPPORTED,
-    UnknownFields,
+    BodyReader,
+    Refused,
     always,
-    convert,
     non_empty,
-    refuse_unsupported,
+    required_model,
 )
 from frontend.requests.sampling_fields import Sampling, resolve_sampling
 from frontend.tools.answer_styles import AnswerStyles
@@ -63,7 +62,7 @@ class ChatBody(OpenAIFields, omit_defaults=True):
     reasoning_effort: str | None = None
 
 
-REFUSED = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     "functions": non_empty,
     "function_call": lambda value: value not in ("none", "auto"),
@@ -75,7 +74,6 @@ REFUSED = {
     "echo": non_empty,
     "suffix": non_empty,
 }
-_KNOWN = frozenset(ChatBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class ChatRequests:
@@ -95,15 +93,12 @@ class ChatRequests:
         self._encoder = encoder
         self._images = images
         self._use_model_defaults = use_model_defaults
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(ChatBody, REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, ChatBody)
-        if not body.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        body = self._reader.read(raw)
+        name = required_model(body.model)
         sources: list[ImageSource] = []
         messages = checked_messages(body.messages, sources)
         wish = answer_wish(body)
@@ -111,7 +106,7 @@ class ChatRequests:
         if beam is not None:
             body.n = None
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-        model = await self._models.model(body.model)
+        model = await self._models.model(name)
         uses_new_name = body.max_completion_tokens is not None
         if uses_new_name:
             body.max_tokens = body.max_completion_tokens

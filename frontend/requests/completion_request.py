@@ -13,12 +13,11 @@ from frontend.requests.field_ranges import RANGES
 from frontend.requests.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
 from frontend.requests.openai_fields import OpenAIFields, answer_wish, prompt_room
 from frontend.requests.request_body import (
-    IGNORED,
     UNSUPPORTED,
-    UnknownFields,
-    convert,
+    BodyReader,
+    Refused,
     non_empty,
-    refuse_unsupported,
+    required_model,
 )
 from frontend.requests.sampling_fields import resolve_sampling
 from frontend.requests.token_rules import check_token_ids
@@ -40,13 +39,12 @@ class CompletionBody(OpenAIFields, omit_defaults=True):
     best_of: int | None = None
 
 
-REFUSED = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     "top_logprobs": non_empty,
     "suffix": non_empty,
     "tools": non_empty,
 }
-_KNOWN = frozenset(CompletionBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class CompletionRequests:
@@ -58,15 +56,12 @@ class CompletionRequests:
         self._models = models
         self._encoder = encoder
         self._use_model_defaults = use_model_defaults
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(CompletionBody, REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, CompletionBody)
-        if not body.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        body = self._reader.read(raw)
+        name = required_model(body.model)
         beam = beam_wish(body, body.best_of)
         if beam is not None:
             body.n = body.best_of = None
@@ -80,7 +75,7 @@ class CompletionRequests:
         if wish.num_kept:
             body.n = body.best_of
             logprobs = replace(logprobs, num_top=logprobs.num_top or 0)
-        model = await self._models.model(body.model)
+        model = await self._models.model(name)
         echo = bool(body.echo)
         if echo and body.truncate_prompt_tokens is not None:
             raise InvalidRequest(

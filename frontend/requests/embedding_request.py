@@ -13,13 +13,12 @@ from frontend.requests.cache_fields import checked_salt
 from frontend.requests.completion_request import prompt_list
 from frontend.requests.field_ranges import RANGES, Range
 from frontend.requests.request_body import (
-    IGNORED,
     OF_OPENAI,
     UNSUPPORTED,
-    UnknownFields,
+    BodyReader,
+    Refused,
     always,
-    convert,
-    refuse_unsupported,
+    required_model,
 )
 from frontend.requests.sampling_fields import Sampling
 from frontend.requests.token_rules import check_token_ids
@@ -47,12 +46,11 @@ class EmbeddingBody(msgspec.Struct, omit_defaults=True):
     stream: bool | None = None
 
 
-REFUSED = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
     "keep_prefix": always,
 }
-_KNOWN = frozenset(EmbeddingBody.__struct_fields__) | REFUSED.keys() | IGNORED
 
 
 class EmbeddingRequests:
@@ -61,18 +59,15 @@ class EmbeddingRequests:
     def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
         self._models = models
         self._encoder = encoder
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(EmbeddingBody, REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, EmbeddingBody)
-        if not body.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        body = self._reader.read(raw)
+        name = required_model(body.model)
         RANGES["priority"].check("priority", body.priority)
         inputs = _inputs(body)
-        model = await self._models.model(body.model)
+        model = await self._models.model(name)
         return Job(
             surface=Surface.EMBEDDINGS,
             model=model,

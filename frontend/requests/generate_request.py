@@ -15,10 +15,10 @@ from frontend.requests.request_body import (
     IGNORED,
     OF_OPENAI,
     UNSUPPORTED,
-    UnknownFields,
+    BodyReader,
+    Refused,
     convert,
     non_empty,
-    refuse_unsupported,
 )
 from frontend.requests.sampling_fields import SamplingFields, resolve_sampling
 from shared.errors import InvalidRequest
@@ -46,7 +46,7 @@ ALIASES = {
     "no_stop_trim": "include_stop_str_in_output",
     "sampling_seed": "seed",
 }
-REFUSED = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     **OF_OPENAI,
     "logprob_start_len": lambda value: value not in (-1, 0),
@@ -58,14 +58,8 @@ REFUSED = {
     "stop_regex": non_empty,
     "custom_params": non_empty,
 }
-_KNOWN = (
-    frozenset(GenerateBody.__struct_fields__)
-    | frozenset(SamplingFields.__struct_fields__)
-    | ALIASES.keys()
-    | REFUSED.keys()
-    | {"sampling_params"}
-    | IGNORED
-)
+# Read from a body that has them beside its own fields, or in `sampling_params`.
+_OTHERS = frozenset(SamplingFields.__struct_fields__) | ALIASES.keys() | {"sampling_params"}
 
 
 class GenerateRequests:
@@ -77,7 +71,7 @@ class GenerateRequests:
         self._models = models
         self._encoder = encoder
         self._use_model_defaults = use_model_defaults
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(GenerateBody, REFUSED, IGNORED | _OTHERS)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
@@ -87,8 +81,7 @@ class GenerateRequests:
                 "'sampling_params' must be an object", param="sampling_params", code="invalid_type"
             )
         flat = {**raw, **(nested or {})}
-        refuse_unsupported(flat, REFUSED)
-        self._unknown.note(flat, _KNOWN)
+        self._reader.check(flat)
         uses_new_name = flat.get("max_new_tokens") is not None
         for alias, name in ALIASES.items():
             if flat.get(alias) is not None:

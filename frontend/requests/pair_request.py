@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +15,14 @@ from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.cache_fields import checked_salt
 from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS
 from frontend.requests.field_ranges import RANGES
-from frontend.requests.request_body import OF_OPENAI, UNSUPPORTED, always, non_empty
+from frontend.requests.request_body import (
+    OF_OPENAI,
+    UNSUPPORTED,
+    Refused,
+    always,
+    non_empty,
+    required_model,
+)
 from frontend.requests.sampling_fields import Sampling
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.model_cards import ModelCard
@@ -38,7 +45,7 @@ class PairFields(msgspec.Struct, omit_defaults=True):
     stream: bool | None = None
 
 
-REFUSED: Mapping[str, Callable[[Any], bool]] = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
     "keep_prefix": always,
@@ -75,11 +82,10 @@ class PairJobs:
         tells_texts: bool = False,
     ) -> Job:
         """Raises RequestError."""
-        if not fields.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        name = required_model(fields.model)
         RANGES["priority"].check("priority", fields.priority)
         _check_number(pairs, is_stream=bool(fields.stream))
-        model = await self.models.model(fields.model)
+        model = await self.models.model(name)
         pooling = _pooling(fields, model.card)
         assert model.card.score is not None, "it is what the pooling was made of"
         prompts = await self._prompts(fields, model, pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -12,6 +12,9 @@ from shared.errors import InvalidRequest, RequestTooLarge, UnsupportedParameter
 from shared.log import get_logger
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
+# By the name of a field: whether a value of it asks for something.
+Refused = Mapping[str, Callable[[Any], bool]]
 
 log = get_logger(__name__)
 
@@ -20,6 +23,7 @@ _PATH = re.compile(r" - at `\$\.?(.*)`$")
 # count as well; a text that has so many is longer than any context.
 _MAX_CONTAINERS = 200_000
 _MAX_COMMAS = 1_000_000
+_MAX_NOTED = 1000  # fields that nobody knows
 
 # Taken from OpenAI's API, without any effect here: SDKs and agents send them.
 IGNORED = frozenset(
@@ -82,24 +86,42 @@ def convert(body: Mapping[str, Any], body_type: type[T], prefix: str = "") -> T:
         ) from exc
 
 
-def refuse_unsupported(body: Mapping[str, Any], table: Mapping[str, Callable[[Any], bool]]) -> None:
-    """`table` says per field when its value asks for something. Raises UnsupportedParameter."""
-    for name in body.keys() & table.keys():
-        value = body[name]
-        if value is not None and table[name](value):
-            raise UnsupportedParameter(name, "is not supported here")
+def required_model(name: str | None) -> str:
+    """Raises InvalidRequest."""
+    if not name:
+        raise InvalidRequest("'model' is required", param="model", code="missing_field")
+    return name
 
 
-class UnknownFields:
-    """Logs each field that nobody knows, once."""
+class BodyReader(Generic[Body]):
+    """Reads the bodies of one route.
 
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
+    A field of `refused` is refused when its value asks for something, one of `ignored` has no
+    effect, and one that nobody knows has none either, and is logged once.
+    """
 
-    def note(self, body: Mapping[str, Any], known: frozenset[str]) -> None:
-        for name in body.keys() - known - self._seen:
-            if len(self._seen) < 1000:
-                self._seen.add(name)
+    def __init__(
+        self, body_type: type[Body], refused: Refused, ignored: frozenset[str] = IGNORED
+    ) -> None:
+        self._body_type = body_type
+        self._refused = refused
+        self._known = frozenset(body_type.__struct_fields__) | refused.keys() | ignored
+        self._noted: set[str] = set()
+
+    def read(self, raw: Mapping[str, Any]) -> Body:
+        """Raises UnsupportedParameter, or InvalidRequest that names the field."""
+        self.check(raw)
+        return convert(raw, self._body_type)
+
+    def check(self, raw: Mapping[str, Any]) -> None:
+        """The names alone. Raises UnsupportedParameter."""
+        for name in raw.keys() & self._refused.keys():
+            value = raw[name]
+            if value is not None and self._refused[name](value):
+                raise UnsupportedParameter(name, "is not supported here")
+        for name in raw.keys() - self._known - self._noted:
+            if len(self._noted) < _MAX_NOTED:
+                self._noted.add(name)
                 log.debug("unknown_field", field=name[:100])
 
 
@@ -114,7 +136,7 @@ def non_empty(value: Any) -> bool:
 
 
 # Known to some server of this kind, not supported by us yet: refused by name.
-UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
+UNSUPPORTED: Refused = {
     "structural_tag": always,
     "logits_processors": non_empty,
     "custom_logit_processor": always,
@@ -127,7 +149,7 @@ UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
 }
 
 # What chat or completions take, and no other route.
-OF_OPENAI: Mapping[str, Callable[[Any], bool]] = {
+OF_OPENAI: Refused = {
     "add_special_tokens": lambda value: value is not True,
     "beam_width": lambda value: value != 1,
     "best_of": lambda value: value != 1,

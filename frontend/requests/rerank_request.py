@@ -12,7 +12,7 @@ from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.completion_request import MAX_ECHO_CHARS
 from frontend.requests.field_ranges import Range
 from frontend.requests.pair_request import REFUSED, Pair, PairFields, PairJobs
-from frontend.requests.request_body import IGNORED, UnknownFields, convert, refuse_unsupported
+from frontend.requests.request_body import BodyReader
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
@@ -34,21 +34,16 @@ class RerankBody(PairFields, omit_defaults=True):
     return_documents: bool | None = None
 
 
-_KNOWN = frozenset(RerankBody.__struct_fields__) | REFUSED.keys() | IGNORED
-
-
 class RerankRequests:
     """Turns bodies into jobs."""
 
     def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
         self._jobs = PairJobs(models, encoder)
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(RerankBody, REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, RerankBody)
+        body = self._reader.read(raw)
         return await self._jobs.job(
             Surface.RERANK,
             body,

@@ -8,7 +8,7 @@ from frontend.job import Job
 from frontend.model_directory import ModelDirectory
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.pair_request import REFUSED, Pair, PairFields, PairJobs
-from frontend.requests.request_body import IGNORED, UnknownFields, convert, refuse_unsupported
+from frontend.requests.request_body import BodyReader
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
@@ -24,21 +24,16 @@ class ScoreBody(PairFields, omit_defaults=True):
     items: Texts | None = None
 
 
-_KNOWN = frozenset(ScoreBody.__struct_fields__) | REFUSED.keys() | IGNORED
-
-
 class ScoreRequests:
     """Turns bodies into jobs."""
 
     def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
         self._jobs = PairJobs(models, encoder)
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(ScoreBody, REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, ScoreBody)
+        body = self._reader.read(raw)
         return await self._jobs.job(Surface.SCORE, body, _pairs(body))
 
 

@@ -19,11 +19,11 @@ from frontend.requests.request_body import (
     IGNORED,
     OF_OPENAI,
     UNSUPPORTED,
-    UnknownFields,
+    BodyReader,
+    Refused,
     always,
-    convert,
     non_empty,
-    refuse_unsupported,
+    required_model,
 )
 from frontend.requests.sampling_fields import Sampling, SamplingFields, resolve_sampling
 from frontend.responses.conversation import conversation_of, images_of, messages_of
@@ -84,7 +84,7 @@ class ResponseBody(SamplingFields, omit_defaults=True):
     tool_choice: Any = None
 
 
-REFUSED = {
+REFUSED: Refused = {
     **UNSUPPORTED,
     **OF_OPENAI,
     **dict.fromkeys(GrammarFields.__struct_fields__, always),  # `text.format` says it here
@@ -101,7 +101,6 @@ REFUSED = {
     "modalities": lambda value: value != ["text"],
 }
 IGNORED_HERE = (IGNORED - {"metadata", "store"}) | {"stream_options", "prompt_cache_options"}
-_KNOWN = frozenset(ResponseBody.__struct_fields__) | REFUSED.keys() | IGNORED_HERE
 
 
 class ResponseRequests:
@@ -123,22 +122,19 @@ class ResponseRequests:
         self._store = store
         self._images = images
         self._use_model_defaults = use_model_defaults
-        self._unknown = UnknownFields()
+        self._reader = BodyReader(ResponseBody, REFUSED, IGNORED_HERE)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        self._unknown.note(raw, _KNOWN)
-        body = convert(raw, ResponseBody)
-        if not body.model:
-            raise InvalidRequest("'model' is required", param="model", code="missing_field")
+        body = self._reader.read(raw)
+        name = required_model(body.model)
         _check(body, caller)
         items = input_items(body.input)
         use = read_tools(
             body.tools, body.tool_choice, body.parallel_tool_calls, ToolShape.RESPONSES
         )
         grammar = None if body.text is None else resolve_text_format(body.text.format)
-        model = await self._models.model(body.model)
+        model = await self._models.model(name)
         body.max_tokens = body.max_output_tokens
         sampling = resolve_sampling(
             body,

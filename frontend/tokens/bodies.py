@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from frontend.requests.request_body import always
+from frontend.requests.request_body import Refused, always
 
 
 class TokenizeBody(msgspec.Struct, omit_defaults=True):
@@ -51,7 +50,7 @@ OF_CHAT = frozenset(
         "reasoning_effort",
     }
 )
-REFUSED: Mapping[str, Callable[[Any], bool]] = {
+REFUSED: Refused = {
     "chat_template": always,
     "mm_processor_kwargs": always,
     "truncate_prompt_tokens": always,

@@ -8,7 +8,7 @@ from frontend.answers.event_writer import encode_json
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
 from frontend.requests.chat_request import ChatBody, ChatRequests
-from frontend.requests.request_body import convert, refuse_unsupported
+from frontend.requests.request_body import BodyReader
 from frontend.requests.token_rules import check_token_ids
 from frontend.tokens.bodies import OF_CHAT, REFUSED, DetokenizeBody, TokenizeBody
 from shared.errors import InvalidRequest, RequestTooLarge
@@ -23,11 +23,12 @@ class Tokenizing:
         self._models = models
         self._encoder = encoder
         self._chats = chats
+        self._tokenize_bodies = BodyReader(TokenizeBody, REFUSED)
+        self._detokenize_bodies = BodyReader(DetokenizeBody, {})
 
     async def tokenize(self, raw: dict[str, Any]) -> bytes:
         """Raises RequestError."""
-        refuse_unsupported(raw, REFUSED)
-        body = convert(raw, TokenizeBody)
+        body = self._tokenize_bodies.read(raw)
         _check_is_text_or_chat(body)
         model = await self._model(body.model)
         if body.prompt is not None:
@@ -47,7 +48,7 @@ class Tokenizing:
 
     async def detokenize(self, raw: dict[str, Any]) -> bytes:
         """Raises RequestError."""
-        body = convert(raw, DetokenizeBody)
+        body = self._detokenize_bodies.read(raw)
         if body.tokens is None:
             raise InvalidRequest("'tokens' is required", param="tokens", code="missing_field")
         model = await self._model(body.model)
