@@ -11,7 +11,8 @@ from frontend.answers.embedding_events import EmbeddingEvents
 from frontend.answers.event_writer import EventWriter, error_body
 from frontend.answers.generate_events import GenerateEvents
 from frontend.answers.logprob_view import MAX_EVENT_LOGPROBS
-from frontend.answers.score_events import RerankEvents, ScoreEvents
+from frontend.answers.rerank_events import RerankEvents
+from frontend.answers.score_events import ScoreEvents
 from frontend.generation import Generation, error_of
 from frontend.text_stream import TextStream
 from shared.errors import RequestError

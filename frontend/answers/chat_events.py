@@ -10,8 +10,8 @@ from frontend.answers.event_writer import (
     beam_fields,
     encode_json,
     finish_reason,
+    head_of,
     prompt_ids_field,
-    public_id,
     tells_more_than_text,
     token_ids_field,
     usage_of,
@@ -30,15 +30,7 @@ class ChatEvents:
         self._streams = streams
         self._texts = texts  # None when nobody asks for logprobs
         reply = self._reply = streams[0].reply
-        head = encode_json(
-            {
-                "id": public_id(reply),
-                "object": "chat.completion.chunk",
-                "created": reply.created,
-                "model": reply.model,
-                "system_fingerprint": None,
-            }
-        )
+        head = encode_json(head_of(reply, "chat.completion.chunk"))
         self._readers = [AnswerReader(stream) for stream in streams if stream.reply.answer]
         self._head = head[:-1] + b',"choices":['
         self._before_text = [
@@ -142,11 +134,7 @@ class ChatEvents:
     def whole(self, texts: Sequence[str]) -> bytes:
         return encode_json(
             {
-                "id": public_id(self._reply),
-                "object": "chat.completion",
-                "created": self._reply.created,
-                "model": self._reply.model,
-                "system_fingerprint": None,
+                **head_of(self._reply, "chat.completion"),
                 "choices": self._beams()
                 or [
                     self._whole_choice(stream, text)

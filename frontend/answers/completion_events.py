@@ -9,8 +9,8 @@ from frontend.answers.event_writer import (
     beam_fields,
     encode_json,
     finish_reason,
+    head_of,
     prompt_ids_field,
-    public_id,
     tells_more_than_text,
     token_ids_field,
     usage_of,
@@ -31,15 +31,7 @@ class CompletionEvents:
         self._texts = texts  # None when nobody asks for logprobs
         self._offsets: list[TextOffsets | None] = [None] * len(streams)  # until the first tokens
         reply = self._reply = streams[0].reply
-        head = encode_json(
-            {
-                "id": public_id(reply),
-                "object": "text_completion",
-                "created": reply.created,
-                "model": reply.model,
-                "system_fingerprint": None,
-            }
-        )
+        head = encode_json(head_of(reply, "text_completion"))
         self._head = head[:-1] + b',"choices":['
         self._before_text = [self._head + b'{"index":%d,"text":' % i for i in range(len(streams))]
         self._after_text = b',"logprobs":null,"finish_reason":null}' + usage_tail(streams)
@@ -117,11 +109,7 @@ class CompletionEvents:
     def whole(self, texts: Sequence[str]) -> bytes:
         return encode_json(
             {
-                "id": public_id(self._reply),
-                "object": "text_completion",
-                "created": self._reply.created,
-                "model": self._reply.model,
-                "system_fingerprint": None,
+                **head_of(self._reply, "text_completion"),
                 "choices": [
                     {"index": idx, **choice} for idx, choice in enumerate(self._choices(texts))
                 ],

@@ -8,37 +8,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.answers.event_writer import encode_json, usage_of
+from frontend.answers.event_writer import prompt_usage_of
+from frontend.answers.pooled_events import PooledEvents
 from frontend.text_stream import TextStream
 from shared.protocol.reply import EncodingFormat
 
 
-class EmbeddingEvents:
-    """OpenAI's list of embeddings; streamed, one object an input, and an empty list at the end."""
+class EmbeddingEvents(PooledEvents):
+    """OpenAI's list of embeddings."""
 
-    def __init__(self, streams: Sequence[TextStream]) -> None:
-        self._streams = streams
-        self._reply = streams[0].reply
-
-    def opening(self) -> list[bytes]:
-        return []
-
-    def text(self, stream: TextStream, text: str) -> bytes:
-        raise AssertionError("an embedding has no text")
-
-    def finish(self, stream: TextStream) -> bytes:
-        return encode_json(self._object(stream))
-
-    def closing(self) -> list[bytes]:
-        return [encode_json(self._list([]))]
-
-    def whole(self, texts: Sequence[str]) -> bytes:
-        return encode_json(self._list([self._object(stream) for stream in self._streams]))
-
-    def _list(self, data: list[dict[str, Any]]) -> dict[str, Any]:
-        usage = usage_of(self._streams)
-        del usage["completion_tokens"]
-        return {"object": "list", "data": data, "model": self._reply.model, "usage": usage}
+    def _list(self, streams: Sequence[TextStream]) -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [self._object(stream) for stream in streams],
+            "model": self._reply.model,
+            "usage": prompt_usage_of(self._streams),
+        }
 
     def _object(self, stream: TextStream) -> dict[str, Any]:
         assert stream.finish is not None

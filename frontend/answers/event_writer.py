@@ -58,6 +58,17 @@ def public_id(reply: ReplyParams) -> str:
             return reply.group_id
 
 
+def head_of(reply: ReplyParams, object_name: str) -> dict[str, Any]:
+    """How the objects of OpenAI's completions and chats begin, whole and in pieces."""
+    return {
+        "id": public_id(reply),
+        "object": object_name,
+        "created": reply.created,
+        "model": reply.model,
+        "system_fingerprint": None,
+    }
+
+
 def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> dict[str, Any]:
     """OpenAI's usage object: each prompt counts once, however many choices it has.
 
@@ -76,6 +87,13 @@ def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) ->
     }
     if num_reasoning is not None:
         usage["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
+    return usage
+
+
+def prompt_usage_of(streams: Sequence[TextStream]) -> dict[str, Any]:
+    """OpenAI's usage object of what has no output tokens."""
+    usage = usage_of(streams)
+    del usage["completion_tokens"]
     return usage
 
 
