@@ -18,7 +18,7 @@ from frontend.batches.store import BatchStore
 from frontend.files.record import UPLOADED
 from frontend.files.store import FileStore
 from frontend.job import Caller
-from frontend.page import page_of
+from frontend.list_page import page_of
 from frontend.requests.request_body import convert
 from shared.errors import BrokerError, CasConflict, InvalidRequest, QueueFull, ServiceUnavailable
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 from frontend.files.record import UPLOADED, FileRecord, file_object, new_file_id
 from frontend.files.store import FileStore
 from frontend.job import Caller
-from frontend.page import page_of
+from frontend.list_page import page_of
 from shared.errors import InvalidRequest, RequestTooLarge
 
 _MAX_NAME_LEN = 255
