@@ -31,6 +31,7 @@ from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory, NamedModel
 from frontend.openapi.document import RERANK_PATHS, SCORE_PATHS, openapi_document
+from frontend.page_document import PageDocument
 from frontend.requests.request_body import parse_object
 from frontend.responses.responses import Responses, query_flag, query_number
 from frontend.tokens.routes import TokenRoutes
@@ -135,6 +136,7 @@ class App:
         tokens: TokenRoutes,
         loads: LoadRoutes,
         messages: MessageRequests,
+        page: PageDocument,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
@@ -151,6 +153,7 @@ class App:
         self._tokens = tokens
         self._loads = loads
         self._messages = messages
+        self._page = page
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors_origins = frozenset(cors_origins)
@@ -206,6 +209,7 @@ class App:
             return Route(path, Endpoints(endpoints), methods=list(endpoints))
 
         return [
+            route("/", "GET", self._get_page, is_open=True),
             route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
             route("/v1/embeddings", "POST", self._starter(Surface.EMBEDDINGS)),
@@ -323,6 +327,9 @@ class App:
 
     async def _get_version(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json({"version": self._version}))
+
+    async def _get_page(self, request: Request, caller: Caller) -> Response:
+        return self._page.response(request)
 
     async def _get_openapi(self, request: Request, caller: Caller) -> Response:
         return json_response(self._openapi)

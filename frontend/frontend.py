@@ -46,6 +46,7 @@ from frontend.nats.reply import max_body_bytes
 from frontend.nats.service import NatsService
 from frontend.open_answers import OpenAnswers
 from frontend.orphan_sweeper import OrphanSweeper
+from frontend.page_document import PageDocument
 from frontend.prompt_encoder import PromptEncoder
 from frontend.queue_limits import QueueLimits
 from frontend.reply_router import ReplyRouter
@@ -194,6 +195,7 @@ class Frontend:
             TokenRoutes(tokenizing, config.max_body_bytes),
             loads,
             messages,
+            PageDocument(),
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,

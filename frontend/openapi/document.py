@@ -14,6 +14,7 @@ from shared.subjects import JOB_CLASSES
 SCORE_PATHS = ("/v1/score", "/score")
 RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 _SECONDS = {"type": "number", "minimum": 0}
+_TEXT = {"schema": {"type": "string"}}
 _HEADERS = {
     "X-Request-Timeout": ("seconds for waiting and running together", _SECONDS),
     "X-Resume-Grace": ("seconds that a request runs on without its client", _SECONDS),
@@ -119,9 +120,12 @@ def openapi_document(version: str) -> dict[str, Any]:
     for path in _HEALTH_PATHS:
         not_well = {"application/json": {"schema": _schema_ref("NotWell")}}
         paths[path]["get"]["responses"]["503"] = _content(not_well)
+    paths["/"] = {
+        "get": _operation("page", "")
+        | {"security": [], "responses": {"200": _content({"text/html": _TEXT})}}
+    }
     paths["/metrics"] = {
-        "get": _operation("metrics", "")
-        | {"responses": {"200": _content({"text/plain": {"schema": {"type": "string"}}})}}
+        "get": _operation("metrics", "") | {"responses": {"200": _content({"text/plain": _TEXT})}}
     }
     return {
         "openapi": "3.1.0",

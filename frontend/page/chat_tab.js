@@ -1,0 +1,13 @@
+'use strict';
+// The Chat tab.
+
+class ChatTab {
+  constructor(root, api) {
+    this.root = root;
+    this.api = api;
+  }
+
+  show() {}
+
+  hide() {}
+}
