@@ -29,6 +29,7 @@ ALSO = cyclopts.Group("Also", sort_key=3)
 
 COMMANDS = {
     "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
+    "chat": Command("jetflock.chat", "Talk to a model.", START, "serve"),
     "autoscale": Command("deploy.autoscale", "Workers by load.", ROLES, "serve"),
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),

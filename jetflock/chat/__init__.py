@@ -1,0 +1,1 @@
+"""`jetflock chat`: a conversation in the terminal."""

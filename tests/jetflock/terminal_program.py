@@ -1,0 +1,81 @@
+"""A program in a terminal of its own: what a person types, and what is on the screen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class TerminalProgram:
+    """Inside `with` it runs; it is killed at the end if it still does."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], columns: int = 100) -> None:
+        self._fd, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self._process = subprocess.Popen(
+            argv,
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            env={**os.environ, "TERM": "xterm-256color", **env},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(child)
+        self.raw = ""
+        self._waited_len = 0
+
+    def __enter__(self) -> TerminalProgram:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._fd)
+
+    @property
+    def text(self) -> str:
+        """All that was shown, without what moves the cursor."""
+        return _ESCAPES.sub("", self.raw).replace("\r", "")
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def wait_for(self, words: str, timeout_s: float = 30.0) -> str:
+        """Read on until `words` are there behind what was waited for before; returns the new."""
+        deadline = time.monotonic() + timeout_s
+        start = self._waited_len
+        while words not in self.text[start:]:
+            assert time.monotonic() < deadline, f"no {words!r} in:\n{self.text[start:]}"
+            assert self._read(), f"it ended without {words!r}:\n{self.text[start:]}"
+        self._waited_len = self.text.index(words, start) + len(words)
+        return self.text[start : self._waited_len]
+
+    def wait_exit(self, timeout_s: float = 30.0) -> int:
+        deadline = time.monotonic() + timeout_s
+        while self._read():
+            assert time.monotonic() < deadline, self.text
+        return self._process.wait(timeout_s)
+
+    def _read(self) -> bool:
+        """False when it is over."""
+        ready, _, _ = select.select([self._fd], [], [], 0.2)
+        if not ready:
+            return True
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # nobody holds the other end
+            return False
+        self.raw += data.decode(errors="replace")
+        return bool(data)
