@@ -13,11 +13,11 @@ from frontend.openapi.bodies import body_schemas
 from frontend.requests import (
     chat_request,
     completion_request,
-    embedding_request,
     generate_request,
     pair_request,
 )
 from frontend.requests.cache_fields import DEFAULT_KEEP_S
+from frontend.requests.pooled_fields import POOLED_REFUSED
 from frontend.requests.request_body import IGNORED, Refused
 from frontend.responses import request as response_request
 from shared.protocol.reply import TextParams
@@ -39,7 +39,7 @@ ROUTES = (
     BodyRoute("chat", "/v1/chat/completions", "ChatBody", chat_request.REFUSED),
     BodyRoute("completions", "/v1/completions", "CompletionBody", completion_request.REFUSED),
     BodyRoute("generate", "/generate", "GenerateBody", generate_request.REFUSED),
-    BodyRoute("embeddings", "/v1/embeddings", "EmbeddingBody", embedding_request.REFUSED),
+    BodyRoute("embeddings", "/v1/embeddings", "EmbeddingBody", POOLED_REFUSED),
     BodyRoute("score", "/v1/score", "ScoreBody", pair_request.REFUSED),
     BodyRoute("rerank", "/v1/rerank", "RerankBody", pair_request.REFUSED),
     BodyRoute(

@@ -23,10 +23,11 @@ from frontend.requests.cache_fields import (
 )
 from frontend.requests.chat_request import ROLES, ChatBody
 from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
-from frontend.requests.embedding_request import MAX_INPUTS, EmbeddingBody
+from frontend.requests.embedding_request import EmbeddingBody
 from frontend.requests.field_ranges import RANGES, Range
 from frontend.requests.generate_request import ALIASES, GenerateBody
 from frontend.requests.pair_request import MAX_INSTRUCTION_CHARS
+from frontend.requests.pooled_fields import MAX_INPUTS
 from frontend.requests.reasoning_effort import EFFORTS
 from frontend.requests.rerank_request import TOP_N, RerankBody
 from frontend.requests.sampling_fields import (

@@ -4,53 +4,35 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
-
 from frontend.job import Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.prompt_encoder import PromptEncoder
-from frontend.requests.cache_fields import checked_salt
 from frontend.requests.completion_request import prompt_list
 from frontend.requests.field_ranges import RANGES, Range
-from frontend.requests.request_body import (
-    OF_OPENAI,
-    UNSUPPORTED,
-    BodyReader,
-    Refused,
-    always,
-    required_model,
+from frontend.requests.pooled_fields import (
+    MAX_INPUTS,
+    MAX_STREAMED_INPUTS,
+    POOLED_REFUSED,
+    PooledFields,
+    max_input_tokens,
+    pooled_sampling,
 )
-from frontend.requests.sampling_fields import Sampling
+from frontend.requests.request_body import BodyReader, required_model
 from frontend.requests.token_rules import check_token_ids
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.model_cards import EmbeddingCard
-from shared.protocol.reply import EncodingFormat, Surface, TextParams
-from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
-
-MAX_INPUTS = 2048  # as OpenAI
-MAX_STREAMED_INPUTS = 256  # the id of each event describes all of them
+from shared.protocol.reply import EncodingFormat, Surface
+from shared.protocol.sampling import PoolingKind, PoolingParams
 
 
-class EmbeddingBody(msgspec.Struct, omit_defaults=True):
+class EmbeddingBody(PooledFields, omit_defaults=True):
     """The fields that have an effect; None means default."""
 
-    model: str | None = None
     input: Any = None
     encoding_format: EncodingFormat | None = None
     dimensions: int | None = None
     pooling: Literal["last", "mean"] | None = None
     normalize: bool | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    truncate_prompt_tokens: int | None = None
-    stream: bool | None = None
-
-
-REFUSED: Refused = {
-    **UNSUPPORTED,
-    **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
-    "keep_prefix": always,
-}
 
 
 class EmbeddingRequests:
@@ -59,7 +41,7 @@ class EmbeddingRequests:
     def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
         self._models = models
         self._encoder = encoder
-        self._reader = BodyReader(EmbeddingBody, REFUSED)
+        self._reader = BodyReader(EmbeddingBody, POOLED_REFUSED)
 
     async def job(self, raw: dict[str, Any]) -> Job:
         """Raises RequestError."""
@@ -71,8 +53,8 @@ class EmbeddingRequests:
         return Job(
             surface=Surface.EMBEDDINGS,
             model=model,
-            prompts=tuple(await self._prompts(model, inputs, _max_tokens(body, model))),
-            sampling=_sampling(body),
+            prompts=tuple(await self._prompts(model, inputs, max_input_tokens(body, model.card))),
+            sampling=pooled_sampling(body, "input"),
             stream=bool(body.stream),
             pooling=_pooling(body, model),
             encoding_format=body.encoding_format or EncodingFormat.FLOAT,
@@ -99,32 +81,6 @@ class EmbeddingRequests:
                 )
             prompts.append(Prompt(token_ids))
         return prompts
-
-
-def _max_tokens(body: EmbeddingBody, model: ServedModel) -> int | None:
-    """To which an input is cut, at its end; None: not at all. Raises InvalidRequest."""
-    name, value = "truncate_prompt_tokens", body.truncate_prompt_tokens
-    if value is None:
-        return None
-    RANGES[name].check(name, value)
-    if value == 0:
-        raise InvalidRequest(f"'{name}' is 0, must be -1 or at least 1", param=name)
-    return value if value > 0 else model.card.max_context_len
-
-
-def _sampling(body: EmbeddingBody) -> Sampling:
-    """Nothing is chosen: an embedding has no output tokens."""
-    return Sampling(
-        params=SamplingParams(max_tokens=0, seed=0),
-        text=TextParams(),
-        max_tokens=0,
-        max_tokens_is_default=False,
-        max_tokens_param="",
-        prompt_param="input",
-        n=1,
-        priority=body.priority or 0,
-        cache_salt=checked_salt(body.cache_salt),
-    )
 
 
 def _inputs(body: EmbeddingBody) -> list[str | list[int]]:

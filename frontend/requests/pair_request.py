@@ -6,49 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import msgspec
-
 from frontend.job import AnswerWish, Job, Prompt
 from frontend.model_directory import ModelDirectory, ServedModel
 from frontend.pair_layout import NoRoom, layout_of
 from frontend.prompt_encoder import PromptEncoder
-from frontend.requests.cache_fields import checked_salt
-from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS
 from frontend.requests.field_ranges import RANGES
-from frontend.requests.request_body import (
-    OF_OPENAI,
-    UNSUPPORTED,
-    Refused,
-    always,
-    non_empty,
-    required_model,
+from frontend.requests.pooled_fields import (
+    MAX_INPUTS,
+    MAX_STREAMED_INPUTS,
+    POOLED_REFUSED,
+    PooledFields,
+    max_input_tokens,
+    pooled_sampling,
 )
-from frontend.requests.sampling_fields import Sampling
+from frontend.requests.request_body import Refused, always, non_empty, required_model
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.reply import ScoreMethod, Surface, TextParams
-from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.reply import ScoreMethod, Surface
+from shared.protocol.sampling import PoolingKind, PoolingParams
 
 MAX_INSTRUCTION_CHARS = 4096
 TEMPLATE_CHARS = 300  # about so many are around a pair, where a model is asked
 
 
-class PairFields(msgspec.Struct, omit_defaults=True):
+class PairFields(PooledFields, omit_defaults=True):
     """The fields of both routes; None means default."""
 
-    model: str | None = None
     instruction: str | None = None
-    truncate_prompt_tokens: int | None = None
     use_activation: bool | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    stream: bool | None = None
 
 
 REFUSED: Refused = {
-    **UNSUPPORTED,
-    **{name: asks for name, asks in OF_OPENAI.items() if name != "truncate_prompt_tokens"},
-    "keep_prefix": always,
+    **POOLED_REFUSED,
     "mm_processor_kwargs": non_empty,
     "rank_fields": non_empty,
     "max_chunks_per_doc": always,
@@ -97,7 +86,7 @@ class PairJobs:
             surface=surface,
             model=model,
             prompts=tuple(prompts),
-            sampling=_sampling(fields, pairs[0].name),
+            sampling=pooled_sampling(fields, pairs[0].name),
             stream=bool(fields.stream),
             wish=AnswerWish(num_kept=top_n),
             pooling=pooling,
@@ -108,7 +97,7 @@ class PairJobs:
         self, fields: PairFields, model: ServedModel, pairs: Sequence[Pair]
     ) -> list[Prompt]:
         """Raises InvalidRequest or ContextLengthExceeded."""
-        max_tokens = _max_tokens(fields, model.card)
+        max_tokens = max_input_tokens(fields, model.card)
         layout = layout_of(model, _instruction(fields))
         is_encoder = model.card.score is not None and model.card.score.is_encoder
 
@@ -166,17 +155,6 @@ def _instruction(fields: PairFields) -> str | None:
     return instruction
 
 
-def _max_tokens(fields: PairFields, card: ModelCard) -> int | None:
-    """Of a pair; None: it is not cut. Raises InvalidRequest."""
-    name, value = "truncate_prompt_tokens", fields.truncate_prompt_tokens
-    if value is None:
-        return None
-    RANGES[name].check(name, value)
-    if value == 0:
-        raise InvalidRequest(f"'{name}' is 0, must be -1 or at least 1", param=name)
-    return card.max_context_len if value < 0 else value
-
-
 def _pooling(fields: PairFields, card: ModelCard) -> PoolingParams:
     """Raises InvalidRequest."""
     score = card.score
@@ -197,18 +175,3 @@ def _pooling(fields: PairFields, card: ModelCard) -> PoolingParams:
         )
     kind = PoolingKind.ENCODED if score.is_encoder else PoolingKind.LOGITS
     return PoolingParams(kind, normalize=is_probability, token_ids=score.answer_ids)
-
-
-def _sampling(fields: PairFields, prompt_param: str) -> Sampling:
-    """Nothing is chosen: a score has no output tokens."""
-    return Sampling(
-        params=SamplingParams(max_tokens=0, seed=0),
-        text=TextParams(),
-        max_tokens=0,
-        max_tokens_is_default=False,
-        max_tokens_param="",
-        prompt_param=prompt_param,
-        n=1,
-        priority=fields.priority or 0,
-        cache_salt=checked_salt(fields.cache_salt),
-    )

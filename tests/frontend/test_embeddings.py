@@ -18,7 +18,8 @@ from openai import AsyncOpenAI
 import jetflock.call
 from frontend.job import Caller
 from frontend.prompt_encoder import PromptEncoder
-from frontend.requests.embedding_request import MAX_INPUTS, MAX_STREAMED_INPUTS, EmbeddingRequests
+from frontend.requests.embedding_request import EmbeddingRequests
+from frontend.requests.pooled_fields import MAX_INPUTS, MAX_STREAMED_INPUTS
 from jetflock import Client
 from shared.codec import encode
 from shared.errors import RequestError
