@@ -62,13 +62,7 @@ class Detokenizer:
             stats=self.stats,
         )
         self._leases = LeaseKeeper(cluster, self.id, self._on_acquired, self._on_lost)
-        self._card = RoleCard(
-            id=self.id,
-            role=ROLE,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started_at=time.time(),
-        )
+        self._started_at = time.time()
         self._log_watch = LogWatch(cluster, self._last_seen)
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -97,9 +91,19 @@ class Detokenizer:
             not_ready.append(f"partitions {numbers} catch up: {num_pending} messages are left")
         return Checkup(not_ready=tuple(not_ready))
 
+    def _role_card(self) -> RoleCard:
+        return RoleCard(
+            id=self.id,
+            role=ROLE,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            num_fenced=self.stats.fenced_entries,
+        )
+
     async def run(self) -> None:
         roles = self._cluster.bucket(self._cluster.subjects.roles_bucket)
-        heartbeat = Heartbeat(roles, self.id, lambda: self._card)
+        heartbeat = Heartbeat(roles, self.id, self._role_card)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             services = [

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import nats.errors
 
@@ -22,7 +23,8 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.notices import Cancel
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
-from shared.subjects import JOB_CLASSES, LANES, is_rid
+from shared.queue_age import oldest_wait_s
+from shared.subjects import JOB_CLASSES, LANES, Lane, is_rid
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -45,6 +47,7 @@ class QueueDepth:
     job_class: str
     num_waiting: int
     num_taken: int  # delivered to a worker, and not over
+    oldest_wait_s: float = 0.0
 
 
 class ControlPlane:
@@ -122,21 +125,26 @@ class ControlPlane:
     async def queues(self, model: str | None = None) -> list[QueueDepth]:
         """Raises NotFound or BrokerError."""
         cards = await self._check_model(model)
-        return [
-            await self._queue_depth(card, job_class) for card in cards for job_class in JOB_CLASSES
-        ]
+        depths = (self._queue_depth(card, each) for card in cards for each in JOB_CLASSES)
+        return await asyncio.gather(*depths)
 
     async def _queue_depth(self, card: ModelCard, job_class: str) -> QueueDepth:
+        lanes = [lane for lane in LANES if lane.job_class == job_class]
+        infos = await asyncio.gather(*(self._lane_info(card.pool, lane) for lane in lanes))
+        js, stream = self._cluster.js, self._cluster.subjects.requests_stream
+        ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
+        return QueueDepth(
+            card.name,
+            job_class,
+            sum(int(info["num_pending"]) for info in infos),
+            sum(int(info["num_ack_pending"]) for info in infos),
+            round(max(ages), 3),
+        )
+
+    async def _lane_info(self, pool: str, lane: Lane) -> dict[str, Any]:
         subjects = self._cluster.subjects
-        num_waiting = num_taken = 0
-        for lane in (lane for lane in LANES if lane.job_class == job_class):
-            consumer = subjects.consumer(card.pool, lane.token)
-            info = await self._cluster.js.api(
-                f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}"
-            )
-            num_waiting += int(info["num_pending"])
-            num_taken += int(info["num_ack_pending"])
-        return QueueDepth(card.name, job_class, num_waiting, num_taken)
+        consumer = subjects.consumer(pool, lane.token)
+        return await self._cluster.js.api(f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}")
 
     async def _check_model(self, model: str | None) -> list[ModelCard]:
         """The cards that are meant. Raises NotFound."""

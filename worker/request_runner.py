@@ -273,7 +273,7 @@ class RequestRunner:
     @property
     def work_done(self) -> WorkDone:
         """For the worker card."""
-        return self._runs.meter.done(self._metrics.total("redeliveries"))
+        return self._runs.meter.done(self._metrics, self._engine.load)
 
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self.hang_watch.step_age_s)

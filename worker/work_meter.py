@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from shared.metrics import count_of
 from shared.protocol.role_cards import WorkDone
+from worker.engine_messages import EngineLoad
 from worker.held_request import HeldRequest
+from worker.metrics import WorkerMetrics
 
 
 class WorkMeter:
@@ -14,13 +17,18 @@ class WorkMeter:
         self._num_finished = 0
         self._num_finished_tokens = 0
 
-    def done(self, num_redelivered: int) -> WorkDone:
-        """As of now, beside the deliveries that were not the first."""
+    def done(self, metrics: WorkerMetrics, load: EngineLoad | None) -> WorkDone:
+        """As of now, beside what others have counted."""
         return WorkDone(
             num_tokens=self._num_tokens,
             num_finished=self._num_finished,
             num_finished_tokens=self._num_finished_tokens,
-            num_redelivered=num_redelivered,
+            num_redelivered=count_of(metrics.redeliveries),
+            num_generated=count_of(metrics.generation_tokens),
+            num_released=count_of(metrics.requests_released),
+            num_fenced=count_of(metrics.requests_fenced),
+            num_prefix_queries=load.num_prefix_queries if load else 0,
+            num_prefix_hits=load.num_prefix_hits if load else 0,
         )
 
     def note_tokens(self, num_tokens: int) -> None:

@@ -243,6 +243,7 @@ class Worker:
             work=self._runner.work_done,
             num_kv_tokens=load.num_kv_tokens if load else 0,
             num_waiting_tokens=load.num_waiting_tokens if load else 0,
+            at=time.time(),
         )
 
     def _stats(self) -> WorkerStats:

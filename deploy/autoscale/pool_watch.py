@@ -13,8 +13,8 @@ from deploy.autoscale.pool_snapshot import PoolSnapshot
 from shared.cluster import Cluster
 from shared.codec import decode
 from shared.errors import ProtocolError
-from shared.jetstream import parse_time
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
+from shared.queue_age import oldest_wait_s
 
 _LEAVING = (WorkerState.DRAINING, WorkerState.HUNG)
 _HELD = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)
@@ -47,7 +47,8 @@ class PoolWatch:
         """`own` are the ids of workers that were started here, and stay. Raises BrokerError."""
         names = self._cluster.subjects.consumers(self._pool)
         infos = await asyncio.gather(*(self._consumer_info(name) for name in names))
-        ages = await asyncio.gather(*(self._oldest_wait_s(info) for info in infos))
+        js, stream = self._cluster.js, self._cluster.subjects.requests_stream
+        ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
         cards = await self._cards()
         staying = {
             card.worker: card
@@ -83,17 +84,6 @@ class PoolWatch:
     async def _consumer_info(self, name: str) -> dict[str, Any]:
         stream = self._cluster.subjects.requests_stream
         return await self._cluster.js.api(f"CONSUMER.INFO.{stream}.{name}")
-
-    async def _oldest_wait_s(self, info: dict[str, Any]) -> float:
-        """By the server's clock: what was queued first behind what it has delivered last."""
-        if not info["num_pending"]:
-            return 0.0
-        config, stream = info["config"], self._cluster.subjects.requests_stream
-        subjects = config.get("filter_subjects") or [config["filter_subject"]]
-        seq = info["delivered"]["stream_seq"] + 1
-        found = [await self._cluster.js.get_next(stream, subject, seq) for subject in subjects]
-        now = parse_time(info["ts"])
-        return max(((now - one.time).total_seconds() for one in found if one), default=0.0)
 
     async def _cards(self) -> list[WorkerCard]:
         cards = []

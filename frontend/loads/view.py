@@ -19,6 +19,7 @@ def loads_view(loads: Loads, version: str) -> dict[str, Any]:
             "class": queue.job_class,
             "num_waiting": queue.num_waiting,
             "num_taken": queue.num_taken,
+            "oldest_wait_s": queue.oldest_wait_s,
         }
         for queue in loads.queues
     ]

@@ -282,6 +282,7 @@ def _loads_schema() -> dict[str, Any]:
         "class": {"enum": list(JOB_CLASSES)},
         "num_waiting": _COUNT,
         "num_taken": _COUNT,
+        "oldest_wait_s": {"type": "number", "minimum": 0},
     }
     totals = ("running_reqs", "waiting_reqs", "reqs", "used_tokens", "tokens")
     aggregate = {

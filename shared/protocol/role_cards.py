@@ -32,6 +32,11 @@ class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
     num_finished: int = 0  # requests
     num_finished_tokens: int = 0  # of these
     num_redelivered: int = 0  # deliveries that were not the first of their request
+    num_generated: int = 0  # output tokens
+    num_released: int = 0  # requests handed over
+    num_fenced: int = 0  # requests lost to another worker
+    num_prefix_queries: int = 0  # prompt tokens looked up in the prefix cache, by this engine
+    num_prefix_hits: int = 0  # of which were found
 
 
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,6 +63,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     work: WorkDone = WorkDone()
     num_kv_tokens: int = 0  # KV slots in all
     num_waiting_tokens: int = 0  # of prompts, not prefilled yet, waiting and running
+    at: float = 0.0  # unix seconds of the worker's clock: when it was written
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):
@@ -104,6 +110,7 @@ class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     started_at: float = 0.0
+    num_fenced: int = 0  # of a detokenizer: entries of the log that came from a past epoch
 
 
 class Incarnation(msgspec.Struct, frozen=True):

@@ -74,7 +74,7 @@ async def test_work_is_counted_once_prefill_with_the_first_output(stage: Stage) 
         assert worker.runner.work_done == WorkDone()
         worker.engine.emit(run.run_id, ids("ab"))
         worker.engine.emit(run.run_id, ids("c"))
-        assert worker.runner.work_done == WorkDone(num_tokens=3 + 3)
+        assert worker.runner.work_done == WorkDone(num_tokens=3 + 3, num_generated=3)
         cached = Finish(FinishReason.LENGTH, num_cached_tokens=2)
         worker.engine.emit(run.run_id, ids("d"), cached)
         await stage.submit(embedding)
@@ -82,7 +82,7 @@ async def test_work_is_counted_once_prefill_with_the_first_output(stage: Stage) 
         worker.engine.emit(run.run_id, [], STOP)
         await stage.until_queue_is_empty()
         assert worker.runner.work_done == WorkDone(
-            num_tokens=3 + 4 + 3, num_finished=2, num_finished_tokens=1 + 4 + 3
+            num_tokens=3 + 4 + 3, num_finished=2, num_finished_tokens=1 + 4 + 3, num_generated=4
         )
 
 
