@@ -1,0 +1,142 @@
+"""A folder, a shell and a running service, in which the commands of a page do what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.deploy.local_stack import REPOSITORY, LocalStack
+from tests.docs.markdown_page import CodeBlock
+
+_BLOCK_TIMEOUT_S = 20.0
+_TAIL_CHARACTERS = 600
+_CLIENT = Path(__file__).with_name("command_client.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a block ended."""
+
+    status: int
+    output: str
+    elapsed_s: float
+
+    @property
+    def tail(self) -> str:
+        return self.output.strip()[-_TAIL_CHARACTERS:]
+
+
+class DocShell:
+    """Pages are written for the default ports; here they find those of `stack`.
+
+    Each page has a folder of its own, in which the repository's files are links: what one block
+    writes the next one finds, and the repository stays as it is.
+    """
+
+    def __init__(self, stack: LocalStack, folder: Path, admin_port: int) -> None:
+        self._folder = folder
+        self._socket = folder / "command-server"
+        nats_port = stack.nats_url.rsplit(":", 1)[1]
+        self._ports = {"8000": str(stack.port), "8001": str(admin_port), "4222": nats_port}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environ = _environment(folder, self._socket, stack)
+
+    def __enter__(self) -> Self:
+        commands = self._folder / "bin"
+        commands.mkdir(parents=True)
+        interpreter = f"#!{sys.executable} -IS\n"
+        for name in ("jetflock", "run-python"):
+            (commands / name).write_text(interpreter + _CLIENT.read_text())
+            (commands / name).chmod(0o755)
+        (self._folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.docs.command_server", str(self._socket)],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
+        deadline = time.monotonic() + _BLOCK_TIMEOUT_S
+        while not self._socket.exists():
+            assert self._process.poll() is None, "the command server has ended"
+            assert time.monotonic() < deadline, "the command server does not start"
+            time.sleep(0.05)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def run(self, block: CodeBlock) -> Outcome:
+        """The whole block, by one shell or one interpreter; it stops at what fails."""
+        name = f"block-{block.line}"
+        if block.language == "python":
+            (self._page_folder(block) / f"{name}.py").write_text(self._localised(block.script))
+            return self._run(f"exec run-python {name}.py", self._page_folder(block))
+        return self._run(self._localised(block.script), self._page_folder(block))
+
+    def help_of(self, words: tuple[str, ...]) -> Outcome:
+        """All flags of a command."""
+        everything = "--help-all" if words == ("serve",) else "--help"
+        return self._run(shlex.join(["jetflock", *words, everything]), self._folder)
+
+    def _run(self, script: str, folder: Path) -> Outcome:
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            cwd=folder,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_BLOCK_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            output, _ = process.communicate()
+            output += f"\nit did not end within {_BLOCK_TIMEOUT_S:g} s"
+        return Outcome(process.returncode, output, time.monotonic() - begin)
+
+    def _page_folder(self, block: CodeBlock) -> Path:
+        folder = self._folder / block.page.stem
+        if not folder.exists():
+            folder.mkdir()
+            for entry in REPOSITORY.iterdir():
+                if not entry.name.startswith("."):
+                    (folder / entry.name).symlink_to(entry)
+        return folder
+
+    def _localised(self, script: str) -> str:
+        pattern = rf"(127\.0\.0\.1|localhost):({'|'.join(self._ports)})\b"
+        return re.sub(pattern, lambda found: f"{found[1]}:{self._ports[found[2]]}", script)
+
+
+def _environment(folder: Path, server: Path, stack: LocalStack) -> dict[str, str]:
+    """What a person has who installed jetflock; commands that need NATS find the stack's."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("JETFLOCK_")}
+    path = os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), ours["PATH"]))
+    return ours | {
+        "COLUMNS": "200",
+        "COMMAND_SERVER": str(server),
+        "CURL_HOME": str(folder),
+        "JETFLOCK_NATS_URL": stack.nats_url,
+        "JETFLOCK_URL": f"http://127.0.0.1:{stack.port}",
+        "PATH": path,
+        "PYTHONPATH": str(REPOSITORY),
+    }

@@ -1,0 +1,123 @@
+"""Every command of README.md and docs/ does what it says, against one running service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
+from tests.docs.command_line import CommandLine, command_lines
+from tests.docs.doc_shell import DocShell
+from tests.docs.markdown_page import CodeBlock, MarkdownPage
+from tests.nats_server import free_port
+
+# Why a block need not run, as its page says in a comment before it. Nothing else counts.
+EXCUSES = (
+    "needs a cluster",
+    "needs a GPU",
+    "needs another model",  # than the demo model, or files of the reader's
+    "needs another tool",  # of somebody else: nats, helm, kubectl, lm_eval
+    "needs the internet",
+    "runs until stopped",
+    "takes minutes",
+)
+REMEDY = f"""
+Each ```sh, ```console and ```python block of README.md and docs/*.md is run here, whole, by bash
+-eu or python, against one `jetflock serve --admin-port 8001 --nats-port 4222` with the demo model
+(ports are replaced). Correct the block; or write above it, as a line of its own,
+    <!-- not run: REASON -->
+with one of: {", ".join(EXCUSES)}. Then only its `jetflock` and `make` commands and their flags are
+checked to exist. What is no command (an answer, a configuration) is ```text, ```json or ```yaml.
+To try one page: python -m pytest tests/docs -s --doc-page docs/NAME.md
+"""
+
+
+def pages() -> list[Path]:
+    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+def blocks_of(paths: Sequence[Path]) -> list[CodeBlock]:
+    return [block for path in paths for block in MarkdownPage.read(path).blocks]
+
+
+def where(block: CodeBlock) -> str:
+    return f"{block.page.relative_to(REPOSITORY)}:{block.line}"
+
+
+def test_excuses_come_from_a_short_list() -> None:
+    unknown = [
+        f"{where(block)}: {block.excuse}"
+        for block in blocks_of(pages())
+        if block.excuse is not None and block.excuse not in EXCUSES
+    ]
+    assert not unknown, "\n".join([*unknown, REMEDY])
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_commands_run(tmp_path: Path, doc_pages: list[Path]) -> None:
+    admin_port = free_port()
+    flags = ("--admin-port", str(admin_port), "--nats-port", str(free_port()))
+    stack = LocalStack(tmp_path / "stack", *flags, program=REAL_ROLES)
+    failures: list[str] = []
+    try:
+        stack.start().wait_ready()
+        with DocShell(stack, tmp_path / "shell", admin_port) as shell:
+            for block in blocks_of(doc_pages or pages()):
+                if block.excuse is None:
+                    outcome = shell.run(block)
+                    print(f"{outcome.elapsed_s:6.2f} s  {outcome.status}  {where(block)}")
+                    if outcome.status != 0:
+                        ended = f"status {outcome.status}: {outcome.tail}"
+                        failures.append(f"{where(block)}: {ended}\n")
+                elif block.language != "python":
+                    print(f"not run: {block.excuse:22} {where(block)}")
+                    failures += [f"{where(block)}: {fault}\n" for fault in faults(shell, block)]
+        assert stack.process.poll() is None, "the service has ended"
+    finally:
+        stack.kill()
+    assert not failures, "\n".join([*failures, REMEDY])
+
+
+def faults(shell: DocShell, block: CodeBlock) -> list[str]:
+    """What commands of a block that is not run name, and does not exist."""
+    return [
+        fault
+        for command in command_lines(block.script)
+        for fault in (
+            make_faults(command) if command.program == "make" else jetflock_faults(shell, command)
+        )
+    ]
+
+
+def make_faults(command: CommandLine) -> list[str]:
+    targets = re.findall(r"^([\w -]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    known = {target for line in targets for target in line.split()}
+    return [f"make {target}: no such target" for target in command.words if target not in known]
+
+
+def jetflock_faults(shell: DocShell, command: CommandLine) -> list[str]:
+    words = command.words
+    shown = shell.help_of(words)
+    if shown.status != 0 and len(words) > 1:  # the second word was a value
+        words = words[:1]
+        shown = shell.help_of(words)
+    name = " ".join(["jetflock", *words])
+    if shown.status != 0:
+        return [f"{name}: {shown.tail}"]
+    known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown.output))
+    return [f"{name} has no flag {flag}" for flag in command.flags if flag not in known]
+
+
+def test_commands_are_told_from_their_values() -> None:
+    script = (
+        'A=b jetflock admin drain W --timeout-s 60 | cat && make test ARGS="-x"  # jetflock x\n'
+    )
+    assert list(command_lines(script)) == [
+        CommandLine("jetflock", ("admin", "drain"), ("--timeout-s",)),
+        CommandLine("make", ("test",), ()),
+    ]
