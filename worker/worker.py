@@ -120,9 +120,9 @@ class Worker:
                         self._runner.run(),
                         self._adapters.run(),
                         self._runner.log_watch.run(),
-                        self._heartbeat.run(),
                         self._control.run(),
                         self._control_desk.run(),
+                        self._heartbeat.run(),  # after the desk: who sees the card can give orders
                         self._report_metrics(),
                         self._loop_watch.run(),
                         self._report_states(),

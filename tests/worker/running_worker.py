@@ -111,7 +111,7 @@ class FakeEngine:
         self.is_dead = True
         self._on_exit(-9)
 
-    async def next_run(self, timeout_s: float = 5.0) -> AddRequest:
+    async def next_run(self, timeout_s: float = 10.0) -> AddRequest:
         async with asyncio.timeout(timeout_s):
             return await self._added.get()
 
@@ -256,7 +256,8 @@ async def running_worker(
         task = asyncio.create_task(worker.run())
         running = RunningWorker(worker_id, worker, cluster, task, engines)
         try:
-            await eventually(lambda: bool(engines) and worker._runner._tasks is not None)
+            # Who sees its card can reach it.
+            await eventually(lambda: bool(engines) and worker._heartbeat.is_shown)
             if is_ready:
                 running.engine.become_ready()
             yield running

@@ -30,6 +30,13 @@ pytestmark = pytest.mark.integration
 
 STOP = Finish(FinishReason.STOP)
 PROMPT = list(range(6 * BLOCK_TOKENS))
+ANSWER_S = "worker.offer_maker._ANSWER_S"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is silent only because the machine is busy."""
+    monkeypatch.setattr(ANSWER_S, 60.0)
 
 
 def make_turn(num_more: int = 10, **changes: Any) -> GenerateRequest:
@@ -304,6 +311,7 @@ async def test_unreadable_offers_are_passed_over(stage: Stage) -> None:
 async def test_a_dead_holder_costs_nothing(stage: Stage) -> None:
     async with two_workers(stage) as (holder, puller):
         await holder.kill()
+        assert await round_trip(holder.cluster.nc)  # the server knows that nobody listens
         request = make_turn()
         await stage.submit(request)
         await finish(puller)
@@ -315,6 +323,7 @@ async def test_a_holder_that_answers_too_late_loses_in_silence(
     stage: Stage, acks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes up and claims what the puller runs already."""
+    monkeypatch.setattr(ANSWER_S, 0.05)
     async with two_workers(stage) as (holder, puller):
         may_answer = asyncio.Event()
         answer = holder.runner._offer_desk.answer
@@ -343,12 +352,14 @@ async def test_a_holder_that_answers_too_late_loses_in_silence(
 async def test_a_puller_that_does_not_hear_the_answer_loses_in_silence(
     stage: Stage, acks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder has claimed, and its answer is lost."""
+    """The holder has claimed, and its answer is spoilt on the way."""
     async with two_workers(stage) as (holder, puller):
+        respond = Msg.respond
 
-        async def respond_to_nobody(message: Msg, data: bytes) -> None: ...
+        async def respond_unreadably(message: Msg, data: bytes) -> None:
+            await respond(message, b"\xc1")
 
-        monkeypatch.setattr(Msg, "respond", respond_to_nobody)
+        monkeypatch.setattr(Msg, "respond", respond_unreadably)
         request = make_turn()
         await stage.submit(request)
         run = await holder.engine.next_run()
@@ -409,6 +420,7 @@ async def test_a_holder_that_drains_while_it_claims_gives_back(
 async def test_a_puller_that_drains_while_it_asks_gives_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ANSWER_S, 0.05)
     async with two_workers(stage) as (holder, puller):
         is_asked = asyncio.Event()
 
