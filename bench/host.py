@@ -102,7 +102,7 @@ class HostRig:
         self.add(num_rows)
         self.scheduler._reserve_ratio.value = 0.0
         self.step(budget=num_rows * PROMPT_LEN)
-        assert all(req.is_decoding for req in self.scheduler._running)
+        assert all(req.is_decoding for req in self.scheduler._reqs.running)
 
     def step(self, times: StepTimes | None = None, *, budget: int = 512) -> None:
         marks = [time.thread_time()]

@@ -178,7 +178,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             holders[page].add("spare")
         for page in paths:
             holders[page].add("cached")
-        for req in (*scheduler._running, *scheduler._leaving):
+        for req in (*scheduler._reqs.running, *scheduler._reqs.leaving):
             tokens = req.namespace + req.token_ids.tobytes()
             row = ledger.req_to_token.page_table[req.row].tolist()
             assert set(row[req.num_pages :]) <= {ledger.allocator.padding_page}
