@@ -36,6 +36,7 @@ COMMANDS = {
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
     "batch": Command("jetflock.batch", "Run a file of requests.", ALSO, "frontend"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
+    "doctor": Command("jetflock.doctor", "What is wrong, and the remedy.", UPKEEP, "serve"),
     "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),
     "events": Command("jetflock.events", "What happens to the pools.", UPKEEP, "serve"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from jetflock.local_service import is_listening, local_nats_urls
 from shared.cluster import Cluster
 from shared.codec import decode
 from shared.config import ClusterConfig
@@ -21,8 +23,10 @@ from shared.subjects import Subjects
 async def existing_cluster(config: ClusterConfig, command: str) -> AsyncIterator[Cluster]:
     """Streams are looked at, never made: a command knows nothing of how they should be.
 
-    Raises ConfigError.
+    Without a --nats-url, and without a server at the default one, those of the `jetflock serve`
+    that runs on this machine. Raises ConfigError.
     """
+    config = _with_local_nats(config)
     nc = await connect(config, command.replace(" ", "-"))
     try:
         js = JetStream(nc)
@@ -42,3 +46,15 @@ async def existing_cluster(config: ClusterConfig, command: str) -> AsyncIterator
         yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
     finally:
         await nc.close()
+
+
+def _with_local_nats(config: ClusterConfig) -> ClusterConfig:
+    default = ClusterConfig().nats_url
+    if config.nats_url != default or is_listening(default):
+        return config
+    urls = local_nats_urls()
+    if len(urls) > 1:
+        raise ConfigError(
+            f"several jetflock serve run here; choose one: --nats-url {' or '.join(urls)}"
+        )
+    return dataclasses.replace(config, nats_url=urls[0]) if urls else config

@@ -244,10 +244,12 @@ async def _ensure_stream(js: JetStream, wanted: dict[str, Any]) -> None:
         else:
             log.debug("stream_created", stream=name)
             return
-    _check_stream(name, wanted, existing)
+    check_stream(name, wanted, existing)
+    _tell_limits(name, wanted, existing)
 
 
-def _check_stream(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -> None:
+def check_stream(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -> None:
+    """Raises IncarnationMismatch when a promise of the protocol would not hold."""
     for field in _MUST_MATCH:
         if field in wanted and wanted[field] != existing.get(field):
             raise IncarnationMismatch(
@@ -261,6 +263,10 @@ def _check_stream(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -
                 f"stream {name} has {field}={have / _NS:g} s, this configuration needs "
                 f"{need / _NS:g} s; lower --max-deadline-s or --resume-window-s, or edit the stream"
             )
+
+
+def _tell_limits(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -> None:
+    """They may differ: an operator may have changed them since."""
     for field in ("max_msgs", "max_bytes", "num_replicas", "max_age"):
         if field in wanted and wanted[field] != existing.get(field):
             log.info(

@@ -10,7 +10,7 @@ from typing import Self
 
 from shared.errors import ConfigError
 
-_MIN_FREE_BYTES = 256 << 20
+MIN_FREE_BYTES = 256 << 20
 
 
 def default_data_dir(http_port: int) -> Path:
@@ -48,11 +48,11 @@ class DataFolder:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         folder = cls(path, fd)
-        if folder.free_bytes < _MIN_FREE_BYTES:
+        if folder.free_bytes < MIN_FREE_BYTES:
             folder.unlock()
             raise ConfigError(
                 f"the volume of the data folder {path} has {folder.free_bytes >> 20} MiB free, "
-                f"needed are {_MIN_FREE_BYTES >> 20}; name another by --data-dir"
+                f"needed are {MIN_FREE_BYTES >> 20}; name another by --data-dir"
             )
         return folder
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from deploy.local.data_folder import DataFolder
 from deploy.local.kept_process import Launch
+from shared.config import ClusterConfig
 from shared.errors import ConfigError
 
-_RESERVE_BYTES = 1 << 30  # for results, cards and tokenizer files, beside queue and log
+RESERVE_BYTES = 1 << 30  # for results, cards and tokenizer files, beside queue and log
 
 
 def find_nats_server() -> str:
@@ -39,6 +40,16 @@ class StoreLimits:
     log_max_bytes: int
     files_max_bytes: int  # of files; and again of what running batches have done
     response_store_bytes: int
+
+    @classmethod
+    def of(cls, config: ClusterConfig) -> StoreLimits:
+        """What the streams are made with."""
+        return cls(
+            config.queue_max_bytes,
+            config.log_max_bytes,
+            config.files_max_bytes,
+            config.response_store_bytes,
+        )
 
     def that_fit(self, free_bytes: int) -> StoreLimits:
         """These limits, or less on a small disk: a full one stops the queue for good."""
@@ -74,7 +85,7 @@ class NatsChild:
             "listen": f"127.0.0.1:{port}",
             "jetstream": {
                 "store_dir": str(folder),
-                "max_file_store": limits.sum + _RESERVE_BYTES,
+                "max_file_store": limits.sum + RESERVE_BYTES,
             },
         }
         try:

@@ -44,7 +44,7 @@ def find_model(
 ) -> ModelFiles:
     """The checkpoint, downloaded if it is a hub id. Raises ConfigError when it cannot be read."""
     path = resolve_model(model).absolute()
-    _check_readable(path)
+    check_readable(path)
     if needs_weights and not any(path.glob("*.safetensors")):
         raise ConfigError(f"there are no weights (*.safetensors) in {path}; is it complete?")
     files = ModelFiles.read(
@@ -54,7 +54,8 @@ def find_model(
     return files
 
 
-def _check_readable(path: Path) -> None:
+def check_readable(path: Path) -> None:
+    """Raises ConfigError when this user may not read all of it."""
     if not os.access(path, os.R_OK | os.X_OK):
         raise ConfigError(f"cannot read the model folder {path}: check its permissions")
     for file in sorted(path.iterdir()):

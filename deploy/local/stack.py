@@ -51,12 +51,7 @@ def log_format_of(config: ServeConfig, terminal: Terminal) -> LogFormat:
 
 def _prepare_nats(config: ServeConfig, data: DataFolder) -> tuple[NatsChild, ServeConfig]:
     """The server to start, and the configuration that points to it."""
-    limits = StoreLimits(
-        config.queue_max_bytes,
-        config.log_max_bytes,
-        config.files_max_bytes,
-        config.response_store_bytes,
-    ).that_fit(data.free_bytes)
+    limits = StoreLimits.of(config).that_fit(data.free_bytes)
     child = NatsChild.prepare(find_nats_server(), config.nats_port, data, limits)
     return child, replace(
         config,

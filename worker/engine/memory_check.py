@@ -17,21 +17,26 @@ def check_memory(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_context_len: int
 ) -> None:
     """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
-    weight_bytes = _num_kept_values(model) * dtype.itemsize
+    num_weight_bytes = weight_bytes(model, dtype)
     kv_bytes_per_token = model.kv_bytes_per_token(dtype.itemsize)
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
     available = available_memory_bytes()
-    if weight_bytes + kv_bytes <= available:
+    if num_weight_bytes + kv_bytes <= available:
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     dtype_name = str(dtype).removeprefix("torch.")
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
-        f"billion parameters take {_gib(weight_bytes)} in {dtype_name}, keys and values "
+        f"billion parameters take {_gib(num_weight_bytes)} in {dtype_name}, keys and values "
         f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
         "available"
     )
+
+
+def weight_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Of all weights, once they are loaded."""
+    return _num_kept_values(model) * dtype.itemsize
 
 
 def _num_kept_values(model: ModelConfig) -> int:

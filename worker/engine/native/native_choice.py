@@ -26,7 +26,7 @@ def choose_native_library(
     """
     if config.cpu_kernels == "torch":
         return None
-    reason = _obstacle(config, model, dtype)
+    reason = native_obstacle(config, model, dtype)
     if reason is None:
         try:
             return NativeLibrary.load()
@@ -39,7 +39,8 @@ def choose_native_library(
     return None
 
 
-def _obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> str | None:
+def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> str | None:
+    """Why not, as far as model and processor are concerned."""
     if not isinstance(model, DecoderConfig):
         return f"{model.architecture} is computed by transformers"
     capabilities = torch.cpu.get_capabilities()

@@ -1,0 +1,1 @@
+"""`jetflock doctor`: looks for what keeps a service from running well, and names the remedy."""

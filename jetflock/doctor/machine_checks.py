@@ -1,0 +1,162 @@
+"""The machine: what is installed, processor, memory, GPU, limits, ports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from deploy.local.http_probe import reachable_host
+from deploy.local.nats_child import find_nats_server
+from deploy.local.ports import check_port
+from jetflock.doctor.finding import Finding, fail, ok, warn
+from shared.errors import ConfigError
+
+_PACKAGES = {  # extra -> what it brings
+    "frontend": ("starlette", "uvicorn", "tokenizers", "llguidance", "jinja2"),
+    "worker": ("torch", "transformers", "safetensors", "huggingface-hub"),
+}
+_COMPILERS = ("c++", "g++", "clang++")
+_MIN_MEMORY_BYTES = 1 << 30
+_MIN_FILES = 4096
+_SYSTEM_S = 10.0
+
+
+def machine_findings(host: str, port: int) -> Iterator[Finding]:
+    """Quick, and without a network but this machine's own."""
+    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield from _packages()
+    yield _nats_server()
+    yield from _processor()
+    yield _memory()
+    yield _gpu()
+    yield _open_files()
+    yield _port(host, port)
+
+
+def _packages() -> Iterator[Finding]:
+    for extra, names in _PACKAGES.items():
+        found, missing = [], []
+        for name in names:
+            try:
+                found.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                missing.append(name)
+        area = f"packages of a {extra}"
+        if missing:
+            remedy = f"pip install 'jetflock[{extra}]'"
+            yield warn(area, f"{', '.join(missing)} missing: none can run here", remedy)
+        else:
+            yield ok(area, ", ".join(found))
+
+
+def _nats_server() -> Finding:
+    try:
+        binary = find_nats_server()
+    except ConfigError as exc:
+        return warn("nats-server", "none is installed", f"{exc}")
+    return ok("nats-server", f"{_first_line([binary, '--version'])}, {binary}")
+
+
+def _processor() -> Iterator[Finding]:
+    num_cores, flags = len(os.sched_getaffinity(0)), _processor_flags()
+    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    yield ok("processor", f"{num_cores} cores, {' '.join(known) or 'no AVX2'}")
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
+    if "amx_bf16" in flags:
+        yield ok("kernels", "AMX: large models in bfloat16, products by oneDNN")
+    elif "avx512_bf16" not in flags:
+        yield ok("kernels", "no AVX512-BF16: models run in float32, by torch")
+    elif compiler is None:
+        yield warn(
+            "kernels",
+            "AVX512-BF16, but no C++ compiler: torch computes what our C++ would, slower",
+            "install one (Debian: apt install g++), or use an image of ours, which needs none",
+        )
+    else:
+        path = shutil.which(compiler) or compiler
+        yield ok("kernels", f"AVX512-BF16: large models in our C++, compiled by {path}")
+
+
+def _processor_flags() -> set[str]:
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()
+
+
+def _memory() -> Finding:
+    from worker.engine.host_limits import available_memory_bytes
+
+    num_bytes = available_memory_bytes()
+    text = f"{num_bytes / (1 << 30):.1f} GiB available"
+    if num_bytes < _MIN_MEMORY_BYTES:
+        return warn("memory", text, "end other programs, or raise the container's limit")
+    return ok("memory", text)
+
+
+def _gpu() -> Finding:
+    driver = _text(Path("/proc/driver/nvidia/version")).partition("\n")[0]
+    if shutil.which("nvidia-smi") is None:
+        if driver:
+            return warn("GPU", f"{driver}, but no nvidia-smi", "install the driver's tools")
+        return ok("GPU", "there is none; models run on the processor")
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.free", "--format=csv,noheader"]
+    gpus = _first_line(query)
+    if not gpus:
+        return warn("GPU", "nvidia-smi finds none", "check the driver: nvidia-smi")
+    return ok("GPU", f"{gpus} free; this version runs models on the processor all the same")
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = "without limit" if hard == resource.RLIM_INFINITY else f"at most {hard}"
+    text = f"{soft} now, {most}; a stream takes one"
+    if hard != resource.RLIM_INFINITY and hard < _MIN_FILES:
+        remedy = f"raise the hard limit to {_MIN_FILES} or more (ulimit -Hn, LimitNOFILE=)"
+        return warn("open files", text, remedy)
+    return ok("open files", text)
+
+
+def _port(host: str, port: int) -> Finding:
+    try:
+        check_port(host, port, "--port")
+    except ConfigError as exc:
+        if told := _told_version(host, port):
+            return ok("port", f"jetflock {told} answers at {host}:{port}")
+        return fail("port", f"{host}:{port} is taken", str(exc).partition("; ")[2])
+    return ok("port", f"{host}:{port} is free")
+
+
+def _told_version(host: str, port: int) -> str | None:
+    """Of the jetflock that listens there."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"http://{reachable_host(host)}:{port}/version", timeout=3.0)
+        return str(answer.json()["version"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return None
+
+
+def _first_line(argv: list[str]) -> str:
+    """Empty when it does not run."""
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words
+            argv, capture_output=True, text=True, check=True, timeout=_SYSTEM_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().partition("\n")[0]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,136 @@
+"""`jetflock doctor` finds what is wrong, and says nothing is when nothing is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from jetflock.doctor.disk_checks import disk_findings
+from jetflock.doctor.finding import Finding, Verdict
+from jetflock.doctor.machine_checks import machine_findings
+from jetflock.doctor.model_checks import model_findings
+from jetflock.doctor.nats_checks import nats_findings
+from shared.cluster import open_cluster
+from shared.config import ClusterConfig
+from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
+from tests.nats_server import NatsServer, free_port
+
+
+def of(area: str, findings: Iterable[Finding]) -> Finding:
+    """The finding of this area; none behind it is looked for."""
+    return next(finding for finding in findings if finding.area == area)
+
+
+async def nats(config: ClusterConfig) -> list[Finding]:
+    return [finding async for finding in nats_findings(config)]
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_service_that_runs_is_well(shared_stack: RoleStack) -> None:
+    findings = await nats(ClusterConfig(nats_url=shared_stack.nats.url))
+    areas = {finding.area: finding for finding in findings}
+    assert not [finding for finding in findings if finding.verdict is Verdict.FAIL]
+    assert areas["streams"].text.startswith("all ")
+    assert areas["protocol"].text == "version 1, 4 partitions"
+    assert areas[f"workers of {MODEL_NAME}"].text == "1, ready"
+    assert areas["frontend"].verdict is areas["detok"].verdict is Verdict.OK
+    assert areas[f"queues of {MODEL_NAME}"].text == "6 consumers"
+
+
+@pytest.mark.integration
+async def test_an_empty_server_is_told_from_a_broken_one(nats_server: NatsServer) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    found = of("streams", await nats(config))
+    assert (found.verdict, "'jf'" in found.text) == (Verdict.WARN, True)
+    async with open_cluster(config, "test") as cluster:
+        await cluster.js.api(f"STREAM.DELETE.{cluster.subjects.dead_stream}")
+        found = of(cluster.subjects.dead_stream, await nats(config))
+        assert (found.verdict, "jetflock setup" in found.remedy) == (Verdict.FAIL, True)
+        assert of("frontend", await nats(config)).verdict is Verdict.WARN
+        await cluster.js.api(f"STREAM.DELETE.{cluster.subjects.requests_stream}")
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url, prefix="other"), "test"):
+        pass
+    assert of("streams", await nats(config)).verdict is Verdict.WARN
+
+
+@pytest.mark.integration
+async def test_a_queue_that_was_made_again_is_found(nats_server: NatsServer) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "test") as cluster:
+        name = cluster.subjects.requests_stream
+        stream = (await cluster.js.api(f"STREAM.INFO.{name}"))["config"]
+        await cluster.js.api(f"STREAM.DELETE.{name}")
+        await cluster.js.api(f"STREAM.CREATE.{name}", stream)
+    found = of("protocol", await nats(config))
+    assert (found.verdict, "made again" in found.text) == (Verdict.FAIL, True)
+
+
+def test_the_command_prints_a_remedy_and_fails() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    argv = [sys.executable, "-m", "jetflock", "doctor", "./nowhere", "--nats-url", url]
+    argv += ["--port", str(free_port()), "--nats-connect-timeout-s", "0.1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert "fail  model: there is no folder ./nowhere" in lines
+    assert lines[lines.index("fail  model: there is no folder ./nowhere") + 1].startswith(
+        "      remedy: "
+    )
+    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    assert {"area", "verdict", "text", "remedy"} == set(report["findings"][0])
+
+
+def test_a_port_that_another_program_holds_is_told() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+        found = of("port", machine_findings("127.0.0.1", port))
+    assert found.verdict is Verdict.FAIL
+    assert "--port" in found.remedy
+
+
+def test_a_disk_without_room_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    findings = list(disk_findings(folder, ClusterConfig(log_max_bytes=1 << 60)))
+    assert [finding.verdict for finding in findings] == [Verdict.WARN, Verdict.OK]
+    assert not folder.exists()
+
+
+def test_a_whole_model_is_served_and_a_cut_one_is_told(tmp_path: Path) -> None:
+    findings = list(model_findings(str(DEMO_MODEL)))
+    assert {finding.verdict for finding in findings} == {Verdict.OK}
+    assert "LlamaForCausalLM by our" in of("engine", findings).text
+
+    copy = tmp_path / "copy"
+    shutil.copytree(DEMO_MODEL, copy)
+    weights = next(copy.glob("*.safetensors"))
+    with weights.open("r+b") as file:
+        file.truncate(weights.stat().st_size - 1)
+    found = of("weights", model_findings(str(copy)))
+    assert (found.verdict, "its head says" in found.text) == (Verdict.FAIL, True)
+    index = {"weight_map": {"a": weights.name, "b": "model-2.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights.unlink()
+    assert "is missing" in of("weights", model_findings(str(copy))).text
+    (copy / "config.json").write_text("{")
+    assert of("config.json", model_findings(str(copy))).verdict is Verdict.FAIL
+
+
+def test_torch_is_not_imported() -> None:
+    script = "import sys, jetflock.doctor.__main__; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

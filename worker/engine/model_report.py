@@ -1,0 +1,69 @@
+"""`python -m worker.engine.model_report FOLDER`: what the engine would do with a checkpoint.
+
+Prints JSON, and loads no weights. For `jetflock doctor`, which must not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shared.errors import ConfigError
+from worker.engine.config import EngineConfig
+from worker.engine.host_limits import available_memory_bytes
+from worker.engine.memory_check import check_memory, weight_bytes
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.dtype_choice import choose_dtype
+from worker.engine.models.encoder_config import EncoderConfig
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.registry import read_model_config
+from worker.engine.native.native_choice import native_obstacle
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """`refusal`: why it is not served at all; `shortage`: why not on this machine, now."""
+
+    refusal: str = ""
+    architecture: str = ""
+    computed_by: str = ""
+    dtype: str = ""
+    need: str = ""
+    shortage: str = ""
+
+
+def report_on(path: Path) -> ModelReport:
+    """With the defaults of every flag."""
+    config = EngineConfig()
+    try:
+        model = read_model_config(path)
+    except ConfigError as exc:
+        return ModelReport(refusal=str(exc))
+    dtype = choose_dtype(config.dtype, model)
+    kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
+    shortage = ""
+    try:
+        check_memory(config, model, dtype, max_context_len=1 << 20)
+    except ConfigError as exc:
+        shortage = str(exc)
+    return ModelReport(
+        architecture=model.architecture,
+        computed_by=_computed_by(model, native_obstacle(config, model, dtype) is None),
+        dtype=str(dtype).removeprefix("torch."),
+        need=f"weights take {weight_bytes(model, dtype) / (1 << 30):.2f} GiB, a token of the cache "
+        f"{kv_bytes / 1024:.1f} KiB; {available_memory_bytes() / (1 << 30):.2f} GiB are available",
+        shortage=shortage,
+    )
+
+
+def _computed_by(model: ModelConfig, is_native: bool) -> str:
+    if isinstance(model, DecoderConfig):
+        return "our C++" if is_native else "our fused decoder on torch"
+    return "our encoder on torch" if isinstance(model, EncoderConfig) else "transformers"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(msgspec.json.encode(report_on(Path(sys.argv[1]))).decode() + "\n")
