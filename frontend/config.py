@@ -13,6 +13,7 @@ from frontend.images.limits import ImageLimits
 from frontend.tenants.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret
 from shared.errors import ConfigError
+from shared.http_origin import origin_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,8 @@ class FrontendConfig(ClusterConfig):
     """Silence of a stream after which an SSE comment is sent."""
     cors_origins: tuple[str, ...] = ()
     """Origins that browsers may call from; '*' for all."""
+    admin_url: str = ""
+    """Where browsers find `jetflock admin serve`: to it the page sends orders, with its key."""
     frontend_id: str | None = None
     """Id of this process; random when not given. Never use one twice."""
 
@@ -99,6 +102,10 @@ class FrontendConfig(ClusterConfig):
         nameless = [ApiKey.without_limits(key) for key in sorted(keys)]
         # A key that stands in both has its limits.
         return [*named, *(key for key in nameless if key.digest not in digests)]
+
+    def page_origins(self) -> tuple[str, ...]:
+        """That the page may speak to, beside its own. Raises ConfigError."""
+        return (origin_of(self.admin_url, "--admin-url"),) if self.admin_url else ()
 
     def batch_limits(self) -> BatchLimits:
         """Of the batches that this frontend drives."""

@@ -22,6 +22,7 @@ from shared.control import (
     Drain,
     FlushCache,
     GetStats,
+    Kill,
     Pause,
     PauseMode,
 )
@@ -120,6 +121,14 @@ def drain(worker: str, /, *, timeout_s: float | None = None, config: _Config = _
     `jetflock serve` starts another worker in its place.
     """
     _tell(config, Target(None, (worker,)), Drain(timeout_s))
+
+
+def kill(worker: str, /, *, config: _Config = _DEFAULTS) -> None:
+    """Kill a worker, as `kill -9` on its machine does, to see that nothing is lost.
+
+    Its streams go on elsewhere. `jetflock serve` starts another worker in its place.
+    """
+    _tell(config, Target(None, (worker,)), Kill())
 
 
 def flush(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
@@ -227,6 +236,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "pause": pause,
     "continue": continue_,
     "drain": drain,
+    "kill": kill,
     "flush": flush,
     "abort": abort,
     "update-weights": update_weights,

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from frontend.error_response import error_response, json_response
 from frontend.http_request import read_body
 from jetflock.admin_key import AdminKey
+from jetflock.page_origins import NO_PAGES, PageOrigins
 from shared.cluster import Cluster
 from shared.control import (
     Continue,
@@ -23,12 +24,12 @@ from shared.control import (
     Drain,
     FlushCache,
     GetStats,
+    Kill,
     Pause,
     PauseMode,
 )
 from shared.control_plane import ControlPlane, Target, worker_facts
 from shared.errors import (
-    AuthenticationFailed,
     BrokerError,
     ConfigError,
     InternalError,
@@ -75,6 +76,12 @@ class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float | None = None
 
 
+class KillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /kill_worker."""
+
+    worker: str
+
+
 class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """POST /abort_request: one request, or all of a model."""
 
@@ -99,11 +106,17 @@ class UnloadLoraBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminApp:
-    """The ASGI application. Every path but /health needs the key, if there is one."""
+    """The ASGI application. Every path but /health needs the key, if there is one.
 
-    def __init__(self, cluster: Cluster, key: AdminKey) -> None:
+    Of pages in a browser only those of `page_origins` may ask, and they need it too.
+    """
+
+    def __init__(
+        self, cluster: Cluster, key: AdminKey, page_origins: PageOrigins = NO_PAGES
+    ) -> None:
         self._cluster = cluster
         self._key = key
+        self._page_origins = page_origins
         self._plane = ControlPlane(cluster, "admin")
         self._router = Router(self._routes(), redirect_slashes=False)
 
@@ -111,8 +124,13 @@ class AdminApp:
         if scope["type"] != "http":
             return
         scope["app"] = self  # starlette then raises for unknown paths and methods
+        request = Request(scope)
         try:
-            self._check_caller(Request(scope))
+            if self._page_origins.is_preflight(request):
+                await self._page_origins.preflight_answer(request)(scope, receive, send)
+                return
+            send = self._page_origins.readable(request, send)
+            self._check_caller(request)
             await self._router(scope, receive, send)
         except RequestError as exc:
             await error_response(exc)(scope, receive, send)
@@ -123,9 +141,8 @@ class AdminApp:
         """Raises AuthenticationFailed. A page in a browser on this machine is no operator."""
         if request.url.path == "/health":
             return
+        self._page_origins.check(request)
         self._key.check(request.headers.get("authorization", ""))
-        if "origin" in request.headers:
-            raise AuthenticationFailed("The admin plane is not for pages in a browser.")
 
     def _routes(self) -> list[Route]:
         def route(path: str, method: str, handler: Handler) -> Route:
@@ -143,6 +160,7 @@ class AdminApp:
             route("/continue_generation", "POST", self._continue),
             route("/flush_cache", "POST", self._flush),
             route("/drain_worker", "POST", self._drain),
+            route("/kill_worker", "POST", self._kill),
             route("/abort_request", "POST", self._abort),
             route("/update_weights_from_disk", "POST", self._update_weights),
             route("/v1/load_lora_adapter", "POST", self._load_lora),
@@ -176,6 +194,10 @@ class AdminApp:
     async def _drain(self, request: Request) -> Response:
         body = await _body(request, DrainBody)
         return await self._tell(Target(None, (body.worker,)), Drain(body.timeout_s))
+
+    async def _kill(self, request: Request) -> Response:
+        body = await _body(request, KillBody)
+        return await self._tell(Target(None, (body.worker,)), Kill())
 
     async def _abort(self, request: Request) -> Response:
         body = await _body(request, AbortBody)

@@ -23,10 +23,10 @@ def run_admin_server(config: AdminConfig) -> None:
 
 
 async def _serve(config: AdminConfig) -> None:
-    key = config.checked_key()
+    key, page_origins = config.checked_key(), config.checked_page_origins()
     listener = bind(config.admin_host, config.admin_port)
     async with existing_cluster(config, "jetflock admin") as cluster:
-        server = http_server(AdminApp(cluster, key))
+        server = http_server(AdminApp(cluster, key, page_origins))
 
         def stop() -> None:
             server.should_exit = True

@@ -41,6 +41,10 @@ class Drain(msgspec.Struct, frozen=True, tag_field="verb", tag="drain", forbid_u
     timeout_s: float | None = None  # for running requests to finish; None: as after SIGTERM
 
 
+class Kill(msgspec.Struct, frozen=True, tag_field="verb", tag="kill", forbid_unknown_fields=True):
+    """Die at once, as by `kill -9`, engine and all. The answer is its last word."""
+
+
 class FlushCache(
     msgspec.Struct, frozen=True, tag_field="verb", tag="flush_cache", forbid_unknown_fields=True
 ):
@@ -93,6 +97,7 @@ ControlRequest: TypeAlias = (
     Pause
     | Continue
     | Drain
+    | Kill
     | FlushCache
     | GetStats
     | CheckWeights

@@ -14,6 +14,7 @@ from shared.control import (
     Drain,
     FlushCache,
     GetStats,
+    Kill,
     LoadLora,
     Pause,
     PauseMode,
@@ -80,6 +81,8 @@ class Control:
                     self._continue()
                 case Drain():
                     self._leave(request)
+                case Kill():
+                    raise AssertionError("the desk dies by itself")
                 case FlushCache():
                     self._runner.flush_cache()
                 case GetStats():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -14,6 +16,7 @@ from nats.errors import Error as NatsError
 from shared.control import (
     ControlReply,
     ControlRequest,
+    Kill,
     decode_control_request,
     encode_control,
 )
@@ -21,6 +24,8 @@ from shared.errors import JetflockError, ProtocolError
 from shared.log import get_logger
 
 log = get_logger(__name__)
+
+_LAST_WORD_S = 1.0
 
 ControlHandler = Callable[[ControlRequest], Awaitable[ControlReply]]
 
@@ -49,17 +54,32 @@ class ControlDesk:
             await asyncio.Event().wait()
 
     async def _answer(self, message: Msg) -> None:
-        reply = await self._reply(message.data)
+        try:
+            request = decode_control_request(message.data)
+        except ProtocolError as exc:
+            log.warning("control_unreadable", num_bytes=len(message.data))
+            why = f"the request cannot be read: {exc}"
+            await self._publish(message, ControlReply(self._worker_id, False, why))
+            return
+        if isinstance(request, Kill):  # it waits for no other order: those may hang
+            await self._die(message)
+        await self._publish(message, await self._reply(request))
+
+    async def _publish(self, message: Msg, reply: ControlReply) -> None:
         if message.reply:
             with contextlib.suppress(NatsError):
                 await self._nc.publish(message.reply, encode_control(reply))
 
-    async def _reply(self, data: bytes) -> ControlReply:
-        try:
-            request = decode_control_request(data)
-        except ProtocolError as exc:
-            log.warning("control_unreadable", num_bytes=len(data))
-            return ControlReply(self._worker_id, False, f"the request cannot be read: {exc}")
+    async def _die(self, message: Msg) -> None:
+        """The kernel kills the engine with us."""
+        log.warning("killed_by_order")
+        await self._publish(message, ControlReply(self._worker_id, True))
+        with contextlib.suppress(NatsError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await self._nc.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _reply(self, request: ControlRequest) -> ControlReply:
         try:
             reply = await self._handle(request)
         except (JetflockError, NatsError) as exc:

@@ -23,3 +23,9 @@ async def answers_ok(host: str, port: int, path: str, timeout_s: float = 1.0) ->
 def reachable_host(host: str) -> str:
     """Where a client on this machine finds a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+
+
+def http_url(host: str, port: int) -> str:
+    """Of a server that listens there, for a client on this machine."""
+    host = reachable_host(host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 
-from deploy.local.http_probe import reachable_host
+from deploy.local.http_probe import http_url
 from deploy.local.serve_config import ServeConfig
 
 
 def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float) -> str:
     """URL, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
+    orders = f"  Orders   {base_url(config)}/#cluster, with the admin key\n"
     workers = config.worker_range
     plural = "" if workers.most == 1 else "es"
     return (
@@ -20,7 +21,7 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float) -> st
         f"  Model    {config.model_name}\n"
         f"  Workers  {workers} process{plural}\n"
         f"  NATS     {config.nats_url}\n"
-        f"{data}\n"
+        f"{data}{orders if config.takes_orders_from_page else ''}\n"
         f"  {curl(config)}\n\n"
         "Ctrl-C stops it.\n\n"
     )
@@ -28,8 +29,7 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float) -> st
 
 def base_url(config: ServeConfig) -> str:
     """Where a client on this machine finds the API."""
-    host = reachable_host(config.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
+    return http_url(config.host, config.port)
 
 
 def curl(config: ServeConfig) -> str:

@@ -72,7 +72,12 @@ class RoleLaunches:
         argv = ["serve", "--admin-port", str(config.admin_port), "--admin-host", config.admin_host]
         if config.admin_key_file is not None:
             argv += ["--admin-key-file", str(config.admin_key_file)]
-        return Launch([*self._programs.admin, *argv], self._env(ClusterConfig))
+        for origin in config.admin_page_origin:
+            argv += ["--admin-page-origin", origin]
+        env = self._env(ClusterConfig)
+        if config.admin_key is not None:
+            env[_variable("admin_key")] = config.admin_key
+        return Launch([*self._programs.admin, *argv], env)
 
     def worker(self, worker_idx: int) -> Callable[[], Launch]:
         """Of the worker with this index."""

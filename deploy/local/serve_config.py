@@ -13,6 +13,7 @@ import deploy.demo_model
 from deploy.autoscale.scale_config import ScaleConfig
 from deploy.autoscale.worker_range import WorkerRange
 from deploy.local.data_folder import default_data_dir
+from deploy.local.http_probe import http_url
 from deploy.local.ports import free_port
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
@@ -47,8 +48,12 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """Port of the admin plane's HTTP, `jetflock admin serve`; 0 is off."""
     admin_host: str = "127.0.0.1"
     """Its address; without a key only a loopback one."""
+    admin_key: str | None = None
+    """The key that it asks for: with one, the page's Cluster tab can give orders."""
     admin_key_file: Path | None = None
-    """File with the key that it asks for."""
+    """File that holds the key."""
+    admin_page_origin: tuple[str, ...] = ()
+    """Origins of pages that may give orders with the key; by default that of this frontend's."""
     start_timeout_s: float = 1800.0
     """Time until everything is ready, loading and downloading included."""
 
@@ -73,6 +78,11 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
         return self.shutdown_timeout_s + 2 * self.drain_timeout_s + _LEAVE_MARGIN_S
 
     @property
+    def takes_orders_from_page(self) -> bool:
+        """Whether its page may ask its admin plane, on behalf of whoever has the key."""
+        return bool(self.admin_port and (self.admin_key or self.admin_key_file))
+
+    @property
     def own_data_dir(self) -> Path:
         return (self.data_dir or default_data_dir(self.port)).expanduser().absolute()
 
@@ -87,9 +97,24 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
             port=port,
             nats_port=self.nats_port or free_port(),
             model_name=self.model_name or _model_name(model),
+            admin_url=self.admin_url or self._own_admin_url,
+            admin_page_origin=self.admin_page_origin or self._own_page_origins(port),
             num_threads=self.num_threads
             or (max(1, num_cores // workers.most) if workers.most > 1 else None),
         )
+
+    @property
+    def _own_admin_url(self) -> str:
+        if not self.takes_orders_from_page:
+            return ""
+        return http_url(self.admin_host, self.admin_port)
+
+    def _own_page_origins(self, port: int) -> tuple[str, ...]:
+        """A browser takes `localhost` and 127.0.0.1 for two."""
+        if not self.takes_orders_from_page:
+            return ()
+        origins = (http_url(self.host, port), http_url("localhost", port))
+        return tuple(dict.fromkeys(origins))
 
 
 def _model_name(model: str) -> str:

@@ -13,8 +13,10 @@ import pytest
 from jetflock.admin_app import AdminApp
 from jetflock.admin_config import AdminConfig
 from jetflock.admin_key import AdminKey
+from jetflock.page_origins import PageOrigins
 from shared.codec import encode
 from shared.errors import ConfigError
+from shared.http_origin import checked_origin
 from shared.protocol.role_cards import WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.checkpoints import DEMO_MODEL, copy_checkpoint, read_checkpoint
@@ -39,8 +41,10 @@ async def worker(stage: Stage) -> AsyncIterator[RunningWorker]:
         yield running
 
 
-def client(stage: Stage, key: str | None = None, **headers: str) -> httpx.AsyncClient:
-    app = AdminApp(stage.cluster, AdminKey(key))
+def client(
+    stage: Stage, key: str | None = None, pages: tuple[str, ...] = (), **headers: str
+) -> httpx.AsyncClient:
+    app = AdminApp(stage.cluster, AdminKey(key), PageOrigins(pages))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url="http://admin", headers=headers)
 
@@ -122,6 +126,8 @@ async def test_what_is_wrong_is_named(stage: Stage, worker: RunningWorker) -> No
     assert "$.mode" in await complaint("/pause_generation", {"mode": "abort"})
     assert "No model 'x'" in await complaint("/flush_cache", {"model": "x"})
     assert "No worker w1 lives" in await complaint("/drain_worker", {"worker": "w1"})
+    assert "No worker w1 lives" in await complaint("/kill_worker", {"worker": "w1"})
+    assert "worker" in await complaint("/kill_worker", {})
     assert "'abort_all' needs 'model'" in await complaint("/abort_request", {"abort_all": True})
     assert "give 'rid'" in await complaint("/abort_request", {})
     assert "model_path" in await complaint("/update_weights_from_disk", {})
@@ -146,6 +152,80 @@ async def test_nothing_without_the_key(stage: Stage, worker: RunningWorker) -> N
         page = {"origin": "http://evil.example"}
         assert (await http.post("/continue_generation", headers=page)).status_code == 401
     assert worker.worker._state is WorkerState.PAUSED
+
+
+PAGE = "http://127.0.0.1:8000"
+PREFLIGHT = {
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type",
+}
+
+
+@integration
+async def test_a_listed_page_gives_orders_with_the_key(stage: Stage, worker: RunningWorker) -> None:
+    async with client(stage, "secret", (PAGE, "https://ops.example"), origin=PAGE) as http:
+        preflight = await http.options("/pause_generation", headers=PREFLIGHT)
+        assert (preflight.status_code, preflight.content) == (204, b"")
+        assert preflight.headers["access-control-allow-headers"] == "Authorization, Content-Type"
+        refused = await http.post("/pause_generation")
+        assert refused.status_code == 401
+        assert worker.worker._state is WorkerState.READY
+        told = await http.post("/pause_generation", headers={"authorization": "Bearer secret"})
+        assert told.status_code == 200
+        for answer in (preflight, refused, told):
+            assert answer.headers["access-control-allow-origin"] == PAGE
+            assert answer.headers["vary"] == "Origin"
+            assert "access-control-allow-credentials" not in answer.headers
+    assert worker.worker._state is WorkerState.PAUSED
+
+
+@integration
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "",
+        "https://127.0.0.1:8000",
+        "http://127.0.0.1:80001",
+        "http://127.0.0.1:8000.evil.example",
+        "http://127.0.0.1:8000, http://evil.example",
+        "HTTP://127.0.0.1:8000",
+        "http://127.0.0.1:8000/",
+    ],
+)
+async def test_other_pages_learn_and_do_nothing(
+    stage: Stage, worker: RunningWorker, origin: str
+) -> None:
+    key = {"authorization": "Bearer secret"}
+    async with client(stage, "secret", (PAGE,), origin=origin, **key) as http:
+        for answer in (
+            await http.options("/pause_generation", headers=PREFLIGHT),
+            await http.post("/pause_generation"),
+            await http.get("/workers"),
+        ):
+            assert answer.status_code == 401
+            assert "is not for the page of" in answer.json()["error"]["message"]
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert worker.worker._state is WorkerState.READY
+
+
+def test_pages_need_a_key_and_are_named_as_browsers_do() -> None:
+    def config(*origins: str, key: str | None = "secret") -> AdminConfig:
+        return AdminConfig(admin_key=key, admin_page_origin=origins)
+
+    with pytest.raises(ConfigError, match="needs a key"):
+        config(PAGE, key=None).checked_page_origins()
+    with pytest.raises(ConfigError, match="the admin key is empty"):
+        config(key=" ").checked_key()
+    wrong = ("*", "null", "evil.example", "http://*.example", "http://u@host", "ftp://host")
+    for text in wrong:
+        with pytest.raises(ConfigError, match="is no address of a server"):
+            config(text).checked_page_origins()
+    with pytest.raises(ConfigError, match="more than scheme, host and port"):
+        config(f"{PAGE}/cluster").checked_page_origins()
+    assert checked_origin("http://Host:80/", "--flag") == "http://host"
+    assert checked_origin("https://[::1]:8443", "--flag") == "https://[::1]:8443"
 
 
 def test_an_address_that_others_reach_needs_a_key(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 from openai import OpenAI
 
@@ -134,6 +135,30 @@ async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role
     (choice,) = result.choices
     assert [each.token_id for each in choice.logprobs] == choice.token_ids
     assert len(choice.prompt_logprobs) > 1
+
+
+async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: LocalStack) -> None:
+    def admin(*argv: str) -> str:
+        command = [sys.executable, "-m", "jetflock", "admin", *argv]
+        address = ("--nats-url", scripted_stack.nats_url)
+        done = subprocess.run([*command, *address], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with Client(scripted_stack.nats_url) as client:
+        params: dict[str, Any] = {"max_tokens": 1000, "seed": 8, "ignore_eos": True}
+        job = client.generate_async("Once upon a time", **params)
+        await anext(aiter(job))
+        cards = json.loads(await asyncio.to_thread(admin, "workers", "--json"))
+        [busy] = [card for card in cards if card["running"]]
+        engine = psutil.Process(busy["pid"]).children()
+        assert await asyncio.to_thread(admin, "kill", busy["worker"]) == f"{busy['worker']}\tok\n"
+        result = await job.aresult(60)
+        expected = await client.generate_async("Once upon a time", **params)
+    assert result.text == expected.text
+    assert not any_alive(engine)
+    told = admin("workers", "--json")
+    assert busy["worker"] not in told
 
 
 def kill_all(stack: LocalStack, role: str) -> None:
