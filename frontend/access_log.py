@@ -25,7 +25,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
         transport=transport,
         frontend=frontend_id,
         status=status,
-        finish=_finish(generation),
+        finish=finish_of(generation),
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
         cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
@@ -35,7 +35,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
     )
 
 
-def _finish(generation: Generation) -> str:
+def finish_of(generation: Generation) -> str:
     """The reasons of all choices, each once; or why the answer was cut."""
     if generation.interrupt is not None and not generation.is_finished:
         return generation.interrupt.value

@@ -22,6 +22,8 @@ from frontend.anthropic.message_request import MessageRequests
 from frontend.batches.routes import BatchRoutes
 from frontend.client_request_id import HEADER as CLIENT_REQUEST_ID
 from frontend.client_request_id import telling_client_id
+from frontend.cluster.event_stream import ClusterEvents
+from frontend.cluster.routes import ClusterRoutes
 from frontend.error_response import ErrorBody, error_response, json_response
 from frontend.files.routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
@@ -55,7 +57,8 @@ from shared.protocol.reply import Surface
 
 log = get_logger(__name__)
 
-Handler = Callable[[Request, Caller], Awaitable[Response | AnswerResponse]]
+Answer = Response | AnswerResponse | ClusterEvents
+Handler = Callable[[Request, Caller], Awaitable[Answer]]
 _NOBODY = Caller()
 _EXPOSED_HEADERS = ", ".join(
     ["x-request-id", CLIENT_REQUEST_ID, "retry-after"]
@@ -95,7 +98,7 @@ class Endpoint:
         finally:
             self._metrics.requests.labels("http", self._route, response.status_code).inc()
 
-    async def _response(self, request: Request) -> Response | AnswerResponse:
+    async def _response(self, request: Request) -> Answer:
         try:
             caller = _NOBODY
             if not self._is_open:
@@ -135,6 +138,7 @@ class App:
         batches: BatchRoutes,
         tokens: TokenRoutes,
         loads: LoadRoutes,
+        cluster: ClusterRoutes,
         messages: MessageRequests,
         page: PageDocument,
         *,
@@ -152,6 +156,7 @@ class App:
         self._batches = batches
         self._tokens = tokens
         self._loads = loads
+        self._cluster = cluster
         self._messages = messages
         self._page = page
         self._max_body_bytes = max_body_bytes
@@ -238,6 +243,8 @@ class App:
             route("/v1/tokenizer_info", "GET", self._tokens.info),
             route("/tokenizer_info", "GET", self._tokens.info),
             route("/v1/loads", "GET", self._loads.loads),
+            route("/cluster", "GET", self._cluster.cluster),
+            route("/cluster/events", "GET", self._cluster.events),
             route("/health", "GET", self._live, is_open=True),
             route(LIVE_PATH, "GET", self._live, is_open=True),
             route(READY_PATH, "GET", self._ready, is_open=True),

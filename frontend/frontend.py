@@ -20,6 +20,9 @@ from frontend.batches.line_slots import LineSlots
 from frontend.batches.results import BatchResults
 from frontend.batches.routes import BatchRoutes
 from frontend.batches.store import BatchStore
+from frontend.cluster.cluster_board import ClusterBoard
+from frontend.cluster.recent_requests import RecentRequests
+from frontend.cluster.routes import ClusterRoutes
 from frontend.config import FrontendConfig
 from frontend.detok_client import DetokClient
 from frontend.drain_rate import QueueWatch
@@ -128,7 +131,8 @@ class Frontend:
         )
         messages = MessageRequests(self._models, chats)
         tokenizing = Tokenizing(self._models, self._encoder, chats)
-        self.answers = OpenAnswers(self._router, self._terminator, metrics, frontend_id)
+        recent = RecentRequests(self._router)
+        self.answers = OpenAnswers(self._router, self._terminator, recent, metrics, frontend_id)
         finder = StreamFinder(cluster, detok)
         admission = Admission(
             self.ledger,
@@ -182,7 +186,15 @@ class Frontend:
         self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
         batches = Batches(batch_store, file_store, self._batch_keeper.look_soon, config.files_ttl_s)
         kept = Responses(self.inference, responses, self._models)
-        loads = LoadRoutes(LoadBoard(cluster, frontend_id), self._models)
+        load_board = LoadBoard(cluster, frontend_id)
+        loads = LoadRoutes(load_board, self._models)
+        cluster_routes = ClusterRoutes(
+            ClusterBoard(cluster, self._models, load_board, recent),
+            callers,
+            frontend_id,
+            config.admin_url,
+            over=self.shutdown.asked,
+        )
         self.app = App(
             self.inference,
             kept,
@@ -194,8 +206,9 @@ class Frontend:
             BatchRoutes(batches),
             TokenRoutes(tokenizing, config.max_body_bytes),
             loads,
+            cluster_routes,
             messages,
-            PageDocument(),
+            PageDocument(config.page_origins()),
             max_body_bytes=config.max_body_bytes,
             ping_interval_s=config.ping_interval_s,
             cors_origins=config.cors_origins,

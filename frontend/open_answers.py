@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from frontend.access_log import log_finished
 from frontend.answer import Answer
 from frontend.anthropic.message_feed import MessageFeed
+from frontend.cluster.recent_requests import RecentRequests
 from frontend.event_feed import EventFeed, Feed
 from frontend.generation import Generation, Interrupt
 from frontend.metrics import FrontendMetrics
@@ -24,11 +25,13 @@ class OpenAnswers:
         self,
         router: ReplyRouter,
         terminator: Terminator,
+        recent: RecentRequests,
         metrics: FrontendMetrics,
         frontend_id: str,
     ) -> None:
         self._router = router
         self._terminator = terminator
+        self._recent = recent
         self._metrics = metrics
         self._frontend_id = frontend_id
         self.num_open = 0
@@ -71,6 +74,7 @@ class OpenAnswers:
         generation.keepalive_s = 0.0
         generation.is_watched = False
         log_finished(generation, status, transport, self._frontend_id)
+        self._recent.note_finished(generation, status)
         self._observe(generation)
         if generation.is_finished:
             self._router.remove(generation)

@@ -127,17 +127,28 @@ class JetStream:
         return await self._get(stream, {"seq": max(seq, 1), "next_by_subj": subject})
 
     async def direct_scan(
-        self, stream: str, subject: str, *, batch: int = 256
+        self,
+        stream: str,
+        subject: str,
+        *,
+        batch: int = 256,
+        first_seq: int = 1,
+        since: datetime.datetime | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """All messages of a subject by batched direct get; may be stale: never proof of absence."""
-        next_seq = 1
+        """All messages of a subject by batched direct get; may be stale: never proof of absence.
+
+        Only those at `first_seq` or later or, in its place, stored at `since` or later.
+        """
+        start: dict[str, Any] = {"seq": first_seq}
+        if since is not None:
+            start = {"start_time": since.astimezone(datetime.UTC).isoformat()}
         while True:
-            messages = await self._direct_batch(stream, subject, next_seq, batch)
+            messages = await self._direct_batch(stream, subject, start, batch)
             for message in messages:
                 yield message
             if len(messages) < batch:
                 return
-            next_seq = messages[-1].seq + 1
+            start = {"seq": messages[-1].seq + 1}
 
     async def proven_scan(self, stream: str, subject: str) -> AsyncIterator[StoredMessage]:
         """The same with all that the leader held at the call, unless it is gone by now.
@@ -153,7 +164,7 @@ class JetStream:
             raise BrokerUnavailable(f"{stream} was read from a replica that lags behind")
 
     async def _direct_batch(
-        self, stream: str, subject: str, seq: int, batch: int
+        self, stream: str, subject: str, start: dict[str, Any], batch: int
     ) -> list[StoredMessage]:
         inbox = self.nc.new_inbox()
         messages: list[StoredMessage] = []
@@ -176,7 +187,7 @@ class JetStream:
 
         subscription = await self.nc.subscribe(inbox, cb=on_message)
         try:
-            query = msgspec.json.encode({"seq": seq, "next_by_subj": subject, "batch": batch})
+            query = msgspec.json.encode({**start, "next_by_subj": subject, "batch": batch})
             await self.nc.publish(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
             async with asyncio.timeout(self._timeout_s):
                 status = await ended

@@ -44,6 +44,7 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 _purge(subjects.responses_stream),
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
                 *_reads(subjects.responses_stream),
+                _scan(subjects.events_stream),
                 *_reads(*_buckets(subjects.models_bucket, subjects.workers_bucket)),
                 f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
                 *_bucket_writes(
@@ -150,6 +151,10 @@ def _reads(*streams: str) -> list[str]:
         for stream in streams
         for operation in ("STREAM.MSG.GET", "DIRECT.GET")
     ]
+
+
+def _scan(stream: str) -> str:
+    return f"{_API}.DIRECT.GET.{stream}"
 
 
 def _purge(stream: str) -> str:

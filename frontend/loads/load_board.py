@@ -12,7 +12,7 @@ from shared.control_plane import ControlPlane, QueueDepth
 from shared.errors import BrokerError, ServiceUnavailable
 from shared.protocol.role_cards import WorkerCard
 
-_MAX_AGE_S = 1.0  # workers tell no more often
+_MAX_AGE_S = 0.9  # workers tell every second
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.batches.record import ENDPOINTS, TIMES, BatchStatus
 from frontend.files.record import MADE, UPLOADED
+from frontend.openapi.cluster_answer import cluster_schema
 from frontend.tokens.tokenizer_facts import SPECIAL_TOKENS
 from shared.protocol.reply import ScoreMethod
 from shared.subjects import JOB_CLASSES
@@ -441,6 +442,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         **_token_schemas(),
         **_message_schemas(),
         "Loads": _loads_schema(),
+        "Cluster": cluster_schema(),
         "Aborted": _object({"rid": _TEXT, "num_aborted": _COUNT}),
         "Status": _object({"status": _TEXT}),
         "NotWell": _object({"status": _TEXT, "why": _list_of(_TEXT)}),

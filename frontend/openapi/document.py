@@ -110,6 +110,8 @@ def openapi_document(version: str) -> dict[str, Any]:
         **_message_paths(),
         **_token_paths(),
         "/v1/loads": {"get": _operation("loads", "Loads", parameters=[_MODEL_QUERY])},
+        "/cluster": {"get": _operation("cluster", "Cluster")},
+        "/cluster/events": {"get": _cluster_events()},
         **_file_paths(),
         **_batch_paths(),
         "/v1/models": {"get": _operation("list_models", "ModelList")},
@@ -144,6 +146,12 @@ def openapi_document(version: str) -> dict[str, Any]:
             {"anthropic_key": []},
         ],  # a server without keys is open to all
     }
+
+
+def _cluster_events() -> dict[str, Any]:
+    operation = _operation("cluster_events", "")
+    operation["responses"]["200"] = _content({"text/event-stream": {"schema": {}}})
+    return operation
 
 
 def _message_paths() -> dict[str, dict[str, Any]]:

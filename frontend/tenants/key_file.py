@@ -25,6 +25,7 @@ class _KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests_per_minute: Limit | None = None
     tokens_per_minute: Limit | None = None
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    operator: bool = False
 
     def api_key(self) -> ApiKey:
         """Raises ValueError."""
@@ -41,6 +42,7 @@ class _KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_concurrent=self.max_concurrent,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            is_operator=self.operator,
         )
         return ApiKey(digest, tenant)
 

@@ -19,6 +19,7 @@ class Tenant:
     max_concurrent: int | None = None  # requests that may wait or run
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # of prompts and output
+    is_operator: bool = False  # may see machines, and the requests of others
 
     @property
     def has_rate(self) -> bool:
@@ -34,4 +35,4 @@ class Tenant:
         return NUM_LANES - 1
 
 
-EVERYBODY = Tenant()
+EVERYBODY = Tenant(is_operator=True)

@@ -76,6 +76,8 @@ MAY_PUBLISH = {
     "$JS.API.STREAM.MSG.GET.jf_DEAD": set(),
     "$JS.API.STREAM.MSG.GET.jf_RESPONSES": {FRONTEND},
     "$JS.API.DIRECT.GET.KV_jf_idempotency": {FRONTEND},
+    "$JS.API.DIRECT.GET.jf_EVENTS": {FRONTEND},
+    "$JS.API.STREAM.MSG.GET.jf_EVENTS": set(),
     "$JS.API.STREAM.INFO.jf_REQUESTS": ROLES,
     "jetflock.generate": {CLIENT, OTHER},
     "jetflock.responses.get": {CLIENT, OTHER},

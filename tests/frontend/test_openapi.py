@@ -83,6 +83,7 @@ async def test_a_fuzzed_frontend_keeps_to_its_document(stack: Stack, tmp_path: P
     for schema in document["components"]["schemas"].values():
         if "model" in schema.get("properties", {}):  # a random name is never served
             schema["properties"]["model"] = {"enum": ["tiny"]}
+    del document["paths"]["/cluster/events"]  # it never ends
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     schemathesis = Path(sys.executable).parent / "schemathesis"
     async with probed_loop() as probe:

@@ -1,0 +1,1 @@
+"""Who is there, what waits and what runs, for those who watch."""
