@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import Any
 
 _SLOW_BUFFER_BYTES = 4096
@@ -31,12 +30,7 @@ class HttpStream:
     async def __aenter__(self) -> HttpStream:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._writer is not None:
             self._writer.transport.abort()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from types import TracebackType
 from typing import cast
 
 
@@ -95,12 +94,7 @@ class TcpProxy:
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._server.close()
         self.cut()
         for dial in self._dials:

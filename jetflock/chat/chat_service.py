@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -52,12 +51,7 @@ class ChatService:
     def __enter__(self) -> ChatService:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._client.close()
 
     @property
@@ -145,12 +139,7 @@ class ChatStream:
     def __enter__(self) -> ChatStream:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._request_id and not self._is_over:
             self._service.abort(self._request_id)
 

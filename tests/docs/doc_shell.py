@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.deploy.local_stack import REPOSITORY, LocalStack
@@ -69,12 +68,7 @@ class DocShell:
             time.sleep(0.05)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
