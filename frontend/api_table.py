@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frontend.openapi.answers import answer_schemas
+from frontend.openapi.answers.answer_schemas import answer_schemas
 from frontend.openapi.bodies import body_schemas
 from frontend.requests import (
     chat_request,

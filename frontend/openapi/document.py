@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.files.record import MADE, UPLOADED
-from frontend.openapi.answers import answer_schemas
+from frontend.openapi.answers.answer_schemas import answer_schemas
 from frontend.openapi.bodies import body_schemas
 from frontend.responses.responses import MAX_PAGE
 from shared.health import LIVE_PATH, READY_PATH
