@@ -23,7 +23,7 @@ _RENEW_S = 0.4
 _ORPHAN_S = 1.0  # a lease that nobody took for so long is taken beyond the fair share
 _TIMEOUT_S = 1.0
 _FRESH_S = 3.0
-_FREE = b""
+FREE = b""  # the value of a lease that was given back
 
 log = get_logger(__name__)
 
@@ -105,7 +105,7 @@ class LeaseKeeper:
         self._wake.set()
 
     async def _on_lease_written(self, message: Msg) -> None:
-        if message.data == _FREE:
+        if message.data == FREE:
             self._wake.set()
 
     async def _wait(self) -> None:
@@ -165,14 +165,14 @@ class LeaseKeeper:
         self._owners = {
             key: entry.value.decode(errors="replace")
             for key, entry in entries.items()
-            if entry.value not in (_FREE, self._me)
+            if entry.value not in (FREE, self._me)
         }
 
     async def _take(self, entries: dict[str, KvEntry], fair_share: int) -> None:
         now = time.monotonic()
         for partition in range(self._cluster.subjects.num_partitions):
             entry = entries.get(str(partition))
-            is_free = entry is None or entry.value in (_FREE, self._me)
+            is_free = entry is None or entry.value in (FREE, self._me)
             if partition in self._held or not is_free:
                 self._free_since.pop(partition, None)
                 continue
@@ -199,7 +199,7 @@ class LeaseKeeper:
     async def _give_back(self, lease: Lease) -> None:
         self._lose(lease)
         try:
-            await self._write(lease, _FREE)
+            await self._write(lease, FREE)
         except BrokerError as exc:
             log.info("lease_left_to_expire", partition=lease.partition, error=str(exc))
 

@@ -143,8 +143,11 @@ class Partition:
                 tasks.create_task(self._reader.run())
                 tasks.create_task(floor_keeper.run(self._floor))
                 tasks.create_task(self._check_partial())
+                try:
+                    await asyncio.Event().wait()  # until cancelled, or one of them failed
+                finally:
+                    self._tasks = None  # who asks now asks the next owner again
         finally:
-            self._tasks = None
             await subscription.unsubscribe()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

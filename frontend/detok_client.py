@@ -12,6 +12,9 @@ from shared.protocol.text import ReplayReply, ReplayRequest
 from shared.subjects import Subjects
 
 
+_TIMEOUT_S = 1.5  # a detokenizer answers within its patience, or not at all
+
+
 class DetokClient:
     """Request and reply with whichever detokenizer owns the partition of a request."""
 
@@ -20,14 +23,14 @@ class DetokClient:
         self._subjects = subjects
         self._reply_subject = reply_subject
 
-    async def replay(self, rid: str, offset: int, timeout_s: float = 2.0) -> ReplayReply:
+    async def replay(self, rid: str, offset: int, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
         """The text from `offset` on; chunks that follow come to this frontend as well.
 
         Raises BrokerUnavailable when no detokenizer answers, MalformedMessage.
         """
         return await self._ask(ReplayRequest(rid, offset, self._reply_subject), timeout_s)
 
-    async def look(self, rid: str, timeout_s: float = 2.0) -> ReplayReply:
+    async def look(self, rid: str, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
         """How far it is, with all text so far; nothing follows. Raises as `replay` does."""
         return await self._ask(ReplayRequest(rid, 0, subject=""), timeout_s)
 

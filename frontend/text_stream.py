@@ -34,6 +34,7 @@ class TextStream:
         "keeps_token_ids",
         "last_heard_at",
         "logprobs",
+        "num_failed_asks",
         "position",
         "prompt_logprobs",
         "reply",
@@ -64,8 +65,9 @@ class TextStream:
         self._taken_position, self._taken_len, self._taken_checksum = START
         self.has_gap = False  # a chunk came before what precedes it
         self.last_heard_at = now
-        self.asked_at = now  # of the last replay, kept by the Replayer with the next two
+        self.asked_at = now  # of the last replay, kept by the Replayer with the next three
         self.backoff_s = 1.0
+        self.num_failed_asks = 0  # in a row
         self.is_asking = False
         self.skipped = ""  # what a resuming client has, where its answer must be parsed again
         self._pending: list[str] = []

@@ -16,6 +16,7 @@ from bench.chaos.faults import FAULTS, FaultClass, FaultFailed
 from bench.chaos.field import Field
 from bench.chaos.flock import Flock
 from bench.chaos.ledger import DAMAGING, Ledger, RunInfo
+from bench.chaos.left_behind import say_left_behind
 from bench.chaos.transcript import Transcript
 from bench.chaos.violation import Violation, ViolationKind
 from detok.full_fold import fold_from_log
@@ -241,7 +242,10 @@ class ChaosRun:
                 if num_queued == 0:
                     return
             await asyncio.sleep(0.2)
-        violation = Violation(ViolationKind.LOST, f"{num_queued} requests are left in the queue")
+        detail = await say_left_behind(self._flock.cluster, self._flock.card.pool)
+        violation = Violation(
+            ViolationKind.LOST, f"{num_queued} requests are left in the queue: {detail}"
+        )
         self.ledger.note_violation(violation, "at the end")
 
 

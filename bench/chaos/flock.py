@@ -20,11 +20,13 @@ from bench.chaos.member import Member
 from bench.chaos.role import HOOKS_VARIABLE
 from bench.chaos.tcp_proxy import TcpProxy
 from bench.chaos.work_meter import WorkMeter
+from deploy.local.detok_herald import DetokHerald
 from deploy.local.http_probe import answers_ok
 from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.ports import free_port
 from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
+from deploy.local.worker_herald import WorkerHerald
 from shared.cluster import Cluster, open_cluster
 from shared.codec import decode
 from shared.config import ClusterConfig
@@ -183,8 +185,12 @@ class Flock:
             "detok": launches.detok,
             "worker": launches.worker(0),
         }[role]
-        on_death = self._announce_death if role == "worker" else None
-        return KeptProcess(name, make, self._sink(name), self._sink("supervisor"), on_death)
+        on_death = {
+            "worker": WorkerHerald(self.cluster, self.card).announce_death,
+            "detok": DetokHerald(self.cluster).announce_death,
+        }
+        say = self._sink("supervisor")
+        return KeptProcess(name, make, self._sink(name), say, on_death.get(role))
 
     def _program(self, role: str) -> list[str]:
         return [sys.executable, "-m", "bench.chaos.role", role]
@@ -197,17 +203,6 @@ class Flock:
             log.flush()
 
         return write
-
-    async def _announce_death(self, launch: Launch, status: int) -> None:
-        """As the supervisor of `jetflock serve` does."""
-        if status == 0:
-            return
-        subjects = self.cluster.subjects
-        with contextlib.suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(2):
-                bucket = self.cluster.bucket(subjects.workers_bucket)
-                await bucket.delete(f"{self.card.pool}.{launch.id}")
-        await self.cluster.nc.publish(subjects.worker_died, launch.id.encode())
 
     async def _is_ready(self) -> bool:
         for port in self.http_ports:

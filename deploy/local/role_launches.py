@@ -65,7 +65,12 @@ class RoleLaunches:
         )
 
     def detok(self) -> Launch:
-        return Launch(self._programs.detok, self._env(DetokConfig))
+        detok_id = new_incarnation(self._config.detok_id)  # it adds a random part of its own
+        return Launch(
+            [*self._programs.detok, "--detok-id", detok_id],
+            self._env(DetokConfig, exclude=("detok_id",)),
+            detok_id,
+        )
 
     def admin(self) -> Launch:
         config = self._config

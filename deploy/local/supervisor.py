@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from deploy.autoscale.scaler import Scaler
+from deploy.local.detok_herald import DetokHerald
 from deploy.local.http_probe import answers_ok, reachable_host
 from deploy.local.kept_process import DeathCallback, KeptProcess, Launch
 from deploy.local.nats_child import NatsChild, is_worth_showing
@@ -59,7 +60,8 @@ class Supervisor:
         self._failure: JetflockError | None = None
         self._herald: WorkerHerald | None = None  # while connected, once the model is registered
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
-        self._detok = self._kept("detok", launches.detok)
+        self._detok_herald: DetokHerald | None = None  # likewise
+        self._detok = self._kept("detok", launches.detok, self._announce_detok_death)
         self._frontend = self._kept("frontend", launches.frontend)
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._fleet = WorkerFleet(
@@ -142,6 +144,7 @@ class Supervisor:
                 dead_workers = await self._forget_workers_of_last_time(cluster)
                 card = await self._register_model(cluster)
                 self._herald = WorkerHerald(cluster, card)
+                self._detok_herald = DetokHerald(cluster)
                 for kept in (self._detok, self._frontend, *self._admin):
                     self._progress.update(kept.name, "starting")
                     tasks.create_task(self._run(kept))
@@ -157,7 +160,7 @@ class Supervisor:
                     await asyncio.Event().wait()  # until cancelled: the connection is needed
                 await self._scaler(cluster, card).run(tasks)
             finally:
-                self._herald = None
+                self._herald = self._detok_herald = None
 
     async def _run(self, kept: KeptProcess) -> None:
         try:
@@ -236,6 +239,10 @@ class Supervisor:
         self._progress.end()
         has_own_nats = self._nats is not None
         self._terminal.show(ready_block(self._config, has_own_nats, self._progress.elapsed_s))
+
+    async def _announce_detok_death(self, launch: Launch, status: int) -> None:
+        if self._detok_herald is not None:
+            await self._detok_herald.announce_death(launch, status)
 
     # Workers come and go
 

@@ -18,6 +18,7 @@ SILENCE_S = 1.0  # of a running request, before it is asked for
 MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
 _TICK_S = 0.2
 _GAP_RETRY_S = 0.2
+_FAILED_RETRY_S = 0.25  # the partition is just changing hands; doubled while nobody answers
 _MAX_ASKING = 64  # a group may have thousands of requests, each of which costs several reads
 
 log = get_logger(__name__)
@@ -43,7 +44,7 @@ class Replayer:
                 for generation in self._router.generations:
                     if generation.is_watched:
                         for stream in generation.streams:
-                            if _is_due(stream, now):
+                            if is_due(stream, now):
                                 stream.is_asking = True
                                 tasks.create_task(self._ask(stream))
 
@@ -69,9 +70,10 @@ class Replayer:
         except (BrokerError, ProtocolError) as exc:
             log.debug("replay_failed", rid=stream.rid, error=str(exc))
             self._metrics.replays.labels("failed").inc()
-            _back_off(stream)
+            stream.num_failed_asks += 1
         else:
             self._metrics.replays.labels(reply.status.value).inc()
+            stream.num_failed_asks = 0
             if reply.status is ReplayStatus.QUEUED:
                 _back_off(stream)
             else:
@@ -84,15 +86,23 @@ class Replayer:
             stream.is_asking = False
 
 
-def _is_due(stream: TextStream, now: float) -> bool:
+def is_due(stream: TextStream, now: float) -> bool:
+    """Whether it is to be asked for at `now`, of the event loop's clock."""
     if stream.finish is not None or stream.is_asking:
         return False
     if stream.has_gap:
         return now >= stream.asked_at + _GAP_RETRY_S
     if stream.last_heard_at > stream.asked_at:
-        stream.backoff_s = SILENCE_S
+        stream.backoff_s, stream.num_failed_asks = SILENCE_S, 0
         return now >= stream.last_heard_at + SILENCE_S
-    return now >= stream.asked_at + stream.backoff_s
+    return now >= stream.asked_at + _pause_s(stream)
+
+
+def _pause_s(stream: TextStream) -> float:
+    """Before it is asked for again."""
+    if stream.num_failed_asks == 0:
+        return stream.backoff_s
+    return min(MAX_BACKOFF_S, _FAILED_RETRY_S * 2.0 ** min(stream.num_failed_asks - 1, 10))
 
 
 def _back_off(stream: TextStream) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from frontend.metrics import FrontendMetrics
-from frontend.resuming.replayer import MAX_BACKOFF_S, Replayer
+from frontend.resuming.replayer import MAX_BACKOFF_S, Replayer, is_due
 from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.test_text_stream import make_stream
 
@@ -45,3 +45,16 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+def test_while_nobody_answers_it_asks_soon_then_less_and_less() -> None:
+    """A partition that changes hands has no owner for a moment: streams shall not wait longer."""
+    stream, _ = make_stream()
+    stream.asked_at, stream.backoff_s = 100.0, MAX_BACKOFF_S
+    pauses = []
+    for stream.num_failed_asks in (1, 2, 3, 50):
+        steps = (step / 100 for step in range(2000))
+        pauses.append(next(pause for pause in steps if is_due(stream, 100.0 + pause)))
+    assert pauses == [0.25, 0.5, 1.0, MAX_BACKOFF_S]
+    stream.num_failed_asks = 0
+    assert not is_due(stream, 100.0 + MAX_BACKOFF_S - 0.1), "it is queued: that takes time"

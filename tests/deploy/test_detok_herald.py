@@ -1,0 +1,55 @@
+"""A detokenizer that died: what it held is free before it expires."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deploy.local.detok_herald import DetokHerald
+from deploy.local.kept_process import Launch
+from detok.lease_keeper import FREE
+from detok.live_detoks import ROLE
+from shared.cluster import Cluster, open_cluster
+from shared.codec import encode
+from shared.config import ClusterConfig
+from shared.protocol.role_cards import RoleCard
+from tests.nats_server import NatsServer
+
+pytestmark = pytest.mark.integration
+
+DEAD, LIVING = "detok-1-a", "detok-12-b"
+
+
+@pytest.fixture
+async def cluster(nats_server: NatsServer) -> AsyncIterator[Cluster]:
+    config = ClusterConfig(nats_url=nats_server.url, num_partitions=3)
+    async with open_cluster(config, "test") as cluster:
+        for idx, owner in enumerate((DEAD, LIVING, DEAD)):
+            await cluster.bucket(cluster.subjects.leases_bucket).put(str(idx), owner.encode())
+        for name in (DEAD, LIVING):
+            roles = cluster.bucket(cluster.subjects.roles_bucket)
+            await roles.put(name, encode(RoleCard(name, ROLE)))
+        yield cluster
+
+
+async def test_a_death_frees_leases_and_ends_the_heartbeat(cluster: Cluster) -> None:
+    await DetokHerald(cluster).announce_death(Launch([], {}, "detok-1"), -9)
+    assert await held(cluster) == {"0": FREE, "1": LIVING.encode(), "2": FREE}
+    assert await alive(cluster) == [LIVING]
+
+
+async def test_who_ended_by_itself_is_left_to_it(cluster: Cluster) -> None:
+    await DetokHerald(cluster).announce_death(Launch([], {}, "detok-1"), 0)
+    assert (await held(cluster))["0"] == DEAD.encode()
+    assert await alive(cluster) == [DEAD, LIVING]
+
+
+async def held(cluster: Cluster) -> dict[str, bytes]:
+    bucket = cluster.bucket(cluster.subjects.leases_bucket)
+    return {entry.key: entry.value for entry in await bucket.entries()}
+
+
+async def alive(cluster: Cluster) -> list[str]:
+    bucket = cluster.bucket(cluster.subjects.roles_bucket)
+    return sorted(entry.key for entry in await bucket.entries())
