@@ -11,7 +11,6 @@ from shared.errors import BrokerUnavailable
 from shared.protocol.text import ReplayReply, ReplayRequest
 from shared.subjects import Subjects
 
-
 _TIMEOUT_S = 1.5  # a detokenizer answers within its patience, or not at all
 
 

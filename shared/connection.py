@@ -69,8 +69,8 @@ def _options(config: ClusterConfig, name: str) -> dict[str, Any]:
         "servers": [url.strip() for url in config.nats_url.split(",") if url.strip()],
         "name": name,
         "reconnect_time_wait": _RETRY_S,
-        # A connection that swallows everything is given up after 3 to 4.5 s: before `ack_wait` ends,
-        # and not for a loop that stood still for less.
+        # A connection that swallows everything is given up after 3 to 4.5 s: before `ack_wait`
+        # ends, and not for a loop that stood still for less.
         "ping_interval": 1.5,
         "max_outstanding_pings": 2,
         "pending_size": 64 << 20,

@@ -67,6 +67,13 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
+    def terminate(self) -> None:
+        """It writes down what it knows, and ends."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+        self._process = None
+
     def pause(self) -> None:
         assert self._process is not None
         freeze(self._process.pid)

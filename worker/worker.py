@@ -30,6 +30,7 @@ from worker.control_desk import ControlDesk
 from worker.engine_counters import EngineCounters
 from worker.engine_host import EngineFactory, EngineHost
 from worker.engine_messages import AdapterLoaded, StepOutput
+from worker.leftover_sweeper import LeftoverSweeper
 from worker.lora_folder import LoraFolder
 from worker.metrics import WorkerMetrics
 from worker.request_runner import RequestRunner
@@ -98,6 +99,7 @@ class Worker:
             self._control.handle,
         )
         self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
+        self._leftovers = LeftoverSweeper(cluster, card.pool, config.token_retention_s)
         self._told_state: WorkerState | None = None
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
@@ -123,6 +125,7 @@ class Worker:
                         self._control.run(),
                         self._control_desk.run(),
                         self._heartbeat.run(),  # after the desk: who sees the card can give orders
+                        self._leftovers.run(),
                         self._report_metrics(),
                         self._loop_watch.run(),
                         self._report_states(),
@@ -172,6 +175,7 @@ class Worker:
     async def on_reconnect(self) -> None:
         """The connection to the broker was lost and is back."""
         self._runner.on_reconnect()
+        self._leftovers.look_soon()
 
     def on_ready(self) -> None:
         self._adapters.on_ready()

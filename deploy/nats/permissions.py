@@ -74,7 +74,10 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 subjects.prefixes("*"),
                 subjects.offer("*", "*"),
                 f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",
+                # Finds and removes what was acknowledged: an ack can do no less.
                 *_acks(subjects.requests_stream),
+                f"{_API}.STREAM.MSG.GET.{subjects.requests_stream}",
+                f"{_API}.STREAM.MSG.DELETE.{subjects.requests_stream}",
                 *_reads(subjects.tokens_stream, subjects.results_stream),
                 *_reads(*_buckets(subjects.models_bucket)),
                 *_ordered_reader(subjects.tokens_stream),

@@ -163,6 +163,9 @@ class Broker:
                 return _encode({"success": True, "purged": num_purged})
             case ["CONSUMER", "CREATE", name]:
                 return self._create_push(name, _decode(data)["config"])
+            case ["CONSUMER", "INFO", name, consumer_name]:
+                floor = self._pull_consumers[name, consumer_name].ack_floor
+                return _encode({"ack_floor": {"stream_seq": floor}})
             case ["CONSUMER", "DELETE", _, consumer_name]:
                 return self._delete_push(consumer_name)
             case ["CONSUMER", "DURABLE", "CREATE", name, _]:

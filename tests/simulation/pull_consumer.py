@@ -56,7 +56,6 @@ class PullConsumer:
         self._redeliver: deque[int] = deque()
         self._next_seq = 1
         self._last_consumer_seq = 0
-        self._ack_floor = 0
         stream.on_stored.append(self._on_stored)
 
     # Pulling
@@ -168,6 +167,11 @@ class PullConsumer:
             self._serve()
 
     # Acknowledgements
+
+    @property
+    def ack_floor(self) -> int:
+        """All messages up to this sequence are acknowledged."""
+        return min([self._next_seq, *self._pending, *self._redeliver]) - 1
 
     def on_ack(self, seq: int, consumer_seq: int, payload: bytes) -> None:
         if payload in (b"", b"+ACK") or payload.startswith(b"+TERM"):

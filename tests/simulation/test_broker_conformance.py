@@ -222,6 +222,23 @@ async def acks_and_naks(stand: Stand) -> list[Any]:
     return told
 
 
+async def an_ack_floor(stand: Stand) -> list[Any]:
+    async def floor() -> int:
+        info = await stand.js.api("CONSUMER.INFO.Q.c")
+        return int(info["ack_floor"]["stream_seq"])
+
+    for text in ("a", "b", "c"):
+        await stand.put(text)
+    told = [await floor()]
+    await stand.pull("1", batch=2, expires=int(20e9))
+    first = [await stand.next() for _ in range(2)]
+    for message in reversed(first):
+        told.append(await floor())
+        await stand.nc.request(message.reply, b"+ACK", 2)
+    told.append(await floor())
+    return told
+
+
 async def work_in_progress(stand: Stand) -> list[Any]:
     await stand.put("a")
     await stand.pull("1", batch=2, expires=int(20e9))
@@ -314,6 +331,7 @@ SCRIPTS: list[Script] = [
     reads,
     a_bucket,
     acks_and_naks,
+    an_ack_floor,
     work_in_progress,
     pulls_end,
     pulls_take_turns,
