@@ -17,6 +17,9 @@ from shared.log import setup_logging
 from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
 from shared.status_server import serving_status
+from shared.subjects import new_incarnation
+from shared.trace_export import open_tracer
+from shared.tracing import Tracer
 
 
 def main() -> None:
@@ -28,16 +31,18 @@ def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
     """Turn the token log into text."""
     config = config or DetokConfig()
     setup_logging("detok", config.log_level, config.log_format)
-    uvloop.run(_run(config))
+    detok_id = new_incarnation(config.detok_id)
+    with open_tracer(config.otel, "detok", detok_id) as tracer:
+        uvloop.run(_run(config, detok_id, tracer))
 
 
-async def _run(config: DetokConfig) -> None:
+async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
     registry, board = new_registry(), HealthBoard()
     async with (
         serving_status(registry, board, config.metrics_port),
         open_cluster(config, config.detok_id) as cluster,
     ):
-        detokenizer = Detokenizer(cluster, config)
+        detokenizer = Detokenizer(cluster, config, detok_id, tracer)
         detokenizer.shutdown.listen()
         registry.register(detokenizer.collector)
         settle_garbage()

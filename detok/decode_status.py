@@ -29,8 +29,10 @@ class DecodeStatus:
         self.fold = RequestFold(rid)
         self.rebuild_point = RebuildPoint(seq)
         self.is_partial = is_partial
-        self.checked_at = time.monotonic()  # while partial: against the whole log
+        self.met_at = time.monotonic()  # when its first record was read here
+        self.checked_at = self.met_at  # while partial: against the whole log
         self.claim: Claim | None = None  # the latest
+        self.num_claims = 0  # read here
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
         self.reply: ReplyParams | None = None
         self.was_ended = False  # by an `end`, not by its writer
@@ -72,6 +74,7 @@ class DecodeStatus:
             return
         if isinstance(record, Claim):
             self.claim = record
+            self.num_claims += 1
             self.reply = record.reply
             self.rebuild_point.on_claim(seq, len(self.fold.tokens))
         elif isinstance(record, End):

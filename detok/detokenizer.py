@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from detok.config import DetokConfig
+from detok.decode_spans import DecodeSpans
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokCollector, DetokGauges, DetokStats
 from detok.done_writer import DoneWriter
@@ -29,6 +30,7 @@ from shared.model_catalog import ModelCatalog
 from shared.protocol.role_cards import RoleCard
 from shared.shutdown import Shutdown
 from shared.subjects import new_incarnation
+from shared.tracing import NO_TRACER, Tracer
 
 _WATCH_S = 1.0
 _GIVE_UP_S = 2.0
@@ -39,8 +41,14 @@ log = get_logger(__name__)
 class Detokenizer:
     """Runs until `shutdown` is asked for; then gives its partitions away at once."""
 
-    def __init__(self, cluster: Cluster, config: DetokConfig) -> None:
-        self.id = new_incarnation(config.detok_id)
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: DetokConfig,
+        detok_id: str | None = None,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        self.id = detok_id or new_incarnation(config.detok_id)
         self.stats = DetokStats()
         self.collector = DetokCollector(self.stats, self._gauges)
         self._cluster = cluster
@@ -57,6 +65,7 @@ class Detokenizer:
             tokenizers=self._tokenizers,
             outbox=self._outbox,
             done_writer=DoneWriter(cluster, self.stats),
+            spans=DecodeSpans(tracer, self.id),
             notices=FenceNotices(cluster.subjects, self._outbox, self.stats),
             worker_watch=self._worker_watch,
             stats=self.stats,

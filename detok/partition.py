@@ -10,6 +10,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
+from detok.decode_spans import DecodeSpans
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter
@@ -48,6 +49,7 @@ class DetokServices:
     tokenizers: TokenizerCache
     outbox: TextOutbox
     done_writer: DoneWriter
+    spans: DecodeSpans
     notices: FenceNotices
     worker_watch: WorkerWatch
     stats: DetokStats
@@ -394,6 +396,7 @@ class Partition:
 
     async def _write_done(self, status: DecodeStatus) -> None:
         await self._services.done_writer.write(status)
+        self._services.spans.tell(status, self.number)
         self._requests.pop(status.rid, None)
         pool = "" if status.claim is None else status.claim.pool
         self._settled.add(

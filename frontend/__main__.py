@@ -19,6 +19,8 @@ from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import new_registry
 from shared.subjects import new_incarnation
+from shared.trace_export import open_tracer
+from shared.tracing import Tracer
 
 
 def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  # noqa: B008
@@ -28,12 +30,15 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     config.api_keys()
     allow_many_connections()
     listener = bind(config.host, config.port)
-    uvloop.run(serve(config, listener))
-
-
-async def serve(config: FrontendConfig, listener: socket.socket) -> None:
-    """Run one frontend until SIGTERM or SIGINT."""
     frontend_id = config.frontend_id or new_incarnation(ROLE)
+    with open_tracer(config.otel, ROLE, frontend_id) as tracer:
+        uvloop.run(serve(config, frontend_id, listener, tracer))
+
+
+async def serve(
+    config: FrontendConfig, frontend_id: str, listener: socket.socket, tracer: Tracer
+) -> None:
+    """Run one frontend until SIGTERM or SIGINT."""
     metrics = FrontendMetrics(new_registry())
     frontend: Frontend | None = None
 
@@ -42,7 +47,7 @@ async def serve(config: FrontendConfig, listener: socket.socket) -> None:
             frontend.on_reconnect()
 
     async with open_cluster(config, frontend_id, on_reconnect) as cluster:
-        frontend = Frontend(config, cluster, frontend_id, listener, metrics)
+        frontend = Frontend(config, cluster, frontend_id, listener, metrics, tracer)
         frontend.shutdown.listen()
         settle_garbage()
         await frontend.run()

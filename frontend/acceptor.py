@@ -16,6 +16,7 @@ from frontend.open_answers import OpenAnswers
 from frontend.reply_router import ReplyRouter
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import ResponseView, StoredResponse
+from frontend.server_span import describe_requests
 from frontend.submitter import Submitter
 from frontend.tenants.ledger import TenantLedger
 from shared.logprobs import max_logprob_bytes
@@ -79,6 +80,7 @@ class Acceptor:
             queue_timeout_s=caller.queue_timeout_s,
             token_texts=job.model.text.token_texts,
         )
+        describe_requests(caller.span, requests, stream=job.stream)
         lanes = self._ledger.lanes(caller.tenant, caller.job_class, len(requests))
         self._admission.admit(caller, job)
         self._router.add(generation)
@@ -89,7 +91,7 @@ class Acceptor:
                 return None
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
-            await self._submitter.submit(requests, lanes, job.pixels)
+            await self._submitter.submit(requests, lanes, job.pixels, caller.span)
         except BaseException:
             self._router.remove(generation)
             self._admission.give_back(caller, job)

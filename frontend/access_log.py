@@ -20,6 +20,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
         "request_finished",
         id=generation.group_id,
         client_id=generation.client_id or None,
+        trace_id=_trace_id(generation),
         model=generation.reply.model,
         route=generation.surface.value,
         transport=transport,
@@ -33,6 +34,12 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
         e2e_ms=_ms(now - timings.arrived_at),
         resumed=generation.is_resumed,
     )
+
+
+def _trace_id(generation: Generation) -> str | None:
+    """Of our own span, or of the trace that the client names."""
+    trace = generation.span.context or generation.reply.trace
+    return None if trace is None else trace.trace_id
 
 
 def finish_of(generation: Generation) -> str:

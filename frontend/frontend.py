@@ -67,6 +67,7 @@ from frontend.resuming.replayer import Replayer
 from frontend.resuming.resumer import Resumer
 from frontend.resuming.stream_finder import StreamFinder
 from frontend.resuming.stream_watch import StreamWatch
+from frontend.server_span import ServerSpans
 from frontend.submitter import Submitter
 from frontend.tenants.exchange import TenantExchange
 from frontend.tenants.key_watch import KeyWatch
@@ -84,6 +85,7 @@ from shared.model_catalog import ModelCatalog
 from shared.protocol.reply import Surface
 from shared.protocol.role_cards import RoleCard
 from shared.shutdown import Shutdown
+from shared.tracing import NO_TRACER, Tracer
 
 log = get_logger(__name__)
 
@@ -98,6 +100,7 @@ class Frontend:
         frontend_id: str,
         listener: socket.socket,
         metrics: FrontendMetrics,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         subjects = cluster.subjects
         catalog = ModelCatalog(cluster)
@@ -163,6 +166,7 @@ class Frontend:
             self._terminator,
             IdempotencyStore(cluster.bucket(subjects.idempotency_bucket)),
             metrics,
+            ServerSpans(tracer, frontend_id, config.host, self.port),
             frontend_id,
         )
         keys = ApiKeys(config.api_keys())

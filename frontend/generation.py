@@ -23,6 +23,7 @@ from shared.errors import (
 from shared.event_histogram import EventHistogram
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import ReplyParams, Surface
+from shared.tracing import NO_SPAN, Span
 
 _WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK)
 
@@ -76,6 +77,7 @@ class Generation:
     grace_s: float = 0.0
     client_id: str = ""  # what its client calls it
     tenant: str = ""  # name of the one it counts for
+    span: Span = NO_SPAN  # ends with the answer
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
     response: ResponseView | None = None  # of /v1/responses
     is_resumed: bool = False
@@ -118,6 +120,7 @@ class Generation:
             grace_s=caller.grace_s,
             tenant=caller.tenant.name,
             client_id=caller.client_id,
+            span=caller.span,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
         by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)

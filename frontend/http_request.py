@@ -20,6 +20,7 @@ from shared.errors import (
     RequestTooLarge,
     UnsupportedEncoding,
 )
+from shared.protocol.trace_context import TraceContext
 from shared.subjects import JOB_CLASSES
 
 _BODY_TIMEOUT_S = 60.0  # 32 MiB at 4.5 Mbit/s
@@ -53,7 +54,7 @@ class CallerReader:
                 else min(max(asked_s, 0.001), config.max_deadline_s)
             ),
             grace_s=min(grace_s, config.max_resume_grace_s),
-            traceparent=headers.get("traceparent", "")[:55],
+            trace=TraceContext.read(headers.get("traceparent", ""), headers.get("tracestate", "")),
             transport=transport,
             job_class=_job_class(headers),
             client_id=client_request_id(headers),

@@ -24,12 +24,14 @@ from frontend.requests.job_reader import JobReader
 from frontend.responses.stored_response import KeptResponse
 from frontend.resuming.resumer import Resumer
 from frontend.resuming.stream_finder import StreamFinder
+from frontend.server_span import ServerSpans
 from frontend.terminator import Terminator
 from shared.errors import BrokerError, NotFound, RequestError, ServiceUnavailable
 from shared.protocol.finish import FinishReason
 from shared.protocol.reply import Surface
 from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid, pool_slug
+from shared.tracing import ended_on_error
 
 
 class Inference:
@@ -47,6 +49,7 @@ class Inference:
         terminator: Terminator,
         idempotency: IdempotencyStore,
         metrics: FrontendMetrics,
+        spans: ServerSpans,
         frontend_id: str,
     ) -> None:
         self._jobs = jobs
@@ -59,6 +62,7 @@ class Inference:
         self._terminator = terminator
         self._keyed_starts: KeyedStarts[Answer] = KeyedStarts(idempotency, metrics, frontend_id)
         self._metrics = metrics
+        self._spans = spans
         self._frontend_id = frontend_id
         self.is_draining = False
 
@@ -68,6 +72,11 @@ class Inference:
         With an idempotency key that was used before, join that request instead.
         Raises RequestError.
         """
+        caller = self._spans.begin(caller, surface)
+        with ended_on_error(caller.span):
+            return await self._start(surface, body, caller)
+
+    async def _start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         self._refuse_when_draining()
         arrived_at = asyncio.get_running_loop().time()
         key = key_of(body, caller.idempotency_key)
@@ -94,7 +103,9 @@ class Inference:
     ) -> Answer:
         """The events of a kept response behind a number. Raises RequestError."""
         self._refuse_when_draining()
-        return await self._resumer.read_response(kept, caller, starting_after)
+        caller = self._spans.begin(caller)
+        with ended_on_error(caller.span):
+            return await self._resumer.read_response(kept, caller, starting_after)
 
     async def resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
@@ -104,8 +115,10 @@ class Inference:
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
         self._refuse_when_draining()
+        caller = self._spans.begin(caller)
         try:
-            answer = await self._resumer.resume(group_id, event_id, caller, stream=stream)
+            with ended_on_error(caller.span):
+                answer = await self._resumer.resume(group_id, event_id, caller, stream=stream)
         except RequestError as exc:
             self._metrics.resumes.labels(exc.code or "error").inc()
             raise

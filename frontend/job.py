@@ -22,8 +22,10 @@ from shared.protocol.reply import (
 )
 from shared.protocol.request import GenerateRequest, ImageSpan
 from shared.protocol.sampling import PoolingParams, SamplingParams
+from shared.protocol.trace_context import TraceContext
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.token_ids import pack_token_ids
+from shared.tracing import NO_SPAN, Span
 
 MAX_TOLD_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
 
@@ -49,7 +51,8 @@ class Caller:
     queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
     detached_deadline_s: float = 3600.0  # of requests that their client does not wait for
     grace_s: float = 0.0  # how long the request runs on without its client
-    traceparent: str = ""
+    trace: TraceContext | None = None  # that it belongs to, as its client says
+    span: Span = NO_SPAN  # of what it asks for, begun here
     transport: str = "http"
     client_id: str = ""  # what it calls its request, for the log
     idempotency_key: str = ""  # "": none
@@ -166,6 +169,7 @@ class Job:
                 queue_timeout_s=caller.queue_timeout_s,
                 answer=self.answer,
                 has_images=bool(prompt.images),
+                trace=caller.span.context or caller.trace,
                 base_model="" if self.model.adapter is None else card.name,
             )
             requests.append(
@@ -186,7 +190,6 @@ class Job:
                     adapter="" if self.model.adapter is None else self.model.adapter.revision,
                     keep=self.sampling.keep,
                     session=self.sampling.session or caller.session,
-                    traceparent=caller.traceparent,
                     pooling=self._pooling(prompt),
                 )
             )

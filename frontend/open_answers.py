@@ -14,6 +14,7 @@ from frontend.generation import Generation, Interrupt
 from frontend.metrics import FrontendMetrics
 from frontend.reply_router import ReplyRouter
 from frontend.responses.feed import ResponseFeed
+from frontend.server_span import end_with_answer
 from frontend.terminator import Terminator
 from shared.protocol.reply import Surface
 
@@ -75,6 +76,7 @@ class OpenAnswers:
         generation.is_watched = False
         log_finished(generation, status, transport, self._frontend_id)
         self._recent.note_finished(generation, status)
+        end_with_answer(answer, status, transport)
         self._observe(generation)
         if generation.is_finished:
             self._router.remove(generation)

@@ -28,6 +28,7 @@ from shared.prompt_object import without_large_parts
 from shared.protocol.finish import FinishReason
 from shared.protocol.request import GenerateRequest
 from shared.subjects import Lane
+from shared.tracing import NO_SPAN, Span, SpanKind
 
 _PATIENCE_S = 10.0  # an election takes 4 to 9 s
 _RETRY_S = 0.2
@@ -62,6 +63,7 @@ class Submitter:
         requests: Sequence[GenerateRequest],
         lanes: Sequence[Lane],
         pixels: Sequence[tuple[bytes, ...]],
+        span: Span = NO_SPAN,
     ) -> None:
         """Each into its lane. All are accepted, or none: those already accepted are ended again.
 
@@ -69,7 +71,7 @@ class Submitter:
         RequestTooLarge.
         """
         try:
-            await self._submit(requests, lanes, pixels)
+            await self._submit(requests, lanes, pixels, span)
         except RequestError as exc:
             self._metrics.refused.labels(exc.code or "error", lanes[0].job_class).inc()
             raise
@@ -79,19 +81,20 @@ class Submitter:
         requests: Sequence[GenerateRequest],
         lanes: Sequence[Lane],
         pixels: Sequence[tuple[bytes, ...]],
+        span: Span,
     ) -> None:
         if not self._cluster.nc.is_connected:
             raise ServiceUnavailable("The queue cannot be reached now.")
         if len(requests) == 1:
             try:
-                await self._submit_one(requests[0], lanes[0], pixels[0], 1)
+                await self._submit_one(requests[0], lanes[0], pixels[0], 1, span)
             except RequestError:
                 self._give_up_shared(requests)
                 raise
             return
         outcomes = await asyncio.gather(
             *(
-                self._submit_one(request, lane, each_pixels, len(requests))
+                self._submit_one(request, lane, each_pixels, len(requests), span)
                 for request, lane, each_pixels in zip(requests, lanes, pixels, strict=True)
             ),
             return_exceptions=True,
@@ -122,19 +125,36 @@ class Submitter:
         lane: Lane,
         pixels: tuple[bytes, ...],
         group_size: int,
+        span: Span,
     ) -> None:
         request, stored = without_large_parts(request, pixels)
         if stored:
             await self._put_prompt(request.prompt_object, stored)
         try:
-            await self._publish(request, lane, group_size)
+            with span.child("send", SpanKind.PRODUCER) as sending:
+                await self._publish(request, lane, group_size, sending)
         except RequestError:
             if not request.reply.is_shared:  # else it may be another frontend's request, accepted
                 self._terminator.delete_prompt_later(request.rid, request.reply)
             raise
 
-    async def _publish(self, request: GenerateRequest, lane: Lane, group_size: int) -> None:
+    async def _publish(
+        self, request: GenerateRequest, lane: Lane, group_size: int, span: Span
+    ) -> None:
         payload = encode(request)
+        if span.is_recording:
+            subject = self._cluster.subjects.request(request.pool, lane.token)
+            span.rename(f"send {subject}")
+            span.set(
+                {
+                    "messaging.system": "nats",
+                    "messaging.operation.name": "publish",
+                    "messaging.operation.type": "send",
+                    "messaging.destination.name": subject,
+                    "messaging.message.id": request.rid,
+                    "messaging.message.body.size": len(payload),
+                }
+            )
         try:
             await self._publish_patiently(request, payload, lane)
         except BrokerUnavailable as exc:

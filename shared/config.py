@@ -82,6 +82,8 @@ class ClusterConfig:
     """debug, info, warning or error."""
     log_format: LogFormat = "auto"
     """json, pretty, or auto: pretty on a terminal."""
+    otel: bool = False
+    """Send traces by OTLP, also where no OTEL_* variable asks for it."""
     metrics_port: int = 0
     """Port of /metrics, /health/live and /health/ready for roles without an HTTP server of their
     own; 0 is off."""

@@ -22,6 +22,8 @@ from shared.model_files import ModelFiles, resolve_model, served_name
 from shared.protocol.model_cards import ModelCard
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
+from shared.trace_export import open_tracer
+from shared.tracing import Tracer
 from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
 from worker.engine_process import EngineProcess
@@ -36,12 +38,14 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
     """Serve MODEL: a folder in Hugging Face format, or a hub id."""
     worker_id = config.worker_id or new_incarnation("worker")
     setup_logging("worker", config.log_level, config.log_format)
-    uvloop.run(
-        serve(config, worker_id, resolve_model(model), config.model_name or served_name(model))
-    )
+    path, model_name = resolve_model(model), config.model_name or served_name(model)
+    with open_tracer(config.otel, "worker", worker_id) as tracer:
+        uvloop.run(serve(config, worker_id, path, model_name, tracer))
 
 
-async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: str) -> None:
+async def serve(
+    config: WorkerConfig, worker_id: str, path: Path, model_name: str, tracer: Tracer
+) -> None:
     """Run one worker until SIGTERM or SIGINT."""
     config.check()
     files = ModelFiles.read(
@@ -87,6 +91,7 @@ async def serve(config: WorkerConfig, worker_id: str, path: Path, model_name: st
                 config.engine_config(path), on_event, on_exit
             ),
             WorkerMetrics(registry, model_name),
+            tracer,
         )
         worker.shutdown.listen()
         settle_garbage()

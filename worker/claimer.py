@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable, CasConflict
@@ -39,6 +39,7 @@ class Taken:
     epoch: int
     prefix: LoggedOutput
     crashes: tuple[Crash, ...] = ()  # under it, since it made progress
+    before: StoredRecord | None = None  # what the claim stands behind; None: it is the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +164,13 @@ class Claimer:
         while True:
             try:
                 epoch = await self._ownership.append(request.rid, claim)
-                return Taken(epoch, taken.prefix, taken.crashes)
+                return replace(taken, epoch=epoch)
             except (CasConflict, BrokerUnavailable):
                 last = await self._ownership.last(request.rid)
             if last is None or isinstance(last.record, End):
                 return Over("it was ended")
             if isinstance(last.record, Claim) and last.record.nonce == nonce:
-                return Taken(last.seq, taken.prefix, taken.crashes)
+                return replace(taken, epoch=last.seq)
             if last.seq != taken.epoch:
                 return Lost()
 
@@ -322,7 +323,7 @@ class Claimer:
             return Condemned(crashes)
         if pin is not None and pin != self._weights.revision:
             return OtherWeights(ours.seq, pin)
-        return Taken(ours.seq, prefix, crashes)
+        return Taken(ours.seq, prefix, crashes, records[-1] if records else None)
 
     async def _is_expired(self, request: GenerateRequest, delivery: Delivery, epoch: int) -> bool:
         """By the server's clock; ours only tells whether it is worth asking."""

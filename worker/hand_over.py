@@ -58,6 +58,8 @@ class HandOver:
         if not await self._token_log.wait_flushed(timeout_s):
             log.warning("released_before_flushed", num_requests=len(running))
         for held in running:
+            if held.trace is not None:
+                held.trace.why_left = "crashed" if crashed else "released"
             self._runs.drop(held)
         await asyncio.gather(*(self.release(held, crashed=crashed) for held in running))
 

@@ -15,6 +15,7 @@ from shared.visible_text import VisibleText
 from worker.delivery import Delivery
 from worker.engine_messages import RunOutput
 from worker.logged_output import LoggedOutput
+from worker.run_trace import RunTrace
 
 _RESTATE_TOKENS = 512
 _RESTATE_S = 20.0
@@ -57,6 +58,7 @@ class HeldRequest:
     is_ended: bool = False  # while claiming: an `end` was seen, maybe behind our claim
     is_revoked: bool = False  # while claiming: release it as soon as the claim is stored
     has_crashed: bool = False  # while claiming: the engine died with its run
+    trace: RunTrace | None = None  # None: nobody records it
     watched: asyncio.Event | None = None  # set at its first progress, or when it is gone
     num_restated: int = 0
     restated_at: float = field(default_factory=time.monotonic)

@@ -29,6 +29,7 @@ from shared.protocol.log_records import TokenEntry
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.notices import Cancel, Fenced
 from shared.protocol.role_cards import WorkDone
+from shared.tracing import Tracer
 from worker.adapters import Adapters
 from worker.claimer import Claimer
 from worker.config import WorkerConfig
@@ -50,6 +51,7 @@ from worker.prefix_reporter import PrefixReporter
 from worker.quarantine import Quarantine
 from worker.request_puller import RequestPuller
 from worker.room import Room
+from worker.run_trace import RunTraces
 from worker.runs import Runs
 from worker.served_weights import ServedWeights
 from worker.settler import Settler
@@ -77,6 +79,7 @@ class RequestRunner:
         engine: EngineHost,
         metrics: WorkerMetrics,
         heartbeats: Writability,
+        tracer: Tracer,
     ) -> None:
         nc, subjects, ownership = cluster.nc, cluster.subjects, cluster.ownership
         self._drain_timeout_s = config.drain_timeout_s
@@ -145,6 +148,7 @@ class RequestRunner:
                 config.drain_timeout_s,
             ),
             Undertaker(DeadRequests(cluster), self._settler, metrics),
+            RunTraces(tracer, worker_id),
             metrics,
         )
         self._intake = Intake(

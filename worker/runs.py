@@ -63,6 +63,8 @@ class Runs:
         self._note_prompt(held, namespace, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
         self._held_requests.begin_run(held)
+        if held.trace is not None:
+            held.trace.on_started()
         self._engine.add(
             held.run_id,
             prompt.prompt_ids,
@@ -110,6 +112,8 @@ class Runs:
         """Forget it: nothing more is written of it, its pages are free."""
         self.abort(held)
         self._held_requests.remove(held)
+        if held.trace is not None:
+            held.trace.on_drop(len(held.tokens))
 
     def on_step(self, step: StepOutput) -> bool:
         """Whether a run has ended: there is room for another."""
@@ -135,6 +139,10 @@ class Runs:
         num_prefill = held.num_prefill_tokens
         if held.accept(output, self._storable(held.request, output.finish)):
             self._engine.abort(held.run_id)
+        trace = held.trace
+        if trace is not None and (trace.is_prefilling or held.finish is not None):
+            num_beam_tokens = held.finish.num_beam_tokens if held.finish is not None else 0
+            trace.on_output(held.finish, len(held.tokens) + num_beam_tokens)
         if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
             self.meter.note_tokens(num_prefill)
         if held.finish is not None:

@@ -83,7 +83,7 @@ class Settler:
         if held.state is HoldState.CLAIMING:
             held.is_ended = True  # a claim behind the `end` finds it, one before it does not
             return
-        self._runs.drop(held)
+        self._drop_ended(held)
         await self.ack(held.delivery.ack_subject)
         await self._delete_prompt(held)
 
@@ -92,9 +92,14 @@ class Settler:
     ) -> None:
         """End a held request that cannot go on, and settle that. Raises BrokerError."""
         await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
-        self._runs.drop(held)
+        self._drop_ended(held)
         await self.ack(held.delivery.ack_subject)
         await self._delete_prompt(held)
+
+    def _drop_ended(self, held: HeldRequest) -> None:
+        if held.trace is not None:
+            held.trace.why_left = "ended"
+        self._runs.drop(held)
 
     async def _delete_prompt(self, held: HeldRequest) -> None:
         """Its frontend does the same, but may be dead; a failure leaves rubbish, nothing worse."""

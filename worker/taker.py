@@ -39,6 +39,7 @@ from worker.held_requests import HeldRequests
 from worker.metrics import WorkerMetrics
 from worker.quarantine import Quarantine
 from worker.room import Room
+from worker.run_trace import RunTraces
 from worker.runs import Runs
 from worker.settler import Settler
 from worker.undertaker import Undertaker
@@ -66,6 +67,7 @@ class Taker:
         settler: Settler,
         quarantine: Quarantine,
         undertaker: Undertaker,
+        traces: RunTraces,
         metrics: WorkerMetrics,
     ) -> None:
         self._claimer = claimer
@@ -79,6 +81,7 @@ class Taker:
         self._settler = settler
         self._quarantine = quarantine
         self._undertaker = undertaker
+        self._traces = traces
         self._metrics = metrics
 
     async def take(
@@ -93,7 +96,8 @@ class Taker:
             await self._give_up(delivery)
             return False
         visible = self._runs.visible_text(request)
-        held = HeldRequest(request, delivery, visible, chain=chain)
+        trace = self._traces.begin(request, delivery)
+        held = HeldRequest(request, delivery, visible, chain=chain, trace=trace)
         self._held_requests.add(held)
         self._room.note(held)
         try:
@@ -188,6 +192,8 @@ class Taker:
     def _start(self, held: HeldRequest, taken: Taken, prompt: PromptData) -> None:
         self._count(held, taken)
         self._runs.confirm(held, taken.epoch, taken.prefix, prompt)
+        if held.trace is not None:
+            held.trace.on_claimed(taken.epoch, len(taken.prefix.tokens), taken.before)
 
     async def _give_back(self, held: HeldRequest, taken: Taken, delay_s: float = 0.0) -> None:
         held.epoch = taken.epoch

@@ -22,6 +22,7 @@ from shared.prefix_chain import join_hashes
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.shutdown import Shutdown
+from shared.tracing import NO_TRACER, Tracer
 from worker.adapters import Adapters
 from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
@@ -57,6 +58,7 @@ class Worker:
         loras: LoraFolder,
         engine_factory: EngineFactory,
         metrics: WorkerMetrics,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._card = card
         self._worker_id = worker_id
@@ -78,6 +80,7 @@ class Worker:
             self._engine,
             metrics,
             self._heartbeat.writability,
+            tracer,
         )
         self._control = Control(
             worker_id,

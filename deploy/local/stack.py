@@ -15,6 +15,7 @@ from deploy.local.supervisor import Supervisor
 from deploy.local.terminal import Terminal
 from shared.log import LogFormat, setup_logging
 from shared.model_files import ModelFiles
+from shared.trace_export import check_traces
 
 
 def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = None) -> None:
@@ -25,6 +26,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     log_format = log_format_of(config, terminal)
     setup_logging("serve", config.log_level, log_format)
     check_extras()
+    check_traces(config.otel)
     check_ports(config)
     has_dummy_weights = config.load_format == "dummy"
     files = find_model(

@@ -36,6 +36,10 @@ class JobReader:
 
     async def job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
+        with caller.span.child("prepare"):
+            return await self._job(surface, body, caller)
+
+    async def _job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
         if surface is Surface.RESPONSES:
             job = await self._response_requests.job(body, caller)
         else:

@@ -19,6 +19,7 @@ from frontend.reply_router import ReplyRouter
 from frontend.responses.store import ResponseStore
 from frontend.responses.stored_response import KeptResponse, ResponseView, StoredResponse
 from frontend.resuming.stream_finder import FoundChoice, StreamFinder
+from frontend.server_span import describe_resumed
 from frontend.text_stream import tells_logprobs
 from shared.done_chunk import done_chunk
 from shared.errors import InvalidRequest, NotFound, ResumeConflict, ServiceUnavailable
@@ -157,6 +158,7 @@ class Resumer:
             queue_timeout_s=_left_s(first),
             token_texts=token_texts,
         )
+        describe_resumed(caller.span, first)
         generation.is_resumed = generation.is_stored = True
         generation.response = view
         self._router.add(generation)

@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from shared.protocol.trace_context import TraceContext
+
 
 class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that the visible text of a token sequence depends on, besides the tokens."""
@@ -117,6 +119,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
     answer: AnswerFormat | None = None  # of a chat; None: the text is the content
     has_images: bool = False  # so that it has an object, whatever its length
+    trace: TraceContext | None = None  # what everybody who works on it makes spans of
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
 
     @property

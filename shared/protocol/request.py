@@ -42,7 +42,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_object: str = ""  # object store name of a prompt above the inline limit, or with images
     images: tuple[ImageSpan, ...] = ()  # in their order
     priority: int = 0  # lower is earlier, as in vLLM
-    traceparent: str = ""
     cache_salt: str = ""  # only requests with the same one share cached prefixes
     adapter: str = ""  # revision of the LoRA adapter on top of the weights
     pooling: PoolingParams | None = None  # set: the result is a vector, and no token

@@ -317,6 +317,18 @@ def test_credentials_come_from_one_secret_a_role(chart: HelmChart) -> None:
             assert variables <= {item["name"] for item in container["env"]}
 
 
+def test_all_roles_are_told_of_the_collector(chart: HelmChart) -> None:
+    otel = {"endpoint": "http://collector:4318", "samplingRatio": 0.05}
+    for name, pod in chart.render(EVERYTHING | {"otel": otel}).pods():
+        [container] = pod["containers"]
+        env = {item["name"]: item.get("value") for item in container["env"]}
+        assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318", name
+        assert env["OTEL_TRACES_SAMPLER"] == "parentbased_traceidratio"
+        assert env["OTEL_TRACES_SAMPLER_ARG"] == "0.05"
+    [container] = dict(chart.render({}).pods())["jf-jetflock-detok"]["containers"]
+    assert not [item for item in container["env"] if item["name"].startswith("OTEL_")]
+
+
 # How pods live and end
 
 

@@ -77,6 +77,13 @@ securityContext:
 - {name: JETFLOCK_RESPONSE_STORE_BYTES, value: {{ $values.streams.responseStoreBytes | int64 | quote }}}
 - {name: JETFLOCK_LOG_LEVEL, value: {{ $values.logLevel | quote }}}
 - {name: JETFLOCK_LOG_FORMAT, value: json}
+{{- with $values.otel.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- if ne $values.otel.samplingRatio nil }}
+- {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ $values.otel.samplingRatio | quote }}}
+{{- end }}
 {{- if $secret }}
 {{- if eq $values.nats.auth.type "creds" }}
 - {name: JETFLOCK_NATS_CREDS, value: /etc/jetflock/nats/user.creds}
