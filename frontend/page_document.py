@@ -13,10 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 _FOLDER = Path(__file__).parent / "page"
-_PART = re.compile(
-    r'<link rel="stylesheet" href="(?P<style>[\w-]+\.css)">'
-    r'|<script src="(?P<script>[\w-]+\.js)"></script>'
-)
+_STYLES = re.compile(r'(?:<link rel="stylesheet" href="[\w-]+\.css">\s*)+')
+_SCRIPTS = re.compile(r'(?:<script src="[\w-]+\.js"></script>\s*)+')
+_NAME = re.compile(r'"([\w-]+\.(?:js|css))"')
 
 
 class PageDocument:
@@ -27,16 +26,17 @@ class PageDocument:
     """
 
     def __init__(self, connect_origins: Sequence[str] = (), folder: Path = _FOLDER) -> None:
-        self._hashes: dict[str, list[str]] = {"script": [], "style": []}
         self.folder = folder
-        html = _PART.sub(self._inlined, (folder / "page.html").read_text("utf-8"))
+        html = (folder / "page.html").read_text("utf-8")
+        html, style_hash = self._with_inlined(html, "style", _STYLES)
+        html, script_hash = self._with_inlined(html, "script", _SCRIPTS)
         self.body = html.encode()
         self._compressed = gzip.compress(self.body, mtime=0)
         self._etag = hashlib.sha256(self.body).hexdigest()[:24]
         self._headers = {
             "content-type": "text/html; charset=utf-8",
             "cache-control": "no-cache",
-            "content-security-policy": self._policy(connect_origins),
+            "content-security-policy": _policy(script_hash, style_hash, connect_origins),
             "vary": "Accept-Encoding",
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
@@ -53,25 +53,29 @@ class PageDocument:
             return Response(self._compressed, headers={**headers, "content-encoding": "gzip"})
         return Response(self.body, headers=headers)
 
-    def _inlined(self, match: re.Match[str]) -> str:
-        kind = "style" if match["style"] else "script"
-        text = (self.folder / match[kind]).read_text("utf-8")
-        assert f"</{kind}" not in text, f"{match[kind]} would end its own element"
-        assert "<!--" not in text, f"{match[kind]} would begin a comment"
+    def _with_inlined(self, html: str, kind: str, names: re.Pattern[str]) -> tuple[str, str]:
+        """The parts that stand side by side become one element; returns its hash with it."""
+        found = names.search(html)
+        assert found is not None, f"page.html names no {kind}"
+        paths = [self.folder / name for name in _NAME.findall(found[0])]
+        text = "".join(path.read_text("utf-8") for path in paths)
+        assert f"</{kind}" not in text, f"a {kind} would end its own element"
+        assert "<!--" not in text, f"a {kind} would begin a comment"
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        self._hashes[kind].append(f"'sha256-{digest}'")
-        return f"<{kind}>{text}</{kind}>"
+        html = f"{html[: found.start()]}<{kind}>{text}</{kind}>\n{html[found.end() :]}"
+        return html, f"'sha256-{digest}'"
 
-    def _policy(self, connect_origins: Sequence[str]) -> str:
-        directives = {
-            "default-src": ["'none'"],
-            "script-src": self._hashes["script"],
-            "style-src": self._hashes["style"],
-            "img-src": ["data:"],
-            "connect-src": ["'self'", *connect_origins],
-            "base-uri": ["'none'"],
-            "form-action": ["'none'"],
-            "frame-ancestors": ["'none'"],
-            "require-trusted-types-for": ["'script'"],  # no text ever becomes HTML or a program
-        }
-        return "; ".join(f"{name} {' '.join(values)}" for name, values in directives.items())
+
+def _policy(script_hash: str, style_hash: str, connect_origins: Sequence[str]) -> str:
+    directives = {
+        "default-src": ["'none'"],
+        "script-src": [script_hash],
+        "style-src": [style_hash],
+        "img-src": ["data:"],
+        "connect-src": ["'self'", *connect_origins],
+        "base-uri": ["'none'"],
+        "form-action": ["'none'"],
+        "frame-ancestors": ["'none'"],
+        "require-trusted-types-for": ["'script'"],  # no text ever becomes HTML or a program
+    }
+    return "; ".join(f"{name} {' '.join(values)}" for name, values in directives.items())

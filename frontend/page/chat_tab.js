@@ -1,13 +1,245 @@
 'use strict';
-// The Chat tab.
+// The Chat tab: one conversation at a time, and the runs of all of them.
+
+const NEAR_END = 60; // px: so close to the end the view follows what is written
 
 class ChatTab {
-  constructor(root, api) {
+  constructor(root, api, store, models) {
     this.root = root;
     this.api = api;
+    this.store = store;
+    this.models = models;
+    this.book = new ConversationBook(store);
+    this.runs = new Map(); // by conversation id
+    this.views = [];
+    this.transcript = byId('transcript');
+    this.scroller = byId('chat-scroller');
+    this.status = byId('chat-status');
+    this.code = new CodeDialog(api);
+    this.drawers = new Drawers(root, store);
+    this.controls = new SamplingControls(byId('chat-settings'), 'chat', { withChat: true, onChange: () => this.#keepSettings() });
+    this.composer = new Composer({
+      send: (text) => this.#send(text),
+      stop: () => this.run?.stop(),
+      editLast: () => this.views.findLast((view) => view.message.role === 'user')?.edit(),
+    });
+    this.sidebar = new ChatSidebar(this.book, {
+      open: (id) => this.#open(this.book.get(id)),
+      begin: () => this.#begin(),
+      remove: (id) => this.#remove(id),
+      imported: (count) => this.#imported(count),
+      failed: (error) => toast(`Nothing was imported: ${error.message}`),
+    });
+    models.attach(byId('chat-model'));
+    byId('settings-reset').addEventListener('click', () => this.#resetSettings());
+    byId('to-end').addEventListener('click', () => this.#scrollToEnd());
+    this.scroller.addEventListener('scroll', () => this.#noteScroll());
+    for (const button of document.querySelectorAll('[data-suggestion]')) {
+      button.addEventListener('click', () => this.#send(button.textContent));
+    }
+    document.addEventListener('keydown', (event) => this.#onKey(event));
+    window.addEventListener('pagehide', () => this.runs.forEach((run) => run.save()));
+    this.#open(this.book.get(store.read('current')) ?? this.book.list[0] ?? this.#fresh());
+    for (const conversation of this.book.list) if (conversation.running) this.#start(conversation);
   }
 
-  show() {}
+  get run() {
+    return this.runs.get(this.conversation.id) ?? null;
+  }
+
+  show() {
+    this.composer.focus();
+  }
 
   hide() {}
+
+  // Conversations
+
+  #fresh() {
+    return Conversation.begin({ ...(this.conversation?.settings ?? this.store.read('settings', {})) });
+  }
+
+  #begin() {
+    this.#open(this.conversation.isEmpty ? this.conversation : this.#fresh());
+    this.composer.focus();
+  }
+
+  #open(conversation) {
+    this.conversation = conversation;
+    this.store.write('current', conversation.id);
+    this.controls.values = conversation.settings;
+    this.drawers.close();
+    this.#showAll();
+    this.#scrollToEnd();
+  }
+
+  #remove(id) {
+    this.runs.get(id)?.stop();
+    this.book.remove(id);
+    if (id === this.conversation.id) this.#open(this.book.list[0] ?? this.#fresh());
+    else this.#showSidebar();
+  }
+
+  #imported(count) {
+    toast(count === 1 ? 'One conversation was imported.' : `${count} conversations were imported.`);
+    this.#open(this.book.get(this.conversation.id) ?? this.conversation);
+  }
+
+  #keepSettings() {
+    const { conversation } = this;
+    conversation.settings = this.controls.values;
+    this.store.write('settings', conversation.settings);
+    if (!conversation.isEmpty) this.book.save(conversation);
+  }
+
+  #resetSettings() {
+    this.controls.values = {};
+    this.#keepSettings();
+  }
+
+  // Sending
+
+  /** Whether it was taken. */
+  #send(text) {
+    if (this.run || !this.#canSend()) return false;
+    this.conversation.add({ role: 'user', content: text });
+    this.#answer();
+    return true;
+  }
+
+  #canSend() {
+    const problem = this.models.chosen ? this.controls.findProblem() : 'No model is being served yet.';
+    if (problem) toast(problem);
+    return !problem;
+  }
+
+  #answer(fields = {}) {
+    this.conversation.add({ ...newAnswer(this.models.chosen), ...fields });
+    this.#start(this.conversation);
+    this.#showAll();
+    this.#scrollToEnd();
+  }
+
+  #start(conversation) {
+    const run = new AnswerRun(this.api, this.book, conversation, {
+      onChange: () => this.#onChange(run),
+      onEnd: () => this.#onEnd(run),
+    });
+    this.runs.set(conversation.id, run);
+    run.run();
+    if (conversation === this.conversation) this.#showAll();
+  }
+
+  #edit(index, text) {
+    const { conversation } = this;
+    const message = conversation.messages[index];
+    if (message.role === 'user') {
+      if (!text.trim() || !this.#canSend()) return;
+      this.run?.stop();
+      this.runs.delete(conversation.id);
+      if (!index) conversation.title = '';
+      conversation.cut(index);
+      conversation.add({ role: 'user', content: text });
+      this.#answer();
+    } else {
+      message.content = text;
+      this.book.save(conversation);
+      this.#showAll();
+    }
+  }
+
+  #regenerate(index) {
+    if (this.run || !this.#canSend()) return;
+    this.conversation.cut(index);
+    this.#answer();
+  }
+
+  /** The answer goes on where it ended, in the same message. */
+  #continue(index) {
+    if (this.run || !this.#canSend()) return;
+    const { content, reasoning } = this.conversation.messages[index];
+    this.conversation.cut(index);
+    this.#answer({ content, reasoning, continues: content });
+  }
+
+  #sendResults(index, results) {
+    if (this.run || !this.#canSend()) return;
+    const { toolCalls } = this.conversation.messages[index];
+    toolCalls.forEach(({ id, name }, i) => this.conversation.add({ role: 'tool', callId: id, name, content: results[i] }));
+    this.#answer();
+  }
+
+  // Showing
+
+  #showAll() {
+    const { conversation } = this;
+    const actions = {
+      edit: (index, text) => this.#edit(index, text),
+      regenerate: (index) => this.#regenerate(index),
+      continueAnswer: (index) => this.#continue(index),
+      showCode: (index) => this.#canSend() && this.code.open('v1/chat/completions', conversation.bodyOf(index)),
+      sendResults: (index, results) => this.#sendResults(index, results),
+    };
+    this.views = conversation.messages.map((message, index) => new MessageView(message, index, actions));
+    this.transcript.replaceChildren(...this.views.map((view) => view.element));
+    byId('welcome').hidden = !conversation.isEmpty;
+    byId('chat-title').textContent = conversation.title || 'New chat';
+    this.views.forEach((view, i) => view.show(view.message === this.run?.answer ? this.run : null, i === this.views.length - 1));
+    this.composer.isBusy = Boolean(this.run);
+    this.#showSidebar();
+  }
+
+  #showSidebar() {
+    this.sidebar.show(this.conversation.id, new Set(this.runs.keys()));
+  }
+
+  /** At most once a frame, however many events come. */
+  #onChange(run) {
+    if (run.conversation !== this.conversation || this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = null;
+      if (this.run) this.#showLast(this.run);
+    });
+  }
+
+  #showLast(run) {
+    const isAtEnd = this.isAtEnd;
+    this.views.at(-1).show(run, true);
+    if (isAtEnd) this.#scrollToEnd();
+  }
+
+  #onEnd(run) {
+    if (this.runs.get(run.conversation.id) !== run) return; // it was stopped for another one
+    this.runs.delete(run.conversation.id);
+    this.#showSidebar();
+    if (run.conversation !== this.conversation) return;
+    this.#showLast(null);
+    this.composer.isBusy = false;
+    this.status.textContent = { done: 'The answer is complete.', stopped: 'Stopped.', failed: 'The answer failed.' }[run.answer.state];
+  }
+
+  get isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    return scrollHeight - scrollTop - clientHeight < NEAR_END;
+  }
+
+  #scrollToEnd() {
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#noteScroll();
+  }
+
+  #noteScroll() {
+    byId('to-end').hidden = this.isAtEnd;
+  }
+
+  #onKey(event) {
+    if (this.root.hidden || document.querySelector('dialog[open]')) return;
+    if (event.key === 'Escape') {
+      if (this.drawers.isOpen) this.drawers.close();
+      else this.run?.stop();
+    } else if (event.key === '/' && !event.target.closest('input, textarea, select')) {
+      event.preventDefault();
+      this.composer.input.focus();
+    }
+  }
 }

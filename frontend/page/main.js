@@ -3,11 +3,15 @@
 
 function main() {
   const api = new Api();
-  byId('key-button').addEventListener('click', () => api.key.ask());
-  new Theme(byId('theme-button'), `jetflock:${api.path}:theme`);
+  const store = new Store(api.path, () => toast('The browser keeps no more: export conversations, and delete some.'));
+  const models = new ModelList(api, store);
+  byId('key-button').addEventListener('click', async () => {
+    if (await api.key.ask()) models.refresh();
+  });
+  new Theme(byId('theme-button'), store);
   new Tabs({
-    chat: new ChatTab(byId('panel-chat'), api),
-    completions: new CompletionsTab(byId('panel-completions'), api),
+    chat: new ChatTab(byId('panel-chat'), api, store, models),
+    completions: new CompletionsTab(byId('panel-completions'), api, store, models),
     cluster: new ClusterTab(byId('panel-cluster'), api),
   });
 }

@@ -4,16 +4,16 @@
 class Theme {
   static ORDER = ['auto', 'light', 'dark'];
 
-  constructor(button, storageName) {
+  constructor(button, store) {
     this.button = button;
-    this.storageName = storageName;
-    this.#show(localStorage.getItem(storageName) ?? 'auto');
+    this.store = store;
+    this.#show(store.read('theme', 'auto'));
     button.addEventListener('click', () => this.#next());
   }
 
   #next() {
     const name = Theme.ORDER[(Theme.ORDER.indexOf(this.name) + 1) % Theme.ORDER.length];
-    localStorage.setItem(this.storageName, name);
+    this.store.write('theme', name);
     this.#show(name);
   }
 

@@ -1,0 +1,57 @@
+'use strict';
+// What an answer cost and how fast it came, from token times and the service's own counts.
+
+class AnswerNumbers {
+  /** `numbers`: a plain object that is kept with the answer. */
+  constructor(numbers) {
+    this.numbers = numbers;
+  }
+
+  sent() {
+    Object.assign(this.numbers, { sentAt: Date.now(), firstAt: null, firstTokens: 0, lastAt: null, lastTokens: 0, numResumes: 0 });
+  }
+
+  /** Text came, made of so many tokens by now. */
+  heard(numTokens) {
+    const now = Date.now();
+    const { numbers } = this;
+    if (!numbers.firstAt) Object.assign(numbers, { firstAt: now, firstTokens: numTokens });
+    if (numTokens > (numbers.lastTokens ?? 0)) Object.assign(numbers, { lastAt: now, lastTokens: numTokens });
+  }
+
+  counted(usage) {
+    Object.assign(this.numbers, {
+      promptTokens: usage.prompt_tokens,
+      outputTokens: usage.completion_tokens,
+      cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
+      reasoningTokens: usage.completion_tokens_details?.reasoning_tokens ?? 0,
+    });
+  }
+
+  /** Output tokens a second behind the first ones; null: there were too few to tell. */
+  static rateOf({ firstAt, lastAt, firstTokens, lastTokens }) {
+    const seconds = (lastAt - firstAt) / 1000;
+    return firstAt && seconds > 0 && lastTokens > firstTokens ? (lastTokens - firstTokens) / seconds : null;
+  }
+}
+
+/** What is shown below an answer: [text, what it means]. */
+function numbersShown(answer) {
+  const { numbers } = answer;
+  const shown = [];
+  if (numbers.firstAt) shown.push([`TTFT ${duration(numbers.firstAt - numbers.sentAt)}`, 'time to first token']);
+  const rate = AnswerNumbers.rateOf(numbers);
+  if (rate !== null) shown.push([`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens a second']);
+  if (numbers.promptTokens !== undefined) {
+    const cached = numbers.cachedTokens ? ` (${numbers.cachedTokens} cached)` : '';
+    shown.push([`${numbers.promptTokens}${cached} in`, 'prompt tokens, and how many of them came from the prefix cache']);
+    const thought = numbers.reasoningTokens ? ` (${numbers.reasoningTokens} reasoning)` : '';
+    shown.push([`${numbers.outputTokens}${thought} out`, 'output tokens']);
+  }
+  if (answer.finishReason) shown.push([answer.finishReason, 'why it ended']);
+  return shown;
+}
+
+function duration(ms) {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+}

@@ -1,0 +1,115 @@
+'use strict';
+// One answer while it is being made: takes the stream's events into the message that is kept.
+
+const SAVE_EVERY_MS = 300;
+
+class AnswerRun {
+  /** `onChange(run)` after anything that can be seen; `onEnd(run)` once. */
+  constructor(api, book, conversation, { onChange, onEnd }) {
+    this.book = book;
+    this.conversation = conversation;
+    this.answer = conversation.running;
+    this.onChange = onChange;
+    this.onEnd = onEnd;
+    this.numbers = new AnswerNumbers(this.answer.numbers);
+    this.stream = new AnswerStream(api, this);
+    this.waiting = new WaitingNote(api, this.answer.model);
+    this.savedAt = 0;
+    this.isCut = false;
+  }
+
+  /** A request that was not sent yet, or the rest of one that was sent before the page was loaded. */
+  async run() {
+    const { answer, conversation, stream } = this;
+    try {
+      if (answer.rid) {
+        this.waiting.say('Resuming');
+        await stream.resume(answer.rid, answer.eventId);
+      } else {
+        this.numbers.sent();
+        this.save();
+        await stream.start('v1/chat/completions', conversation.bodyOf(conversation.messages.indexOf(answer)), answer.key);
+      }
+      this.#end('done');
+    } catch (error) {
+      if (!stream.isStopped) answer.error = error.message;
+      this.#end(stream.isStopped ? 'stopped' : 'failed');
+    }
+  }
+
+  stop() {
+    this.stream.stop();
+  }
+
+  save() {
+    this.savedAt = performance.now();
+    this.book.save(this.conversation);
+  }
+
+  onAccepted(rid) {
+    this.answer.rid = rid;
+    this.isCut = false;
+    this.waiting.accepted();
+    this.save();
+    this.onChange(this);
+  }
+
+  onEvent(chunk, eventId) {
+    const { answer } = this;
+    answer.eventId = eventId;
+    if (chunk.usage) this.numbers.counted(chunk.usage);
+    if (chunk.workers) answer.numbers.workers = chunk.workers;
+    const choice = chunk.choices[0];
+    if (choice) this.#take(choice, eventId);
+    if (performance.now() - this.savedAt > SAVE_EVERY_MS) this.save();
+    this.onChange(this);
+  }
+
+  onSilence() {}
+
+  onCut() {
+    this.isCut = true;
+    this.onChange(this);
+  }
+
+  onResumed() {
+    this.isCut = false;
+    this.answer.numbers.numResumes = (this.answer.numbers.numResumes ?? 0) + 1;
+    this.onChange(this);
+  }
+
+  onRestart() {
+    Object.assign(this.answer, { content: this.answer.continues ?? '', reasoning: '', toolCalls: [], eventId: null });
+  }
+
+  #take({ delta, finish_reason: reason }, eventId) {
+    const { answer } = this;
+    const reasoning = delta.reasoning_content ?? delta.reasoning ?? '';
+    answer.content += delta.content ?? '';
+    answer.reasoning += reasoning;
+    for (const call of delta.tool_calls ?? []) this.#takeCall(call);
+    if (reason) answer.finishReason = reason;
+    if (delta.content || reasoning || delta.tool_calls) {
+      this.waiting.end();
+      this.numbers.heard(positionOf(eventId));
+    }
+  }
+
+  #takeCall({ index, id, function: { name, arguments: text } = {} }) {
+    const call = (this.answer.toolCalls[index] ??= { id: '', name: '', arguments: '' });
+    if (id) call.id = id;
+    if (name) call.name = name;
+    call.arguments += text ?? '';
+  }
+
+  #end(state) {
+    const { answer } = this;
+    answer.state = state;
+    answer.eventId = null;
+    delete answer.key;
+    this.waiting.end();
+    this.conversation.updatedAt = Date.now();
+    this.save();
+    this.onEnd(this);
+  }
+}

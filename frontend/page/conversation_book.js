@@ -1,0 +1,56 @@
+'use strict';
+// All conversations of this browser, each under a name of its own.
+
+const EXPORT_FORMAT = 'jetflock-conversations';
+
+class ConversationBook {
+  constructor(store) {
+    this.store = store;
+    this.conversations = new Map();
+    for (const name of store.names('conversation:')) this.#load(store.read(name));
+  }
+
+  /** Newest first. */
+  get list() {
+    return [...this.conversations.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+  }
+
+  get(id) {
+    return this.conversations.get(id) ?? null;
+  }
+
+  save(conversation) {
+    this.conversations.set(conversation.id, conversation);
+    this.store.write(`conversation:${conversation.id}`, conversation);
+  }
+
+  remove(id) {
+    this.conversations.delete(id);
+    this.store.remove(`conversation:${id}`);
+  }
+
+  export() {
+    return JSON.stringify({ format: EXPORT_FORMAT, version: 1, conversations: this.list }, null, 2);
+  }
+
+  /** Adds those of an exported file, in place of older ones of the same id. Returns how many. Throws Error. */
+  import(text) {
+    const json = JSON.parse(text);
+    if (json?.format !== EXPORT_FORMAT || !Array.isArray(json.conversations)) throw new Error('This is no export of conversations.');
+    const conversations = json.conversations.map((each) => Conversation.of(each));
+    for (const each of conversations) {
+      if (each.running) each.running.state = 'stopped'; // it ran for somebody else
+      this.save(each);
+    }
+    return conversations.length;
+  }
+
+  #load(json) {
+    try {
+      const conversation = Conversation.of(json);
+      this.conversations.set(conversation.id, conversation);
+    } catch {
+      // of another version: it stays where it is
+    }
+  }
+}

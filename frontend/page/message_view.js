@@ -1,0 +1,194 @@
+'use strict';
+// One message of a conversation as it is seen, and what can be done with it.
+
+class MessageView {
+  /** `actions`: edit(index, text), regenerate(index), continueAnswer(index), showCode(index), sendResults(index, results). */
+  constructor(message, index, actions) {
+    this.message = message;
+    this.index = index;
+    this.actions = actions;
+    this.body = el('div', { class: 'markdown' });
+    this.extra = el('div', { class: 'message-extra' });
+    this.foot = el('div', { class: 'message-foot' });
+    this.element = el('article', { class: `message from-${message.role}`, 'aria-label': SPEAKERS[message.role] }, this.body, this.extra, this.foot);
+    if (message.role === 'assistant') {
+      this.reasoning = new ReasoningView();
+      this.element.prepend(this.reasoning.element);
+      this.markdown = new MarkdownView(this.body);
+    } else {
+      this.body.className = 'plain';
+      if (message.role === 'tool') this.element.prepend(el('div', { class: 'speaker' }, icon('tool'), `Result of ${message.name ?? message.callId}`));
+    }
+    this.show();
+  }
+
+  /** As the message is now; `run` while it is being made, `isLast` of the conversation. */
+  show(run = null, isLast = false) {
+    const { message } = this;
+    if (message.role !== 'assistant') {
+      this.body.textContent = message.content;
+      this.foot.replaceChildren(...this.#userFoot());
+      return;
+    }
+    this.reasoning.show(message.reasoning, Boolean(run) && !message.content);
+    this.markdown.show(message.content);
+    this.element.classList.toggle('is-running', Boolean(run));
+    this.#showExtra(run, isLast);
+    if (run) this.#showProgress(run);
+    else this.foot.replaceChildren(this.#numbers(), this.#buttons(isLast));
+  }
+
+  #showExtra(run, isLast) {
+    const { message } = this;
+    const parts = message.toolCalls.filter(Boolean).map((call) => toolCallElement(call, Boolean(run)));
+    if (run && !run.waiting.isOver) parts.push(run.waiting.element);
+    if (run?.isCut) parts.push(el('p', { class: 'notice' }, 'The connection was cut. The request runs on; taking it up again…'));
+    if (message.state === 'failed') parts.push(el('p', { class: 'notice is-bad', role: 'alert' }, message.error));
+    if (message.state === 'stopped') parts.push(el('p', { class: 'notice' }, 'Stopped.'));
+    if (isLast && !run && message.toolCalls.length && message.state === 'done') parts.push(this.#resultForm());
+    if (parts.length || this.extra.childNodes.length) this.extra.replaceChildren(...parts);
+  }
+
+  #showProgress({ answer }) {
+    const rate = AnswerNumbers.rateOf(answer.numbers);
+    const parts = [];
+    if (answer.numbers.lastTokens) parts.push(chip(`${answer.numbers.lastTokens} tokens`, 'output tokens so far'));
+    if (rate !== null) parts.push(chip(`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens a second'));
+    this.foot.replaceChildren(el('div', { class: 'numbers' }, parts, this.#marks()));
+  }
+
+  #numbers() {
+    const { message } = this;
+    const parts = numbersShown(message).map(([text, meaning]) => chip(text, meaning));
+    if (message.rid) {
+      const id = el('button', { type: 'button', class: 'chip is-button', title: `request id: ${message.rid} (click to copy)` }, `id ${message.rid.slice(0, 8)}…`);
+      id.addEventListener('click', () => copyText(message.rid).then(() => (id.textContent = 'copied')));
+      parts.push(id);
+    }
+    return el('div', { class: 'numbers' }, parts, this.#marks());
+  }
+
+  /** Who made it, and what went wrong without anybody noticing in the text. */
+  #marks() {
+    const { workers = [], numResumes = 0 } = this.message.numbers;
+    const marks = [];
+    if (workers.length) marks.push(chip(workers.map(shortWorker).join(' → '), `worker: ${workers.join(', then ')}`, 'is-worker'));
+    if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
+    return marks;
+  }
+
+  #userFoot() {
+    const buttons = [copyButton(() => this.message.content, { isIcon: true })];
+    if (this.message.role === 'user') buttons.unshift(iconButton('edit', 'Edit and send again', () => this.edit()));
+    return [el('div', { class: 'message-buttons' }, buttons)];
+  }
+
+  #buttons(isLast) {
+    const { message, index, actions } = this;
+    const isPlain = message.content && !message.toolCalls.length;
+    return el(
+      'div',
+      { class: 'message-buttons' },
+      copyButton(() => message.content, { isIcon: true }),
+      isLast && iconButton('again', 'Regenerate', () => actions.regenerate(index)),
+      isLast && isPlain && iconButton('continue', 'Continue', () => actions.continueAnswer(index)),
+      isPlain && iconButton('edit', 'Edit', () => this.edit()),
+      iconButton('code', 'Copy as curl or Python', () => actions.showCode(index)),
+    );
+  }
+
+  /** Puts an editor in place of the text. */
+  edit() {
+    const { message } = this;
+    const isUser = message.role === 'user';
+    const area = el('textarea', { class: 'editor', rows: 4, 'aria-label': 'Message' });
+    area.value = message.content;
+    const leave = () => {
+      editor.remove();
+      this.element.classList.remove('is-edited');
+    };
+    const save = () => {
+      leave();
+      this.actions.edit(this.index, area.value);
+    };
+    const editor = el(
+      'div',
+      {},
+      area,
+      el(
+        'div',
+        { class: 'dialog-buttons' },
+        el('button', { type: 'button', onclick: leave }, 'Cancel'),
+        el('button', { type: 'button', class: 'primary', onclick: save }, isUser ? 'Send again' : 'Save'),
+      ),
+    );
+    area.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') leave();
+      else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) save();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.element.classList.add('is-edited');
+    this.element.append(editor);
+    area.style.height = `${Math.min(area.scrollHeight + 4, 400)}px`;
+    area.focus();
+  }
+
+  #resultForm() {
+    const calls = this.message.toolCalls;
+    const areas = calls.map((call) => el('textarea', { rows: 2, class: 'mono', placeholder: `what ${call.name} answered`, 'aria-label': `Result of ${call.name}` }));
+    const form = el('form', { class: 'tool-results' }, areas, el('button', { class: 'primary' }, calls.length > 1 ? 'Send the results' : 'Send the result'));
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.actions.sendResults(this.index, areas.map((area) => area.value));
+    });
+    return form;
+  }
+}
+
+const SPEAKERS = { user: 'You', assistant: 'Answer', tool: 'Result of a tool' };
+
+/** What a model thinks before it answers: folded, and open while there is nothing else to see. */
+class ReasoningView {
+  constructor() {
+    this.body = el('div', { class: 'markdown' });
+    this.summary = el('summary');
+    this.element = el('details', { class: 'reasoning', hidden: true }, this.summary, this.body);
+    this.markdown = new MarkdownView(this.body);
+    this.wasThinking = false;
+  }
+
+  show(text, isThinking) {
+    this.element.hidden = !text;
+    if (!text) return;
+    this.markdown.show(text);
+    this.summary.textContent = isThinking ? 'Thinking…' : 'Reasoning';
+    if (isThinking !== this.wasThinking) this.element.open = isThinking;
+    this.wasThinking = isThinking;
+  }
+}
+
+function toolCallElement({ name, arguments: text }, isRunning) {
+  let shown = text;
+  try {
+    shown = JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    // it was cut, or is still being written
+  }
+  const head = el('summary', {}, icon('tool'), el('span', {}, 'Calls '), el('b', {}, name));
+  return el('details', { class: 'tool-call', open: true }, head, el('pre', { 'aria-busy': isRunning }, el('code', {}, highlighted(shown, 'json'))));
+}
+
+function chip(text, title, kind = null) {
+  return el('span', { class: kind ? `chip ${kind}` : 'chip', title }, text);
+}
+
+function iconButton(name, label, onclick) {
+  return el('button', { type: 'button', class: 'icon-button', title: label, 'aria-label': label, onclick }, icon(name));
+}
+
+/** Ids of workers are long; their ends tell them apart. */
+function shortWorker(worker) {
+  return worker.replace(/^worker-/, '').slice(0, 12);
+}

@@ -1,0 +1,265 @@
+"""The Chat tab in a real browser, before a real service with the demo model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from shared.cluster import open_cluster
+from shared.config import ClusterConfig
+from shared.control import Continue, ControlRequest, Pause, PauseMode
+from shared.control_plane import ControlPlane, Target
+from tests.deploy.local_stack import LocalStack, wait_until
+from tests.frontend.page.conftest import KEY, PHONE, WAIT_MS, Visit
+
+pytestmark = [pytest.mark.integration, pytest.mark.e2e]
+
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+LONG = json.dumps({"ignore_eos": True})  # until the context is full
+STORY = "Tell me a story about a dragon."
+
+Visitor = Callable[..., Visit]
+
+
+@pytest.fixture
+def page(visit: Visitor, url: str) -> Page:
+    return visit(url).with_key()
+
+
+@pytest.fixture
+def api(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, headers=HEADERS, timeout=60)
+
+
+def ask(page: Page, text: str) -> None:
+    page.fill("#composer-input", text)
+    page.press("#composer-input", "Enter")
+
+
+def wait_answer(page: Page) -> None:
+    page.wait_for_selector(".message:last-child:not(.is-running) .message-buttons")
+    expect(page.locator("#send-button")).to_be_visible(timeout=WAIT_MS)
+
+
+def wait_text(page: Page, num_characters: int) -> None:
+    """Until the answer that is being made is so long."""
+    script = "document.querySelector('.is-running > .markdown')?.textContent.length"
+    wait_until(lambda: (page.evaluate(script) or 0) > num_characters, timeout_s=60)
+
+
+def kept(page: Page) -> list[dict[str, Any]]:
+    """The messages of the current conversation, as the browser keeps them."""
+    found: list[dict[str, Any]] = page.evaluate(
+        """() => {
+            const read = (name) => JSON.parse(localStorage.getItem(`jetflock:/:${name}`));
+            return read(`conversation:${read('current')}`).messages;
+        }"""
+    )
+    return found
+
+
+def whole(api: httpx.Client, rid: str) -> str:
+    """What the service says that the answer was."""
+    answer = api.get(f"/v1/streams/{rid}", params={"stream": "false"})
+    assert answer.status_code == 200, answer.text
+    text: str = answer.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def tell_workers(service: LocalStack, order: ControlRequest) -> None:
+    """In a thread: the browser's driver has this one's loop."""
+
+    async def tell() -> None:
+        async with open_cluster(ClusterConfig(nats_url=service.nats_url), "test") as cluster:
+            replies = await ControlPlane(cluster, "test").tell(Target(None, ()), order)
+            assert [reply.ok for reply in replies] == [True]
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, tell()).result(30)
+
+
+def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) -> None:
+    ask(page, STORY)
+    wait_text(page, 5)
+    wait_answer(page)
+    answer = kept(page)[-1]
+    shown = page.locator(".message:last-child > .markdown")
+    assert "".join(shown.inner_text().split()) == "".join(answer["content"].split())
+    assert whole(api, answer["rid"]) == answer["content"]
+    numbers = answer["numbers"]
+    foot = page.locator(".message:last-child .numbers")
+    for text in ("TTFT ", " tok/s", f"{numbers['promptTokens']} in", " out", "stop", "id "):
+        expect(foot).to_contain_text(text)
+    page.reload()
+    expect(page.locator(".conversation")).to_have_text([STORY])
+    expect(page.locator(".message:last-child > .markdown")).to_have_text(shown.inner_text())
+
+
+def test_stop_ends_the_request_in_the_service(page: Page, api: httpx.Client) -> None:
+    page.fill("#chat-more", LONG)
+    ask(page, STORY)
+    wait_text(page, 20)
+    page.keyboard.press("Escape")
+    wait_answer(page)
+    expect(page.locator(".message:last-child .notice")).to_have_text("Stopped.")
+    rid = kept(page)[-1]["rid"]
+    assert api.get(f"/v1/streams/{rid}", params={"stream": "false"}).status_code == 499
+
+
+def test_a_stream_survives_a_reload_and_a_dead_frontend(
+    page: Page, api: httpx.Client, service: LocalStack
+) -> None:
+    page.fill("#chat-more", LONG)
+    page.fill("#chat-max_tokens", "500")
+    ask(page, STORY)
+    wait_text(page, 10)
+    tell_workers(service, Pause(PauseMode.FREEZE, freeze_s=60))
+    resumed = page.locator(".is-running .chip.is-good")
+    page.reload()
+    expect(resumed).to_have_text("resumed")
+    frontend = service.role("frontend")
+    frontend.kill()
+    expect(resumed).to_have_text(re.compile("resumed 2."), timeout=WAIT_MS)
+    tell_workers(service, Continue())
+    wait_answer(page)
+    answer = kept(page)[-1]
+    assert answer["state"] == "done"
+    assert answer["finishReason"] == "length"
+    assert answer["content"] == whole(api, answer["rid"])
+    assert service.role("frontend").pid != frontend.pid
+
+
+def test_an_answer_is_made_again_continued_and_asked_for_otherwise(
+    page: Page, api: httpx.Client
+) -> None:
+    page.fill("#chat-max_tokens", "4")
+    ask(page, STORY)
+    wait_answer(page)
+    first = kept(page)[-1]
+    page.get_by_label("Regenerate").click()
+    wait_until(lambda: kept(page)[-1]["rid"] not in (None, first["rid"]))
+    wait_answer(page)
+    again = kept(page)[-1]
+    assert len(kept(page)) == 2
+    page.get_by_label("Continue").click()
+    wait_until(lambda: kept(page)[-1]["rid"] not in (None, again["rid"]))
+    wait_answer(page)
+    longer = kept(page)[-1]
+    assert longer["content"].startswith(again["content"])
+    assert longer["content"] == again["content"] + whole(api, longer["rid"])
+    page.locator(".from-user").hover()
+    page.get_by_label("Edit and send again").click()
+    page.fill(".editor", "Name three colours.")
+    page.get_by_text("Send again").click()
+    wait_until(lambda: kept(page)[-1]["rid"] not in (None, longer["rid"]))
+    wait_answer(page)
+    assert kept(page)[0]["content"] == "Name three colours."
+    assert len(kept(page)) == 2
+
+
+def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(page: Page) -> None:
+    page.fill("#chat-system", "Be kind.")
+    page.fill("#chat-temperature", "0")
+    page.fill("#chat-stop", "end\\n\ntwo")
+    page.fill("#chat-schema", '{"type": "object"')
+    ask(page, STORY)
+    expect(page.locator("#chat-schema-error")).to_contain_text("Not JSON")
+    assert page.locator(".message").count() == 0
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    page.fill("#chat-schema", json.dumps(schema | {"additionalProperties": False}))
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.press("#composer-input", "Enter")
+    body = sent.value.post_data_json
+    assert body["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert body["temperature"] == 0
+    assert body["stop"] == ["end\n", "two"]
+    wait_answer(page)
+    assert json.loads(kept(page)[-1]["content"]) == {"a": 1}
+    page.get_by_label("Copy as curl or Python").click()
+    expect(page.locator("#code-text")).to_contain_text("curl -N http://127.0.0.1:")
+    page.click("#code-python")
+    code = page.inner_text("#code-text")
+    assert KEY not in code
+    compile(code, "the copied code", "exec")
+
+
+def test_conversations_leave_the_browser_and_come_back(
+    page: Page, visit: Visitor, url: str, tmp_path: Path
+) -> None:
+    page.fill("#chat-max_tokens", "3")
+    ask(page, STORY)
+    wait_answer(page)
+    with page.expect_download() as download:
+        page.click("#export-button")
+    file = tmp_path / "conversations.json"
+    download.value.save_as(file)
+    other = visit(url).with_key()
+    other.set_input_files("#import-file", {"name": "x", "mimeType": "", "buffer": b"{}"})
+    expect(other.locator(".toast")).to_contain_text("Nothing was imported")
+    other.set_input_files("#import-file", file)
+    other.click(".conversation")
+    assert kept(other) == kept(page)
+    other.get_by_label(f"Delete “{STORY}”").click()
+    other.click("#confirm-yes")
+    expect(other.locator(".conversation")).to_have_count(0)
+    assert other.evaluate("Object.keys(localStorage).join()").count("conversation:") == 0
+
+
+def test_it_asks_for_a_key_when_one_is_needed(visit: Visitor, url: str) -> None:
+    page = visit(url).page
+    expect(page.locator("#key-dialog")).to_be_visible()
+    page.fill("#key-input", "wrong")
+    page.press("#key-input", "Enter")
+    expect(page.locator("#key-reason")).to_have_text("The API key is not known here.")
+    page.fill("#key-input", KEY)
+    page.press("#key-input", "Enter")
+    expect(page.locator("#chat-model")).to_have_value("jetflock-demo")
+    assert page.evaluate("Object.values(sessionStorage).join()") == KEY
+    assert KEY not in page.evaluate("JSON.stringify(localStorage)")
+
+
+def test_a_phone_shows_all_of_it(visit: Visitor, url: str) -> None:
+    page = visit(url, viewport=PHONE, has_touch=True, is_mobile=True).with_key()
+    page.tap("#settings-toggle")
+    page.fill("#chat-max_tokens", "20")
+    page.keyboard.press("Escape")
+    page.fill("#composer-input", "One line,")
+    page.press("#composer-input", "Enter")
+    page.keyboard.type("and another: " + "https://a.example/" + "x" * 200)
+    page.tap("#send-button")
+    wait_answer(page)
+    assert kept(page)[0]["content"].startswith("One line,\nand another")
+    page.tap("#sidebar-toggle")
+    expect(page.locator(".conversation")).to_be_visible()
+    for tab in ("chat", "completions", "cluster"):
+        page.evaluate("name => { window.location.hash = name; }", tab)
+        expect(page.locator(f"#panel-{tab}")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert page.evaluate("name => byId(name).scrollWidth", f"panel-{tab}") <= PHONE["width"]
+
+
+def brightness(page: Page) -> float:
+    """Of the background, 0 to 255."""
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return max(map(float, re.findall(r"[\d.]+", colour)[:3]))
+
+
+def test_it_is_light_or_dark_as_the_system_or_its_reader_wants(visit: Visitor, url: str) -> None:
+    page = visit(url, color_scheme="dark").with_key()
+    assert brightness(page) < 60
+    page.click("#theme-button")
+    assert brightness(page) > 200
+    page.reload()
+    assert brightness(page) > 200
+    page.click("#theme-button")
+    page.emulate_media(color_scheme="light")
+    assert brightness(page) < 60
