@@ -68,7 +68,7 @@ class RoleProcess:
     def thaw(self) -> None:
         thaw(self.pid)
 
-    def stop(self, timeout_s: float = 10.0) -> float:
+    def stop(self, timeout_s: float = 30.0) -> float:
         """SIGTERM; returns the seconds until it was gone."""
         started = time.monotonic()
         self.process.terminate()
@@ -168,7 +168,7 @@ class RoleStack:
             assert time.monotonic() < deadline, "the workers did not become ready"
             await asyncio.sleep(0.1)
 
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not await asyncio.to_thread(condition):
             assert time.monotonic() < deadline, f"{condition} did not come true"

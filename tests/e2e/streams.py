@@ -73,7 +73,7 @@ class Stream:
         ):
             await self._read(response)
 
-    async def wait_for_tokens(self, num_tokens: int, timeout_s: float = 30.0) -> None:
+    async def wait_for_tokens(self, num_tokens: int, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while self.position < num_tokens:
             assert time.monotonic() < deadline, f"only {self.position} tokens came"

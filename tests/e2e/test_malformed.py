@@ -68,7 +68,7 @@ async def num_waiting(stack: RoleStack) -> int:
 
 
 async def until_nothing_waits(stack: RoleStack) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while num_left := await num_waiting(stack):
         assert time.monotonic() < deadline, f"{num_left} requests are delivered again and again"
         await asyncio.sleep(0.2)
@@ -119,7 +119,7 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
 
     await stack.wait_ready(0)
     early = Stream()
-    body = completion_body(seed=0, max_tokens=NUM_TOKENS // 3)
+    body = completion_body(seed=0, max_tokens=NUM_TOKENS)
     waiting = asyncio.create_task(early.post(stack.url(), body))
     [queued] = await queued_rids(stack, 1)
     await spoil(queued)
@@ -128,7 +128,7 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
     streams = [early, *(Stream() for _ in range(NUM_STREAMS - 1))]
     running = [waiting] + [
         asyncio.create_task(
-            stream.post(stack.url(), completion_body(seed=seed, max_tokens=NUM_TOKENS // 3))
+            stream.post(stack.url(), completion_body(seed=seed, max_tokens=NUM_TOKENS))
         )
         for seed, stream in enumerate(streams)
         if seed
@@ -143,13 +143,14 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
         await spoil(stream.rid)
     third = stack.start_worker(*SCRIPTED)
     await stack.wait_until(lambda: "engine_ready" in third.log)
-    second.stop()
+    await asyncio.to_thread(second.stop)
     async with asyncio.timeout(60):
         await asyncio.gather(*running)
-    for seed, stream in enumerate(streams):
-        undisturbed = await run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS // 3)
-        assert stream.error is None
-        assert stream.text == undisturbed.text
+    undisturbed = await asyncio.gather(
+        *(run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS) for seed in range(NUM_STREAMS))
+    )
+    assert all(stream.error is None for stream in streams)
+    assert [stream.text for stream in streams] == [stream.text for stream in undisturbed]
 
     aborted = Stream()
     body = completion_body(seed=9, max_tokens=NUM_TOKENS)
@@ -158,7 +159,8 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
     await spoil(aborted.rid)
     async with httpx.AsyncClient() as client:
         await client.post(f"{stack.url()}/abort_request", json={"rid": aborted.rid})
-    await asyncio.wait_for(task, 20)
+    async with asyncio.timeout(60):
+        await task
     assert aborted.error is not None
     await until_nothing_waits(stack)
 
