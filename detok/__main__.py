@@ -16,6 +16,7 @@ from shared.health import HealthBoard
 from shared.log import setup_logging
 from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
+from shared.start_gate import wait_at_gate
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
@@ -32,6 +33,8 @@ def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
     config = config or DetokConfig()
     setup_logging("detok", config.log_level, config.log_format)
     detok_id = new_incarnation(config.detok_id)
+    if config.start_gate:
+        wait_at_gate()
     with open_tracer(config.otel, "detok", detok_id) as tracer:
         uvloop.run(_run(config, detok_id, tracer))
 

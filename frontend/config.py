@@ -8,7 +8,7 @@ from typing import Literal
 
 from frontend.auth import ApiKey
 from frontend.batches.limits import BatchLimits
-from frontend.images.fetcher import FetchPolicy
+from frontend.images.fetch_policy import FetchPolicy
 from frontend.images.limits import ImageLimits
 from frontend.tenants.key_file import read_key_file
 from shared.config import ClusterConfig, read_secret

@@ -10,7 +10,7 @@ from pathlib import Path
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
-from worker.lora_folder import split_lora
+from worker.lora_flag import split_lora
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import sys
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
-import worker
 from worker.engine.config import EngineConfig
 from worker.engine_frames import FrameReader, decode_event, encode_frame
+from worker.engine_launch import EngineLaunch
 from worker.engine_messages import EngineCommand, EngineEvent
 
 OnEvent = Callable[[EngineEvent], None]
@@ -66,44 +65,43 @@ class EngineProcess:
     All callbacks run on the event loop: `on_event` for each event, in order; then `on_exit` once,
     with the return code, when the process is reaped and its last event has been delivered.
     `start` comes first; an engine that has exited is not started again, a new one is made.
+    `launch` is one that runs already, by the same configuration.
     """
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent, on_exit: OnExit) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_event: OnEvent,
+        on_exit: OnExit,
+        launch: EngineLaunch | None = None,
+    ) -> None:
         self._config = config
         self._on_exit = on_exit
+        self._launch = launch
         self._connection = EngineConnection(on_event, self._on_connection_closed)
-        self._child: asyncio.SubprocessTransport | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._is_connected = False
         self._exited = asyncio.Event()
 
     @property
     def pid(self) -> int:
         assert self._child is not None, "start() comes first"
-        return self._child.get_pid()
+        return self._child.pid
 
     async def start(self) -> None:
         """Starts the child; it reports its loading by events."""
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
+        launch = self._launch or EngineLaunch.start(self._config)
+        self._child = launch.process
         try:
-            await loop.create_unix_connection(lambda: self._connection, sock=ours)
+            await loop.create_unix_connection(lambda: self._connection, sock=launch.connection)
             self._is_connected = True
-            child, _ = await loop.subprocess_exec(
-                lambda: _ChildWatch(self._maybe_finish),
-                *_command_line(self._config, theirs.fileno()),
-                stdin=None,
-                stdout=None,
-                stderr=None,
-                pass_fds=(theirs.fileno(),),
-                env=_environment(),
-            )
-            self._child = child
-            self._maybe_finish()  # it may have failed already
+            pid_fd = os.pidfd_open(self._child.pid)  # readable when it has exited
+            loop.add_reader(pid_fd, self._on_process_exited, pid_fd)
         except BaseException:
             self._connection.close()
+            launch.drop()
             raise
-        finally:
-            theirs.close()
 
     def send(self, command: EngineCommand) -> None:
         """Cheap: encodes and buffers."""
@@ -126,15 +124,22 @@ class EngineProcess:
 
     def kill(self) -> None:
         """SIGKILL. `on_exit` follows."""
-        if self._child is not None and self._child.get_returncode() is None:
-            self._child.kill()
+        if self._child is not None:
+            self._child.kill()  # nothing, when it has exited
 
     @property
     def returncode(self) -> int:
         assert self._child is not None, "start() comes first"
-        returncode = self._child.get_returncode()
+        returncode = self._child.returncode
         assert returncode is not None, "still running"
         return returncode
+
+    def _on_process_exited(self, pid_fd: int) -> None:
+        assert self._child is not None, "it was watched"
+        asyncio.get_running_loop().remove_reader(pid_fd)
+        os.close(pid_fd)
+        self._child.wait()
+        self._maybe_finish()
 
     def _on_connection_closed(self) -> None:
         self._is_connected = False
@@ -142,38 +147,26 @@ class EngineProcess:
 
     def _maybe_finish(self) -> None:
         """Both the process and its socket must be at their end: events may outlive the process."""
-        if self._is_connected or self._child is None or self._child.get_returncode() is None:
+        if self._is_connected or self._child is None or self._child.returncode is None:
             return
         if not self._exited.is_set():
-            self._child.close()
             self._exited.set()
             self._on_exit(self.returncode)
 
 
-class _ChildWatch(asyncio.SubprocessProtocol):
-    """Hears that the child has exited."""
+class EngineMaker:
+    """Makes the engines of a worker, one after the other; the first one may be running already."""
 
-    def __init__(self, on_process_exited: Callable[[], None]) -> None:
-        self._on_process_exited = on_process_exited
+    def __init__(
+        self, engine_config: Callable[[Path], EngineConfig], launch: EngineLaunch | None = None
+    ) -> None:
+        self._engine_config = engine_config
+        self._launch = launch
 
-    def process_exited(self) -> None:
-        self._on_process_exited()
-
-
-def _command_line(config: EngineConfig, socket_fd: int) -> list[str]:
-    # -P: a folder named `worker` in the current directory is not ours.
-    return [sys.executable, "-P", "-m", "worker.engine", str(socket_fd), config.to_json()]
-
-
-def _environment() -> dict[str, str]:
-    """Ours, and the folder that `worker` was imported from.
-
-    By default the engine's threads sleep while they wait for each other. Spinning, they take the
-    core that the other one of them, or we, would need: on busy cores steps took 3 to 15 times as
-    long.
-    """
-    assert worker.__file__ is not None
-    folder = str(Path(worker.__file__).parent.parent)
-    inherited = os.environ.get("PYTHONPATH", "")
-    python_path = os.pathsep.join(filter(None, [folder, inherited]))
-    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"PYTHONPATH": python_path}
+    def __call__(self, path: Path, on_event: OnEvent, on_exit: OnExit) -> EngineProcess:
+        config = self._engine_config(path)
+        launch, self._launch = self._launch, None
+        if launch is not None and launch.model_path != config.model_path:
+            launch.drop()  # other weights have taken the place of those that it loads
+            launch = None
+        return EngineProcess(config, on_event, on_exit, launch)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.adapter_catalog import AdapterCatalog
-from shared.errors import ConfigError
 from shared.lora_files import LoraFiles
+from worker.lora_flag import split_lora
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,3 @@ async def lora_folder(
             await catalog.add(pool, name, files, str(path), may_replace=may_replace)
             required[files.revision] = name
         yield LoraFolder(Path(folder), required)
-
-
-def split_lora(text: str) -> tuple[str, Path]:
-    """Raises ConfigError for what is not NAME=PATH."""
-    name, _, path = text.partition("=")
-    if not name or not path:
-        raise ConfigError(f"lora {text!r} is not NAME=PATH")
-    return name, Path(path).expanduser().absolute()

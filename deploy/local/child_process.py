@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,13 @@ class ChildProcess:
         self._sink = sink
 
     @classmethod
-    async def start(cls, command: Sequence[str], env: Mapping[str, str], sink: LineSink) -> Self:
+    async def start(
+        cls,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        sink: LineSink,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Self:
         """Call it from the main thread: the child dies with the thread that started it."""
         # A pipe of our own: asyncio's `wait` would wait for the end of its pipes too, which a
         # grandchild may hold open.
@@ -43,7 +50,7 @@ class ChildProcess:
                 *(sys.executable, "-I", "-S", str(Path(die_with_parent.__file__))),
                 *(str(os.getpid()), *command),
                 env=dict(env),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=write_fd,
                 stderr=write_fd,
                 start_new_session=True,  # a Ctrl-C on the terminal reaches the supervisor alone

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess, LineSink
+from deploy.local.start_gate import StartGate
 from shared.errors import ConfigError
 from shared.event_wait import wait_event
 
@@ -45,6 +47,7 @@ class KeptProcess:
         sink: LineSink,
         say: Callable[[str], None],
         on_death: DeathCallback | None = None,
+        gate: StartGate | None = None,
     ) -> None:
         self.name = name
         self.launch = make_launch()
@@ -52,6 +55,7 @@ class KeptProcess:
         self._sink = sink
         self._say = say
         self._on_death = on_death
+        self._gate = gate
         self._child: ChildProcess | None = None
         self._is_ready = False
         self._was_run = False
@@ -108,7 +112,11 @@ class KeptProcess:
             self._child.kill()
 
     async def _run_once(self) -> int:
-        self._child = await ChildProcess.start(self.launch.command, self.launch.env, self._sink)
+        env, stdin = dict(self.launch.env), subprocess.DEVNULL
+        if self._gate is not None:
+            env |= self._gate.environ
+            stdin = self._gate.stdin
+        self._child = await ChildProcess.start(self.launch.command, env, self._sink, stdin)
         if self._stopping.is_set():
             self._child.terminate()
         try:

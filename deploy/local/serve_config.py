@@ -62,6 +62,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     detok_id: Annotated[str, _NOT_A_FLAG] = "detok"
     worker_id: Annotated[str | None, _NOT_A_FLAG] = None
     model_path: Annotated[str, _NOT_A_FLAG] = ""
+    start_gate: Annotated[bool, _NOT_A_FLAG] = False
 
     @property
     def has_own_nats(self) -> bool:

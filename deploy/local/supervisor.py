@@ -16,6 +16,7 @@ from deploy.local.progress import StartupProgress
 from deploy.local.ready_block import ready_block
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
+from deploy.local.start_gate import StartGate
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
 from deploy.local.worker_herald import WorkerHerald
@@ -25,6 +26,7 @@ from shared.event_wait import wait_event
 from shared.kv_bucket import readable
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
+from shared.pool_events import STARTING
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.shutdown import Shutdown
@@ -59,13 +61,16 @@ class Supervisor:
         self._shutdown = Shutdown()
         self._failure: JetflockError | None = None
         self._herald: WorkerHerald | None = None  # while connected, once the model is registered
+        self._gate = StartGate()
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
         self._detok_herald: DetokHerald | None = None  # likewise
-        self._detok = self._kept("detok", launches.detok, self._announce_detok_death)
-        self._frontend = self._kept("frontend", launches.frontend)
+        self._detok = self._kept("detok", launches.detok, self._announce_detok_death, self._gate)
+        self._frontend = self._kept("frontend", launches.frontend, gate=self._gate)
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._fleet = WorkerFleet(
-            lambda idx: self._kept(f"worker-{idx + 1}", launches.worker(idx), self._announce_death),
+            lambda idx: self._kept(
+                f"worker-{idx + 1}", launches.worker(idx), self._announce_death, self._gate
+            ),
             self._run,
             self._tell_state,
             leave_timeout_s=config.leave_timeout_s,
@@ -90,12 +95,16 @@ class Supervisor:
             raise self._failure
 
     def _kept(
-        self, name: str, make_launch: Callable[[], Launch], on_death: DeathCallback | None = None
+        self,
+        name: str,
+        make_launch: Callable[[], Launch],
+        on_death: DeathCallback | None = None,
+        gate: StartGate | None = None,
     ) -> KeptProcess:
         sink = self._terminal.log_sink(name)
         if name == "nats" and self._config.log_level != "debug":
             sink = _only_worth_showing(sink)
-        return KeptProcess(name, make_launch, sink, self._terminal.say, on_death)
+        return KeptProcess(name, make_launch, sink, self._terminal.say, on_death, gate)
 
     def _fail(self, failure: JetflockError) -> None:
         if not self._shutdown.asked.is_set():
@@ -108,7 +117,8 @@ class Supervisor:
         self._progress.begin()
         try:
             async with asyncio.timeout(self._config.start_timeout_s) as limit:
-                await self._start_nats(tasks)
+                self._start(tasks)
+                await self._wait_for_nats()
                 await self._serve(tasks, limit)
         except TimeoutError:
             self._fail(
@@ -123,13 +133,20 @@ class Supervisor:
             if not self._shutdown.asked.is_set():
                 raise
 
-    async def _start_nats(self, tasks: asyncio.TaskGroup) -> None:
-        if self._nats is None or self._nats_child is None:
-            return
-        self._progress.update("nats", "starting")
-        tasks.create_task(self._run(self._nats))
-        await self._nats_child.wait_until_up()
-        self._progress.finish("nats", f"port {self._nats_child.port}")
+    def _start(self, tasks: asyncio.TaskGroup) -> None:
+        """All at once, so that nobody's imports wait for anybody; what needs NATS is at the gate.
+
+        First NATS, for which the others wait, then the workers, which take longest.
+        """
+        kept_ones = [*self._fleet.members, self._detok, self._frontend]
+        for kept in [self._nats, *kept_ones] if self._nats is not None else kept_ones:
+            self._progress.update(kept.name, "starting")
+            tasks.create_task(self._run(kept))
+
+    async def _wait_for_nats(self) -> None:
+        if self._nats_child is not None:
+            await self._nats_child.wait_until_up()
+            self._progress.finish("nats", f"port {self._nats_child.port}")
 
     async def _serve(self, tasks: asyncio.TaskGroup, limit: asyncio.Timeout) -> None:
         self._progress.update("streams", "checking")
@@ -145,12 +162,12 @@ class Supervisor:
                 card = await self._register_model(cluster)
                 self._herald = WorkerHerald(cluster, card)
                 self._detok_herald = DetokHerald(cluster)
-                for kept in (self._detok, self._frontend, *self._admin):
+                for kept in self._fleet.members:
+                    await self._herald.tell_state(kept.launch.id, STARTING)
+                self._gate.open()
+                for kept in self._admin:
                     self._progress.update(kept.name, "starting")
                     tasks.create_task(self._run(kept))
-                for kept in self._fleet.members:
-                    self._progress.update(kept.name, "starting")
-                    tasks.create_task(self._fleet.run_member(kept))
                 await self._wait_until_ready(cluster)
                 limit.reschedule(None)
                 self._say_ready()
@@ -161,6 +178,7 @@ class Supervisor:
                 await self._scaler(cluster, card).run(tasks)
             finally:
                 self._herald = self._detok_herald = None
+                self._gate.open()
 
     async def _run(self, kept: KeptProcess) -> None:
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from frontend.images.fetch_policy import FetchPolicy
 from frontend.images.public_address import is_public
 
 _MAX_REDIRECTS = 3
@@ -27,17 +28,6 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 class FetchFailed(Exception):
     """The message goes on behind "the URL"."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPolicy:
-    """What may be fetched."""
-
-    is_on: bool
-    allow_http: bool
-    allowed_domains: tuple[str, ...]  # they and those below them; empty: all
-    timeout_s: float  # for an image, with redirects
-    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

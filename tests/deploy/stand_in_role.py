@@ -16,6 +16,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from shared.start_gate import wait_at_gate
 from shared.subjects import pool_slug
 
 # Dies with its parent, as the real one does.
@@ -38,6 +39,8 @@ def main() -> None:
         raise SystemExit(7)
     if role == "worker":  # its engine is a child process too: nobody may leave it behind
         subprocess.Popen([sys.executable, "-c", _ENGINE, str(os.getpid())])
+    if "JETFLOCK_START_GATE" in os.environ:
+        wait_at_gate()
     asyncio.run(run(role, argv))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from frontend.images.fetcher import FetchPolicy, ImageFetcher
+from frontend.images.fetch_policy import FetchPolicy
+from frontend.images.fetcher import ImageFetcher
 from frontend.images.limits import ImageLimits
 from frontend.images.loader import ImageLoader
 from frontend.model_directory import ModelDirectory

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from frontend.images.fetcher import FetchFailed, FetchPolicy, ImageFetcher
+from frontend.images.fetch_policy import FetchPolicy
+from frontend.images.fetcher import FetchFailed, ImageFetcher
 from frontend.images.public_address import is_public
 from tests.tls_files import make_tls_files
 
