@@ -55,3 +55,31 @@ function numbersShown(answer) {
 function duration(ms) {
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
 }
+
+/** All that is known of an answer, as small print. */
+function answerNumbersElement(answer) {
+  const parts = numbersShown(answer).map(([text, meaning]) => chip(text, meaning));
+  if (answer.rid) {
+    const id = el('button', { type: 'button', class: 'chip is-button', title: `request id: ${answer.rid} (click to copy)` }, `id ${answer.rid.slice(0, 8)}…`);
+    id.addEventListener('click', () => copyText(answer.rid).then(() => (id.textContent = 'copied')));
+    parts.push(id);
+  }
+  return el('div', { class: 'numbers' }, parts, marksOf(answer));
+}
+
+/** Who made it, and what happened to it without a trace in the text. */
+function marksOf({ numbers: { workers = [], numResumes = 0 } }) {
+  const marks = [];
+  if (workers.length) marks.push(chip(workers.map(shortWorker).join(' → '), `worker: ${workers.join(', then ')}`, 'is-worker'));
+  if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
+  return marks;
+}
+
+function chip(text, title, kind = null) {
+  return el('span', { class: kind ? `chip ${kind}` : 'chip', title }, text);
+}
+
+/** Ids of workers are long; their ends tell them apart. */
+function shortWorker(worker) {
+  return worker.replace(/^worker-/, '').slice(0, 12);
+}

@@ -4,7 +4,7 @@
 const NEAR_END = 60; // px: so close to the end the view follows what is written
 
 class ChatTab {
-  constructor(root, api, store, models) {
+  constructor(root, api, store, models, code) {
     this.root = root;
     this.api = api;
     this.store = store;
@@ -15,7 +15,7 @@ class ChatTab {
     this.transcript = byId('transcript');
     this.scroller = byId('chat-scroller');
     this.status = byId('chat-status');
-    this.code = new CodeDialog(api);
+    this.code = code;
     this.drawers = new Drawers(root, store);
     this.controls = new SamplingControls(byId('chat-settings'), 'chat', { withChat: true, onChange: () => this.#keepSettings() });
     this.composer = new Composer({

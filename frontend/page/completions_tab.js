@@ -1,13 +1,153 @@
 'use strict';
-// The Completions tab.
+// The Completions tab: a text goes on, and each token tells how likely it was.
+
+const DEFAULT_MAX_TOKENS = 128;
 
 class CompletionsTab {
-  constructor(root, api) {
+  constructor(root, api, store, models, code) {
     this.root = root;
     this.api = api;
+    this.store = store;
+    this.models = models;
+    this.code = code;
+    this.stream = null;
+    this.numbers = {};
+    this.prompt = byId('completion-prompt');
+    this.echo = byId('completion-echo');
+    this.top = byId('completion-top');
+    this.output = byId('completion-output');
+    this.foot = byId('completion-foot');
+    this.strip = new TokenStrip(byId('completion-tokens'), (index, token) => this.#branch(index, token));
+    this.controls = new SamplingControls(byId('completion-settings'), 'completion', { withChat: false, onChange: () => this.#keep() });
+    this.controls.inputs.max_tokens.placeholder = String(DEFAULT_MAX_TOKENS);
+    models.attach(byId('completion-model'));
+    byId('completion-run').addEventListener('click', () => this.#run());
+    byId('completion-stop').addEventListener('click', () => this.stream?.stop());
+    byId('completion-code').addEventListener('click', () => this.#canSend() && code.open('v1/completions', this.#body()));
+    for (const input of [this.prompt, this.echo, this.top]) input.addEventListener('input', () => this.#keep());
+    document.addEventListener('keydown', (event) => this.#onKey(event));
+    this.#restore();
   }
 
-  show() {}
+  show() {
+    const { rid, model } = this.store.read('completion-run', {});
+    if (rid && !this.stream && !this.numbers.sentAt) this.#follow(model, (stream) => stream.resume(rid, null));
+  }
 
   hide() {}
+
+  #keep() {
+    const { prompt, echo, top, controls } = this;
+    this.store.write('completion', { prompt: prompt.value, echo: echo.checked, top: top.value, settings: controls.values });
+  }
+
+  #restore() {
+    const { prompt = 'Once upon a time', echo = false, top = '5', settings = {} } = this.store.read('completion', {});
+    this.prompt.value = prompt;
+    this.echo.checked = echo;
+    this.top.value = top;
+    this.controls.values = settings;
+  }
+
+  #body() {
+    return {
+      model: this.models.chosen,
+      prompt: this.prompt.value,
+      max_tokens: DEFAULT_MAX_TOKENS,
+      ...samplingBody(this.controls.values),
+      logprobs: Number(this.top.value),
+      echo: this.echo.checked,
+      stream: true,
+      stream_options: { include_usage: true, include_workers: true },
+    };
+  }
+
+  #canSend() {
+    const problem = (!this.models.chosen && 'No model is being served yet.') || this.controls.findProblem() || (!this.prompt.value && 'A completion needs a text to begin with.');
+    if (problem) toast(problem);
+    return !problem;
+  }
+
+  /** The text goes on with another token at this place. */
+  #branch(index, token) {
+    const before = this.echo.checked ? '' : this.promptSent;
+    this.prompt.value = before + this.strip.textBefore(index) + token;
+    this.#keep();
+    this.#run();
+  }
+
+  #run() {
+    if (!this.#canSend()) return;
+    this.stream?.stop();
+    const body = this.#body();
+    this.promptSent = body.prompt;
+    this.#follow(body.model, (stream) => stream.start('v1/completions', body));
+  }
+
+  async #follow(model, start) {
+    const answer = { numbers: (this.numbers = {}), finishReason: null, rid: null };
+    const numbers = new AnswerNumbers(answer.numbers);
+    const waiting = new WaitingNote(this.api, model);
+    const stream = (this.stream = new AnswerStream(this.api, {
+      onAccepted: (rid) => {
+        answer.rid = rid;
+        this.store.write('completion-run', { rid, model });
+        waiting.accepted();
+      },
+      onEvent: (chunk, eventId) => this.stream === stream && this.#take(chunk, eventId, answer, numbers, waiting),
+      onSilence: () => {},
+      onCut: () => this.foot.replaceChildren(chip('The connection was cut; taking it up again…')),
+      onResumed: () => (answer.numbers.numResumes = (answer.numbers.numResumes ?? 0) + 1),
+      onRestart: () => this.strip.clear(),
+    }));
+    this.strip.clear();
+    numbers.sent();
+    this.promptSent ??= this.prompt.value;
+    this.output.dataset.state = 'running';
+    this.foot.replaceChildren(waiting.element);
+    this.#showBusy(true);
+    try {
+      await start(stream);
+    } catch (error) {
+      if (this.stream === stream) answer.error = stream.isStopped ? 'stopped' : error.message;
+    }
+    waiting.end();
+    if (this.stream !== stream) return; // another one took its place
+    this.stream = null;
+    this.strip.end();
+    this.output.dataset.state = 'done';
+    this.#showBusy(false);
+    this.#showFoot(answer);
+  }
+
+  #take(chunk, eventId, answer, numbers, waiting) {
+    if (chunk.usage) numbers.counted(chunk.usage);
+    if (chunk.workers) answer.numbers.workers = chunk.workers;
+    const choice = chunk.choices[0];
+    if (!choice) return;
+    this.strip.add(choice.text, choice.logprobs);
+    if (choice.logprobs) {
+      waiting.end();
+      numbers.heard(positionOf(eventId));
+    }
+    if (choice.finish_reason) answer.finishReason = choice.finish_reason;
+  }
+
+  #showFoot(answer) {
+    if (answer.error && !answer.rid) this.store.remove('completion-run');
+    const error = answer.error && el('p', { class: 'notice is-bad', role: 'alert' }, answer.error);
+    const isGone = answer.error && !this.strip.tokens.length && answer.numbers.numResumes === undefined;
+    this.foot.replaceChildren(...(isGone ? [error] : [error, answerNumbersElement(answer)]).filter(Boolean));
+  }
+
+  #showBusy(isBusy) {
+    byId('completion-run').hidden = isBusy;
+    byId('completion-stop').hidden = !isBusy;
+  }
+
+  #onKey(event) {
+    if (this.root.hidden || document.querySelector('dialog[open]')) return;
+    if (event.key === 'Escape') this.stream?.stop();
+    else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) this.#run();
+  }
 }

@@ -5,13 +5,14 @@ function main() {
   const api = new Api();
   const store = new Store(api.path, () => toast('The browser keeps no more: export conversations, and delete some.'));
   const models = new ModelList(api, store);
+  const code = new CodeDialog(api);
   byId('key-button').addEventListener('click', async () => {
     if (await api.key.ask()) models.refresh();
   });
   new Theme(byId('theme-button'), store);
   new Tabs({
-    chat: new ChatTab(byId('panel-chat'), api, store, models),
-    completions: new CompletionsTab(byId('panel-completions'), api, store, models),
+    chat: new ChatTab(byId('panel-chat'), api, store, models, code),
+    completions: new CompletionsTab(byId('panel-completions'), api, store, models, code),
     cluster: new ClusterTab(byId('panel-cluster'), api),
   });
 }

@@ -35,7 +35,7 @@ class MessageView {
     this.element.classList.toggle('is-running', Boolean(run));
     this.#showExtra(run, isLast);
     if (run) this.#showProgress(run);
-    else this.foot.replaceChildren(this.#numbers(), this.#buttons(isLast));
+    else this.foot.replaceChildren(answerNumbersElement(message), this.#buttons(isLast));
   }
 
   #showExtra(run, isLast) {
@@ -54,27 +54,7 @@ class MessageView {
     const parts = [];
     if (answer.numbers.lastTokens) parts.push(chip(`${answer.numbers.lastTokens} tokens`, 'output tokens so far'));
     if (rate !== null) parts.push(chip(`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens a second'));
-    this.foot.replaceChildren(el('div', { class: 'numbers' }, parts, this.#marks()));
-  }
-
-  #numbers() {
-    const { message } = this;
-    const parts = numbersShown(message).map(([text, meaning]) => chip(text, meaning));
-    if (message.rid) {
-      const id = el('button', { type: 'button', class: 'chip is-button', title: `request id: ${message.rid} (click to copy)` }, `id ${message.rid.slice(0, 8)}…`);
-      id.addEventListener('click', () => copyText(message.rid).then(() => (id.textContent = 'copied')));
-      parts.push(id);
-    }
-    return el('div', { class: 'numbers' }, parts, this.#marks());
-  }
-
-  /** Who made it, and what went wrong without anybody noticing in the text. */
-  #marks() {
-    const { workers = [], numResumes = 0 } = this.message.numbers;
-    const marks = [];
-    if (workers.length) marks.push(chip(workers.map(shortWorker).join(' → '), `worker: ${workers.join(', then ')}`, 'is-worker'));
-    if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
-    return marks;
+    this.foot.replaceChildren(el('div', { class: 'numbers' }, parts, marksOf(answer)));
   }
 
   #userFoot() {
@@ -180,15 +160,6 @@ function toolCallElement({ name, arguments: text }, isRunning) {
   return el('details', { class: 'tool-call', open: true }, head, el('pre', { 'aria-busy': isRunning }, el('code', {}, highlighted(shown, 'json'))));
 }
 
-function chip(text, title, kind = null) {
-  return el('span', { class: kind ? `chip ${kind}` : 'chip', title }, text);
-}
-
 function iconButton(name, label, onclick) {
   return el('button', { type: 'button', class: 'icon-button', title: label, 'aria-label': label, onclick }, icon(name));
-}
-
-/** Ids of workers are long; their ends tell them apart. */
-function shortWorker(worker) {
-  return worker.replace(/^worker-/, '').slice(0, 12);
 }

@@ -48,11 +48,19 @@ def test_it_is_one_small_document_that_loads_nothing(document: PageDocument) -> 
     )
 
 
-def test_every_part_in_the_folder_is_in_the_document(document: PageDocument) -> None:
-    parts = sorted(document.folder.glob("*.js")) + sorted(document.folder.glob("*.css"))
-    assert parts
-    for part in parts:
-        assert part.read_text("utf-8").encode() in document.body, part.name
+def test_every_part_in_the_folder_is_named_once(document: PageDocument) -> None:
+    html = (document.folder / "page.html").read_text("utf-8")
+    named = re.findall(r'"([\w-]+\.(?:js|css))"', html)
+    assert sorted(named) == sorted(p.name for p in document.folder.iterdir() if p.suffix != ".html")
+
+
+def test_no_part_has_a_text_of_several_lines(document: PageDocument) -> None:
+    """Its margin would be lost when the parts are joined."""
+    for part in document.folder.glob("*.js"):
+        source = re.sub(r"^\s*(//.*|/\*[^/]*\*/)$", "", part.read_text("utf-8"), flags=re.MULTILINE)
+        for line in source.splitlines():
+            plain = re.sub(r"\\.|'[^'\n]*'|\[[^\]\n]*\]|/[^/\n]+/", "", line)
+            assert plain.count("`") % 2 == 0, f"{part.name}: {line}"
 
 
 def test_every_id_that_a_script_or_a_label_names_exists_once(document: PageDocument) -> None:
