@@ -12,11 +12,12 @@ from detok.detokenizer import Detokenizer
 from shared.cluster import open_cluster
 from shared.config import FLAT, run_program
 from shared.garbage import settle_garbage
-from shared.health import HealthBoard
+from shared.health import Checkup, HealthBoard
 from shared.log import setup_logging
 from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
 from shared.start_gate import wait_at_gate
+from shared.startup_phases import StartupPhases
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
@@ -40,16 +41,27 @@ def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
 
 
 async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
-    registry, board = new_registry(), HealthBoard()
+    registry, board, startup = new_registry("detok"), HealthBoard(), StartupPhases()
+    registry.register(startup)
+    startup.note_process()
+    startup.enter("connect")
     async with (
         serving_status(registry, board, config.metrics_port),
-        open_cluster(config, config.detok_id) as cluster,
+        open_cluster(config, config.detok_id, registry=registry) as cluster,
     ):
+        startup.enter("catch up")
         detokenizer = Detokenizer(cluster, config, detok_id, tracer)
         detokenizer.shutdown.listen()
         registry.register(detokenizer.collector)
         settle_garbage()
-        board.watch(detokenizer.checkup)
+
+        def look() -> Checkup:
+            checkup = detokenizer.checkup()
+            if not checkup.not_ready:
+                startup.end()
+            return checkup
+
+        board.watch(look)
         watching = asyncio.create_task(LoopWatch(registry).run())
         try:
             await detokenizer.run()

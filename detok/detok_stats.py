@@ -17,7 +17,6 @@ _HELP = {
     "text_frames": "Messages that carried text chunks.",
     "fenced_entries": "Entries of a past epoch, ignored.",
     "holes": "Entries ahead of what precedes them, ignored until resent.",
-    "malformed": "Messages of the log that could not be read, skipped.",
     "done_written": "Finished results stored.",
     "naks": "Requests of dead workers handed back to the queue.",
     "replays": "Replay requests answered.",
@@ -35,7 +34,6 @@ class DetokStats:
     text_frames: int = 0
     fenced_entries: int = 0
     holes: int = 0
-    malformed: int = 0
     done_written: int = 0
     naks: int = 0
     replays: int = 0

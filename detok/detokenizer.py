@@ -50,6 +50,7 @@ class Detokenizer:
     ) -> None:
         self.id = detok_id or new_incarnation(config.detok_id)
         self.stats = DetokStats()
+        self.malformed = cluster.malformed
         self.collector = DetokCollector(self.stats, self._gauges)
         self._cluster = cluster
         self.shutdown = Shutdown()

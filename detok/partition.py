@@ -170,7 +170,7 @@ class Partition:
             else:
                 self._on_record(seq, rid_of(subject), decode_ownership(data))
         except ProtocolError as exc:
-            self._stats.malformed += 1
+            self._services.cluster.malformed.note(subject, exc)
             log.warning("malformed_log_message", subject=subject, seq=seq, error=str(exc))
 
     def _on_frame(self, seq: int, subject: str, data: bytes) -> None:
@@ -208,7 +208,8 @@ class Partition:
             if settled.is_stale(entry.epoch):
                 self._on_stale_entry(settled.pool, worker, entry)
         elif not is_rid(rid) or self._services.cluster.subjects.partition(rid) != self.number:
-            self._stats.malformed += 1
+            error = MalformedMessage(f"an entry of {rid[:32]!r} in partition {self.number}")
+            self._services.cluster.malformed.note(self._token_prefix, error)
             if seq != self._told_seq:  # once a frame
                 self._told_seq = seq
                 log.warning("entry_in_wrong_partition", rid=rid[:32], worker=worker, seq=seq)

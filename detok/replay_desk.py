@@ -80,6 +80,8 @@ class ReplayDesk:
             await message.respond(encode(reply))
             self._stats.replays += 1
         except (ProtocolError, BrokerError, nats.errors.Error) as exc:
+            if isinstance(exc, ProtocolError):
+                self._cluster.malformed.note(message.subject, exc)
             log.warning("replay_failed", error=repr(exc))
 
     async def _reply_to(self, request: ReplayRequest) -> ReplayReply:

@@ -105,6 +105,7 @@ class Frontend:
         subjects = cluster.subjects
         catalog = ModelCatalog(cluster)
         self._config = config
+        self._metrics = metrics
         self._cluster = cluster
         self._listener = listener
         self.shutdown = Shutdown()
@@ -114,7 +115,9 @@ class Frontend:
         self._grammar_checker = GrammarChecker()
         self._models = ModelDirectory(catalog)
         self.ledger = TenantLedger()
-        self._router = ReplyRouter(cluster.nc, subjects.reply(frontend_id), self.ledger)
+        self._router = ReplyRouter(
+            cluster.nc, subjects.reply(frontend_id), self.ledger, cluster.malformed
+        )
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
         self._replayer = Replayer(self._router, detok, metrics)
         self.attachments = Attachments(cluster.bucket(subjects.attached_bucket), frontend_id)
@@ -171,7 +174,7 @@ class Frontend:
         )
         keys = ApiKeys(config.api_keys())
         callers = CallerReader(config, keys)
-        self._exchange = TenantExchange(cluster.nc, subjects.tenants, frontend_id, self.ledger)
+        self._exchange = TenantExchange(cluster, frontend_id, self.ledger)
         self._key_watch = (
             KeyWatch(config.api_keys_file, keys, config.api_keys) if config.api_keys_file else None
         )
@@ -309,6 +312,7 @@ class Frontend:
                     tasks.create_task(self._service.run())
                     await self._service.started.wait()
                 self.started.set()
+                self._metrics.startup.end()
                 log.info("frontend_listening", host=self._config.host, port=self.port)
                 await self.shutdown.asked.wait()
                 await self._drain()

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.event_histogram import EventHistogram
 from shared.metrics import METRICS_PREFIX
+from shared.startup_phases import StartupPhases
 
 PREFIX = f"{METRICS_PREFIX}_frontend"
 
@@ -39,6 +40,8 @@ class FrontendMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        self.startup = StartupPhases()
+        registry.register(self.startup)
         self.requests = Counter(
             f"{PREFIX}_requests",
             "Requests answered.",

@@ -14,6 +14,7 @@ from frontend.text_stream import TextStream
 from shared.codec import decode_text_frame
 from shared.errors import ProtocolError
 from shared.log import get_logger
+from shared.malformed_count import MalformedCount
 
 log = get_logger(__name__)
 
@@ -24,8 +25,11 @@ class ReplyRouter:
     A rid has several streams while a client resumes on the frontend that it came from.
     """
 
-    def __init__(self, nc: Client, subject: str, ledger: TenantLedger) -> None:
+    def __init__(
+        self, nc: Client, subject: str, ledger: TenantLedger, malformed: MalformedCount
+    ) -> None:
         self._nc = nc
+        self._malformed = malformed
         self._ledger = ledger
         self.subject = subject
         self._streams: dict[str, list[TextStream]] = {}
@@ -77,6 +81,7 @@ class ReplyRouter:
         try:
             frame = decode_text_frame(message.data)
         except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
             log.error("bad_text_frame", error=str(exc))
             return
         streams = self._streams

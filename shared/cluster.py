@@ -7,10 +7,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
+from prometheus_client import CollectorRegistry
 
 from shared.config import ClusterConfig
 from shared.connection import ReconnectCallback, connect
@@ -18,6 +19,8 @@ from shared.errors import BrokerError, BrokerUnavailable, ConfigError
 from shared.jetstream import JetStream
 from shared.kv_bucket import KvBucket
 from shared.log import get_logger
+from shared.malformed_count import MalformedCount
+from shared.nats_watch import NatsWatch
 from shared.ownership import OwnershipLog
 from shared.streams import DEFAULT_PARTITIONS, ensure_streams
 from shared.subjects import Subjects
@@ -36,6 +39,7 @@ class Cluster:
     js: JetStream
     subjects: Subjects
     ownership: OwnershipLog
+    malformed: MalformedCount = field(default_factory=MalformedCount)
 
     def bucket(self, name: str) -> KvBucket:
         return KvBucket(self.js, name)
@@ -47,9 +51,11 @@ async def open_cluster(
     name: str,
     on_reconnect: ReconnectCallback | None = None,
     default_partitions: int = DEFAULT_PARTITIONS,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncIterator[Cluster]:
     """Connect as `name`, make or check the streams; closes the connection at the end.
 
+    The registry is given what is to be known of the connection and of what comes over it.
     Raises ConfigError when NATS cannot be reached or its streams do not fit.
     """
     nc = await connect(config, name, on_reconnect=on_reconnect)
@@ -61,11 +67,28 @@ async def open_cluster(
             raise ConfigError(
                 f"JetStream at {config.nats_url} refused: {exc}; is it enabled (nats-server -js)?"
             ) from exc
-        yield Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
+        cluster = Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
+        if registry is None:
+            yield cluster
+        else:
+            async with _watched(cluster, registry):
+                yield cluster
     finally:
         # The server may be gone already; uvloop says that of a closed connection in its own words.
         with contextlib.suppress(OSError, RuntimeError):
             await nc.close()
+
+
+@asynccontextmanager
+async def _watched(cluster: Cluster, registry: CollectorRegistry) -> AsyncIterator[None]:
+    registry.register(cluster.malformed)
+    watching = asyncio.create_task(NatsWatch(cluster.nc, registry).run())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
 
 
 async def _ensure_streams(

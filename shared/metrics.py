@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
@@ -13,12 +16,19 @@ from prometheus_client import (
 METRICS_PREFIX = "jetflock"
 
 
-def new_registry() -> CollectorRegistry:
-    """A registry with the process's own figures (CPU, memory, file descriptors)."""
+def new_registry(role: str) -> CollectorRegistry:
+    """A registry with the process's own figures (CPU, memory, file descriptors) and its build."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    build = Gauge(
+        f"{METRICS_PREFIX}_build_info",
+        "1, with the version of this build and the role that it plays.",
+        ["version", "role"],
+        registry=registry,
+    )
+    build.labels(importlib.metadata.version("jetflock"), role).set(1)
     return registry
 
 

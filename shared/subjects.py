@@ -266,3 +266,8 @@ class Subjects:
 def rid_of(subject: str) -> str:
     """The last token of an ownership or done subject."""
     return subject.rsplit(".", 1)[1]
+
+
+def subject_kind(subject: str) -> str:
+    """The token behind the prefix, as `own` or `tok`: what a message on it is about."""
+    return subject.split(".", 2)[1]

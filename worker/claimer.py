@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import secrets
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,7 @@ from worker.served_weights import ServedWeights
 
 OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
 _NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
+_MAX_WORKERS = 16  # that are told of a request's past
 
 log = get_logger(__name__)
 
@@ -40,6 +42,7 @@ class Taken:
     prefix: LoggedOutput
     crashes: tuple[Crash, ...] = ()  # under it, since it made progress
     before: StoredRecord | None = None  # what the claim stands behind; None: it is the first
+    workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order; ours is the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +326,8 @@ class Claimer:
             return Condemned(crashes)
         if pin is not None and pin != self._weights.revision:
             return OtherWeights(ours.seq, pin)
-        return Taken(ours.seq, prefix, crashes, records[-1] if records else None)
+        before = records[-1] if records else None
+        return Taken(ours.seq, prefix, crashes, before, _workers_of([*records, ours]))
 
     async def _is_expired(self, request: GenerateRequest, delivery: Delivery, epoch: int) -> bool:
         """By the server's clock; ours only tells whether it is worth asking."""
@@ -334,3 +338,9 @@ class Claimer:
         if claim is None:
             return False
         return (claim.time - delivery.queued_at).total_seconds() > request.deadline_s
+
+
+def _workers_of(records: list[StoredRecord]) -> tuple[str, ...]:
+    """The last of those who have claimed; two claims in a row of the same one are one."""
+    claims = [stored.record.worker for stored in records if isinstance(stored.record, Claim)]
+    return tuple(worker for worker, _ in itertools.groupby(claims))[-_MAX_WORKERS:]

@@ -9,10 +9,10 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from shared.cluster import Cluster
 from shared.control import (
     ControlReply,
     ControlRequest,
@@ -34,9 +34,10 @@ class ControlDesk:
     """Reads what comes for one worker, and answers all of it: also what it cannot read."""
 
     def __init__(
-        self, nc: Client, subjects: tuple[str, ...], worker_id: str, handle: ControlHandler
+        self, cluster: Cluster, subjects: tuple[str, ...], worker_id: str, handle: ControlHandler
     ) -> None:
-        self._nc = nc
+        self._nc = cluster.nc
+        self._malformed = cluster.malformed
         self._subjects = subjects
         self._worker_id = worker_id
         self._handle = handle
@@ -57,6 +58,7 @@ class ControlDesk:
         try:
             request = decode_control_request(message.data)
         except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
             log.warning("control_unreadable", num_bytes=len(message.data))
             why = f"the request cannot be read: {exc}"
             await self._publish(message, ControlReply(self._worker_id, False, why))

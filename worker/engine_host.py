@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.protocol.request import KeepPrefix
 from shared.protocol.sampling import PoolingParams, SamplingParams
+from shared.startup_phases import StartupPhases
 from worker.engine_messages import (
     AbortRequest,
     AdapterLoaded,
@@ -78,8 +79,9 @@ class EngineHost:
     `ready` and `load` are None while no engine can take requests.
     """
 
-    def __init__(self, factory: EngineFactory, model_path: Path) -> None:
+    def __init__(self, factory: EngineFactory, model_path: Path, startup: StartupPhases) -> None:
         self._factory = factory
+        self._startup = startup
         self._model_path = model_path
         self._replacement: _Replacement | None = None
         self._listener: EngineListener | None = None
@@ -105,6 +107,7 @@ class EngineHost:
                 self._exited.clear()
                 if self._replacement is not None:
                     self._replacement.is_started = True
+                self._startup.enter("start engine")
                 self._engine = self._factory(self._model_path, self._on_event, self._on_exit)
                 await self._engine.start()
                 await self._exited.wait()
@@ -252,8 +255,10 @@ class EngineHost:
                 self._listener.on_adapter(event)
             case EngineLoading():
                 self.loading = event
+                self._startup.enter(event.phase)
             case EngineReady():
                 self.ready = event
+                self._startup.end()
                 log.info(
                     "engine_ready",
                     max_running=event.max_running,

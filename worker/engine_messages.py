@@ -104,12 +104,21 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
 
 
-class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+class RunBegin(msgspec.Struct, frozen=True, array_like=True):
+    """A run has left the engine's queue; one that is retracted begins again."""
+
+    run_id: int
+    queue_s: float  # since it came
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, tag="step"):
     """One engine step. Also sent without outputs when the engine has become idle."""
 
     step: int  # grows by one a step
     outputs: list[RunOutput]
     load: EngineLoad
+    num_tokens: int = 0  # that went through the model
+    begun: list[RunBegin] = []
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter"):

@@ -84,6 +84,10 @@ class EngineProcess:
         self._exited = asyncio.Event()
 
     @property
+    def is_started(self) -> bool:
+        return self._child is not None
+
+    @property
     def pid(self) -> int:
         assert self._child is not None, "start() comes first"
         return self._child.pid
@@ -162,6 +166,7 @@ class EngineMaker:
     ) -> None:
         self._engine_config = engine_config
         self._launch = launch
+        self._last: EngineProcess | None = None
 
     def __call__(self, path: Path, on_event: OnEvent, on_exit: OnExit) -> EngineProcess:
         config = self._engine_config(path)
@@ -169,4 +174,10 @@ class EngineMaker:
         if launch is not None and launch.model_path != config.model_path:
             launch.drop()  # other weights have taken the place of those that it loads
             launch = None
-        return EngineProcess(config, on_event, on_exit, launch)
+        self._last = EngineProcess(config, on_event, on_exit, launch)
+        return self._last
+
+    @property
+    def pid(self) -> int:
+        """Of the last one; 0: none was started."""
+        return 0 if self._last is None or not self._last.is_started else self._last.pid

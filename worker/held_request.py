@@ -15,6 +15,7 @@ from shared.visible_text import VisibleText
 from worker.delivery import Delivery
 from worker.engine_messages import RunOutput
 from worker.logged_output import LoggedOutput
+from worker.run_clock import RunClock
 from worker.run_trace import RunTrace
 
 _RESTATE_TOKENS = 512
@@ -52,6 +53,8 @@ class HeldRequest:
     tokens: list[int] = field(default_factory=list)
     logprobs: bytearray = field(default_factory=bytearray)  # a record for each token, if it asks
     prompt_logprobs: bytes = b""
+    workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
+    clock: RunClock | None = None  # of its run
     num_prefix: int = 0  # tokens that earlier epochs had logged
     num_logged: int = 0
     finish: Finish | None = None
@@ -91,6 +94,7 @@ class HeldRequest:
         replay. What a run made without it is forgotten.
         """
         self.run_id = 0
+        self.clock = None
         self.finish = None
         self.visible = visible
         self.tokens = list(prefix.tokens)

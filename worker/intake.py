@@ -113,6 +113,7 @@ class Intake:
 
     async def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """A request that this build cannot read: its client gets an error, not silence."""
+        self._cluster.malformed.note(self._cluster.subjects.request(self._card.pool, ""), error)
         log.error("request_unreadable", rid=delivery.msg_id, error=str(error))
         if is_rid(delivery.msg_id):
             end = End(0, FinishReason.ERROR, by=self._worker_id, message=str(error))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from nats.aio.client import Client
-
+from shared.cluster import Cluster
 from shared.codec import decode_ownership, decode_token_frame
 from shared.errors import BrokerUnavailable, ProtocolError
 from shared.fold import RequestFold
@@ -14,7 +13,7 @@ from shared.log import get_logger
 from shared.log_reader import LogReader
 from shared.ownership import StoredRecord
 from shared.protocol.log_records import Claim
-from shared.subjects import Subjects, rid_of
+from shared.subjects import rid_of
 
 log = get_logger(__name__)
 
@@ -37,9 +36,10 @@ class LogHistory:
     when our own claim comes out of the log: then nothing before the claim can be missing.
     """
 
-    def __init__(self, nc: Client, subjects: Subjects, timeout_s: float = 30.0) -> None:
-        self._nc = nc
-        self._subjects = subjects
+    def __init__(self, cluster: Cluster, timeout_s: float = 30.0) -> None:
+        self._nc = cluster.nc
+        self._subjects = subjects = cluster.subjects
+        self._malformed = cluster.malformed
         self._timeout_s = timeout_s
         self._waiting: list[list[_Inquiry]] = [[] for _ in range(subjects.num_partitions)]
         self._reading = [asyncio.Lock() for _ in range(subjects.num_partitions)]
@@ -94,6 +94,7 @@ class LogHistory:
                     return
                 record = decode_ownership(data)
             except ProtocolError as exc:
+                self._malformed.note(subject, exc)
                 log.warning("log_message_unreadable", subject=subject, seq=seq, error=str(exc))
                 return
             for inquiry in by_rid[rid_of(subject)]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.metrics import METRICS_PREFIX
+from shared.protocol.finish import FinishReason
 from shared.protocol.role_cards import WorkerState
+from shared.startup_phases import StartupPhases
+from worker.held_request import HeldRequest
+from worker.run_metrics import RunMetrics
 
 
 class WorkerMetrics:
@@ -13,6 +17,9 @@ class WorkerMetrics:
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         self.registry = registry
+        self.runs = RunMetrics(registry, model_name)
+        self.startup = StartupPhases()
+        registry.register(self.startup)
         self._labels = {"model_name": model_name}
 
         def gauge(name: str, text: str) -> Gauge:
@@ -71,12 +78,37 @@ class WorkerMetrics:
             "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
         )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
+        self._success = Counter(
+            f"{METRICS_PREFIX}_request_success",
+            "Requests that the engine has finished, by reason.",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+        self._ended = Counter(
+            f"{METRICS_PREFIX}_requests_ended",
+            "Requests that were ended while this worker had them: cancelled, late, given up.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
+        self._model_name = model_name
+        for reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._success.labels(model_name, reason.value)
 
     def total(self, name: str) -> int:
         """What the counter of this name, without our prefix, has come to."""
         value = self.registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
         assert value is not None, f"there is no counter {name}"
         return int(value)
+
+    def note_finish(self, held: HeldRequest) -> None:
+        """The engine has finished it, and the log is given its last token."""
+        assert held.finish is not None
+        self._success.labels(self._model_name, held.finish.reason.value).inc()
+        self.runs.note_finish(held)
+
+    def note_end(self, reason: FinishReason) -> None:
+        """Somebody has ended a request that was here."""
+        self._ended.labels(self._model_name, reason.value).inc()
 
     def set_state(self, state: WorkerState) -> None:
         for each, gauge in self._states.items():

@@ -10,6 +10,7 @@ from nats.errors import Error as NatsError
 from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.log import get_logger
+from shared.malformed_count import MalformedCount
 from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
 from shared.protocol.request import GenerateRequest
 from worker.delivery import Delivery
@@ -32,8 +33,14 @@ class OfferDesk:
     """
 
     def __init__(
-        self, intake: Intake, room: Room, prefixes: PoolPrefixes, metrics: WorkerMetrics
+        self,
+        intake: Intake,
+        room: Room,
+        prefixes: PoolPrefixes,
+        metrics: WorkerMetrics,
+        malformed: MalformedCount,
     ) -> None:
+        self._malformed = malformed
         self._intake = intake
         self._room = room
         self._prefixes = prefixes
@@ -46,6 +53,7 @@ class OfferDesk:
             delivery = Delivery.parse(offer.data, offer.ack_subject, offer.msg_id, is_shared=True)
             request = delivery.read_request()
         except (ProtocolError, ValueError, IndexError) as exc:
+            self._malformed.note(message.subject, exc)
             log.warning("offer_unreadable", error=repr(exc))
             return
         verdict = await self._decide(offer, request, delivery)

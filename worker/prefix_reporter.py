@@ -33,6 +33,7 @@ class PrefixReporter:
 
     def __init__(self, cluster: Cluster, pool: str, worker_id: str, prefixes: PoolPrefixes) -> None:
         self._nc = cluster.nc
+        self._malformed = cluster.malformed
         self._subject = cluster.subjects.prefixes(pool)
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._pool = pool
@@ -66,6 +67,7 @@ class PrefixReporter:
         try:
             news = decode(PrefixNews, message.data)
         except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
             log.warning("prefix_news_unreadable", error=str(exc))
             return
         if news.worker != self._worker_id:

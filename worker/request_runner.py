@@ -84,6 +84,7 @@ class RequestRunner:
         nc, subjects, ownership = cluster.nc, cluster.subjects, cluster.ownership
         self._drain_timeout_s = config.drain_timeout_s
         self._nc = nc
+        self._malformed = cluster.malformed
         self._control_subject = subjects.control(card.pool)
         self._offer_subject = subjects.offer(card.pool, worker_id)
         self._has_affinity = config.prefix_affinity
@@ -123,7 +124,7 @@ class RequestRunner:
         self._taker = Taker(
             Claimer(
                 cluster,
-                LogHistory(nc, subjects),
+                LogHistory(cluster),
                 worker_id,
                 weights,
                 adapters,
@@ -166,7 +167,9 @@ class RequestRunner:
             metrics,
             duplicate_delay_s=config.ack_wait_s,
         )
-        self._offer_desk = OfferDesk(self._intake, self._room, self._prefixes, metrics)
+        self._offer_desk = OfferDesk(
+            self._intake, self._room, self._prefixes, metrics, cluster.malformed
+        )
         self._prefix_reporter = PrefixReporter(cluster, card.pool, worker_id, self._prefixes)
         self._puller = RequestPuller(
             nc, subjects, card.pool, self._room.num_credits, self.on_delivery
@@ -313,6 +316,7 @@ class RequestRunner:
         try:
             notice = decode_control(message.data)
         except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
             log.warning("notice_unreadable", error=str(exc))
             return
         held = self._held_requests.get(notice.rid)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import itertools
 import time
 
+import msgspec
 from tokenizers import Tokenizer
 
 from shared.prefix_chain import PrefixChain, with_image_ids
 from shared.prompt_object import PromptData
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import Finish, FinishReason, RunFacts
 from shared.protocol.request import GenerateRequest
 from shared.token_ids import pack_token_ids
 from shared.visible_text import TokenizerDecoder, VisibleText
 from worker.beam_texts import with_texts
 from worker.engine_host import EngineHost
-from worker.engine_messages import RunImage, RunOutput, StepOutput
+from worker.engine_messages import RunBegin, RunImage, RunOutput, StepOutput
 from worker.held_request import HeldRequest, HoldState
 from worker.held_requests import HeldRequests
 from worker.logged_output import LoggedOutput
 from worker.metrics import WorkerMetrics
 from worker.pool_prefixes import PoolPrefixes
+from worker.run_clock import RunClock
 from worker.token_log import TokenLog
 from worker.work_meter import WorkMeter
 
@@ -62,6 +64,7 @@ class Runs:
         namespace = self._prefixes.namespace(request)
         self._note_prompt(held, namespace, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
+        held.clock = RunClock(time.monotonic())
         self._held_requests.begin_run(held)
         if held.trace is not None:
             held.trace.on_started()
@@ -120,6 +123,8 @@ class Runs:
         now = time.monotonic()
         num_tokens = 0
         has_ended = False
+        for begun in step.begun:
+            self._note_begun(begun)
         for output in step.outputs:
             held = self._held_requests.of_run(output.run_id)
             if held is None:
@@ -130,10 +135,17 @@ class Runs:
                 num_tokens += held.finish.num_beam_tokens
                 has_ended = True
         self._metrics.generation_tokens.inc(num_tokens)
+        if step.num_tokens:
+            self._metrics.runs.step_tokens.observe(step.num_tokens)
         self.meter.note_tokens(num_tokens)
         self._token_log.flush()
         self._engine.set_stalled(self._token_log.is_overfull)
         return has_ended
+
+    def _note_begun(self, begun: RunBegin) -> None:
+        held = self._held_requests.of_run(begun.run_id)
+        if held is not None and held.clock is not None:
+            held.clock.begin(begun.queue_s)
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
         num_prefill = held.num_prefill_tokens
@@ -143,6 +155,9 @@ class Runs:
         if trace is not None and (trace.is_prefilling or held.finish is not None):
             num_beam_tokens = held.finish.num_beam_tokens if held.finish is not None else 0
             trace.on_output(held.finish, len(held.tokens) + num_beam_tokens)
+        clock = held.clock
+        if clock is not None and (not clock.first_token_at or held.finish is not None):
+            clock.note_output(now, is_last=held.finish is not None)
         if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
             self.meter.note_tokens(num_prefill)
         if held.finish is not None:
@@ -185,12 +200,17 @@ class Runs:
             self._prefixes.keep(held.chain, held.request)
 
     def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
+        if held.finish is not None:
+            # Of a request that its prefix had ended already there is no clock.
+            facts = held.clock.facts(held.workers) if held.clock else RunFacts(held.workers)
+            held.finish = msgspec.structs.replace(held.finish, run=facts)
         entry = held.next_entry()
         if entry is None:
             return
         self._token_log.append(entry)
         if entry.finish is not None:
             held.state = HoldState.FINISHING
+            self._metrics.note_finish(held)
         elif held.is_restatement_due(now):
             self._token_log.restate(held.restate(now))
         if held.watched is not None and held.has_progressed:

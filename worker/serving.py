@@ -6,13 +6,15 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from prometheus_client import ProcessCollector
+
 from shared.adapter_catalog import AdapterCatalog
 from shared.cluster import open_cluster
 from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from shared.health import HealthBoard
 from shared.log import get_logger
-from shared.metrics import new_registry
+from shared.metrics import METRICS_PREFIX, new_registry
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.protocol.model_cards import ModelCard
@@ -49,12 +51,18 @@ async def serve(
         if worker is not None:
             await worker.on_reconnect()
 
-    registry, board = new_registry(), HealthBoard()
+    registry, board = new_registry("worker"), HealthBoard()
+    metrics = WorkerMetrics(registry, model_name)
+    metrics.startup.note_process()
+    metrics.startup.enter("connect")
+    engines = EngineMaker(config.engine_config, launch)
+    ProcessCollector(f"{METRICS_PREFIX}_engine", pid=lambda: engines.pid, registry=registry)
     async with (
         serving_status(registry, board, config.metrics_port),
-        open_cluster(config, worker_id, on_reconnect) as cluster,
+        open_cluster(config, worker_id, on_reconnect, registry=registry) as cluster,
         AsyncExitStack() as stack,
     ):
+        metrics.startup.enter("register model")
         catalog = ModelCatalog(cluster)
         card = await catalog.register(files, model_name)
         if card.revision != files.revision:
@@ -77,8 +85,8 @@ async def serve(
             tokenizer,
             await asyncio.to_thread(Checkpoint.read, files, model_name),
             loras,
-            EngineMaker(config.engine_config, launch),
-            WorkerMetrics(registry, model_name),
+            engines,
+            metrics,
             tracer,
         )
         worker.shutdown.listen()

@@ -83,6 +83,7 @@ class Settler:
         if held.state is HoldState.CLAIMING:
             held.is_ended = True  # a claim behind the `end` finds it, one before it does not
             return
+        self._metrics.note_end(last.record.reason)
         self._drop_ended(held)
         await self.ack(held.delivery.ack_subject)
         await self._delete_prompt(held)
@@ -92,6 +93,7 @@ class Settler:
     ) -> None:
         """End a held request that cannot go on, and settle that. Raises BrokerError."""
         await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
+        self._metrics.note_end(reason)
         self._drop_ended(held)
         await self.ack(held.delivery.ack_subject)
         await self._delete_prompt(held)

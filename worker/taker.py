@@ -191,6 +191,7 @@ class Taker:
 
     def _start(self, held: HeldRequest, taken: Taken, prompt: PromptData) -> None:
         self._count(held, taken)
+        held.workers = taken.workers
         self._runs.confirm(held, taken.epoch, taken.prefix, prompt)
         if held.trace is not None:
             held.trace.on_claimed(taken.epoch, len(taken.prefix.tokens), taken.before)

@@ -64,7 +64,7 @@ class Worker:
         self._worker_id = worker_id
         self._metrics = metrics
         self._loop_watch = LoopWatch(metrics.registry)
-        self._engine = EngineHost(engine_factory, checkpoint.path)
+        self._engine = EngineHost(engine_factory, checkpoint.path, metrics.startup)
         self._weights = ServedWeights(checkpoint)
         self._adapters = Adapters(AdapterCatalog(cluster), card.pool, self._engine, loras)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
@@ -96,7 +96,7 @@ class Worker:
         subjects = cluster.subjects
         self._nc = cluster.nc
         self._control_desk = ControlDesk(
-            cluster.nc,
+            cluster,
             (subjects.admin(card.pool), subjects.admin_worker(card.pool, worker_id)),
             worker_id,
             self._control.handle,

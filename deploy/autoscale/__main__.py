@@ -42,8 +42,9 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
     scaler_id = new_incarnation("autoscale")
 
     async def run() -> None:
-        async with open_cluster(config, scaler_id) as cluster:
-            pool = HostPool(serve_config, files, launches, terminal, new_registry(), scaler_id)
+        registry = new_registry("autoscale")
+        async with open_cluster(config, scaler_id, registry=registry) as cluster:
+            pool = HostPool(serve_config, files, launches, terminal, registry, scaler_id)
             pool.shutdown.listen()
             await pool.run(cluster)
 

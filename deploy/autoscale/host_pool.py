@@ -17,6 +17,7 @@ from deploy.local.worker_herald import WorkerHerald
 from shared.cluster import Cluster
 from shared.health import Checkup, HealthBoard
 from shared.log import get_logger
+from shared.loop_watch import LoopWatch
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.shutdown import Shutdown
@@ -78,10 +79,12 @@ class HostPool:
             serving_status(self._registry, board, config.metrics_port),
             asyncio.TaskGroup() as tasks,
         ):
+            watching = tasks.create_task(LoopWatch(self._registry).run())
             scaling = tasks.create_task(scaler.run(tasks))
             log.info("scaling", model=card.name, workers=str(config.worker_range))
             await self.shutdown.asked.wait()
             scaling.cancel()
+            watching.cancel()
             await self._stop(fleet)
 
     def _kept(self, idx: int, herald: WorkerHerald) -> KeptProcess:

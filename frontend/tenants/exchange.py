@@ -7,11 +7,11 @@ import contextlib
 import time
 
 import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from frontend.tenants.ledger import TenantLedger
+from shared.cluster import Cluster
 from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.event_wait import wait_event
@@ -33,9 +33,10 @@ class TenantExchange:
     News are whole states: one that is lost is made up for by the next.
     """
 
-    def __init__(self, nc: Client, subject: str, frontend_id: str, ledger: TenantLedger) -> None:
-        self._nc = nc
-        self._subject = subject
+    def __init__(self, cluster: Cluster, frontend_id: str, ledger: TenantLedger) -> None:
+        self._nc = cluster.nc
+        self._malformed = cluster.malformed
+        self._subject = cluster.subjects.tenants
         self._frontend_id = frontend_id
         self._ledger = ledger
         self._heard_at: dict[str, float] = {}  # by frontend
@@ -81,6 +82,7 @@ class TenantExchange:
         try:
             news = decode(TenantNews, message.data)
         except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
             log.warning("tenant_news_unreadable", error=str(exc))
             return
         if news.frontend == self._frontend_id:

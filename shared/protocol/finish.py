@@ -30,6 +30,15 @@ class Beam(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     text: str = ""  # the worker fills it in
 
 
+class RunFacts(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How the run that finished a request went; each interval is of one process's clock."""
+
+    workers: tuple[str, ...] = ()  # that have claimed it, in order, at most the last 16
+    queue_s: float = 0.0  # inside the last of them, before its first step
+    prefill_s: float = 0.0  # from there to its first token
+    decode_s: float = 0.0  # from there to its last
+
+
 class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """How a request ended: decided once, in the log."""
 
@@ -39,6 +48,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     embedding: bytes = b""  # the vector of a request with `pooling`: little-endian float32
     beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
+    run: RunFacts | None = None  # of one that an engine has finished
 
     @property
     def num_beam_tokens(self) -> int:

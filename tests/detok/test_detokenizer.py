@@ -154,7 +154,7 @@ async def test_bad_messages_in_the_log_are_counted_and_skipped(stage: Stage) -> 
         await worker.write_entries([*wrong, TokenEntry("no rid", 1, 0, [5])])
         await worker.write(rid, epoch, len(ids), [1 << 31, 999_999], Finish(FinishReason.STOP))
         await eventually(listener.has_finished(rid))
-        assert detok.stats.malformed == 6
+        assert detok.malformed.total == 6
     assert listener.text(rid) == "fox"
 
 

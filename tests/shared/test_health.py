@@ -44,7 +44,7 @@ async def until(port: int, path: str, status: int) -> dict[str, Any]:
 
 
 async def test_what_is_told() -> None:
-    registry, board, port = new_registry(), HealthBoard(), free_port()
+    registry, board, port = new_registry("test"), HealthBoard(), free_port()
     Gauge("some_gauge", "One.", registry=registry).set(1)
     async with serving_status(registry, board, port):
         assert await probe(port, "live") == (200, {"status": "live"})
@@ -67,7 +67,7 @@ async def test_a_loop_that_does_not_turn_is_not_alive(monkeypatch: pytest.Monkey
     monkeypatch.setattr("shared.health._MAX_AGE_S", 0.5)
     board, port = HealthBoard(), free_port()
     board.watch(Checkup)
-    async with serving_status(new_registry(), board, port):
+    async with serving_status(new_registry("test"), board, port):
         await until(port, "ready", 200)
         asked = asyncio.get_running_loop().run_in_executor(None, late_get, port)
         time.sleep(2.0)  # noqa: ASYNC251 - the loop hangs
@@ -86,5 +86,5 @@ async def test_a_taken_port_is_named() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"{port}: .* --metrics-port"):
-            async with serving_status(new_registry(), HealthBoard(), port):
+            async with serving_status(new_registry("test"), HealthBoard(), port):
                 pass

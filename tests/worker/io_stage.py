@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from shared.control import ControlReply, ControlRequest, decode_control_reply, e
 from shared.errors import ProtocolError
 from shared.fold import RequestFold
 from shared.ownership import StoredRecord
-from shared.protocol.finish import Finish
+from shared.protocol.finish import Finish, RunFacts
 from shared.protocol.log_records import Claim, OwnershipRecord, TokenEntry, TokenFrame
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import ReplyParams, Surface, TextParams
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.sampling import SamplingParams
+from shared.startup_phases import StartupPhases
 from shared.streams import ensure_consumers
 from shared.subjects import new_rid
 from shared.token_ids import pack_token_ids
@@ -66,7 +67,7 @@ def _no_engine(*_: Any) -> Engine:
 
 def make_adapters(cluster: Cluster) -> Adapters:
     """For requests without one."""
-    engine = EngineHost(_no_engine, Path())
+    engine = EngineHost(_no_engine, Path(), StartupPhases())
     return Adapters(AdapterCatalog(cluster), POOL, engine, LoraFolder(Path()))
 
 
@@ -135,6 +136,7 @@ class Stage:
 
     config: ClusterConfig
     cluster: Cluster
+    runs: dict[str, RunFacts | None] = field(default_factory=dict)  # of finished requests
 
     async def submit(self, request: GenerateRequest, job_class: str = "interactive") -> int:
         """Returns the request's sequence in the queue."""
@@ -219,7 +221,10 @@ class Stage:
         return records
 
     async def fold(self, rid: str, from_seq: int = 1) -> RequestFold:
-        """What the log says of a request, to a reader that starts at `from_seq`."""
+        """What the log says of a request, to a reader that starts at `from_seq`.
+
+        How its last run went, which no two runs have in common, is put into `runs`.
+        """
         fold = RequestFold(rid)
         subjects = self.cluster.subjects
         async for message in self.cluster.js.direct_scan(subjects.tokens_stream, ">"):
@@ -231,6 +236,9 @@ class Stage:
                 for entry in frame.entries:
                     if entry.rid == rid and message.seq >= from_seq:
                         fold.apply_entry(frame.worker, entry)
+        if fold.finish is not None:
+            self.runs[rid] = fold.finish.run
+            fold.finish = msgspec.structs.replace(fold.finish, run=None)
         return fold
 
     async def entries(self, rid: str) -> list[tuple[int, TokenEntry]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.cluster import Cluster, open_cluster
 from shared.errors import EngineHung
@@ -36,6 +36,7 @@ from worker.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    RunBegin,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -121,13 +122,23 @@ class FakeEngine:
             self.active.discard(run_id)
         self.step([RunOutput(run_id, token_ids, finish)])
 
-    def step(self, outputs: list[RunOutput], num_pinned_tokens: int = 0) -> None:
+    def begin(self, run_id: int, queue_s: float) -> None:
+        """A step without results, in which this run leaves the engine's queue."""
+        self.step([], begun=[RunBegin(run_id, queue_s)])
+
+    def step(
+        self,
+        outputs: list[RunOutput],
+        num_pinned_tokens: int = 0,
+        begun: Sequence[RunBegin] = (),
+    ) -> None:
         assert not self.is_paused or not outputs, "a paused engine makes nothing"
         self._num_steps += 1
         num_free = self._max_running - len(self.active)
         load = EngineLoad(len(self.active), 0, 0, num_free, 100_000, 100_000, 0, 0, 0)
         load = msgspec.structs.replace(load, num_pinned_tokens=num_pinned_tokens)
-        self._on_event(StepOutput(self._num_steps, outputs, load))
+        num_tokens = sum(len(output.token_ids) for output in outputs)
+        self._on_event(StepOutput(self._num_steps, outputs, load, num_tokens, list(begun)))
 
     async def keep_stepping(self, interval_s: float = 0.05) -> None:
         """Alive, without results, until cancelled."""
@@ -151,6 +162,10 @@ class RunningWorker:
     task: asyncio.Task[None]
     engines: list[FakeEngine] = field(default_factory=list)
     has_hung: bool = False
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.worker._metrics.registry
 
     @property
     def engine(self) -> FakeEngine:
@@ -251,7 +266,7 @@ async def running_worker(
             checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), ""),
             loras,
             make_engine,
-            WorkerMetrics(new_registry(), "m"),
+            WorkerMetrics(new_registry("test"), "m"),
         )
         task = asyncio.create_task(worker.run())
         running = RunningWorker(worker_id, worker, cluster, task, engines)

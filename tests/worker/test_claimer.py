@@ -34,7 +34,7 @@ def make_claimer(
     revision_grace_s: float = 30.0,
 ) -> Claimer:
     cluster = stage.cluster
-    history = LogHistory(cluster.nc, cluster.subjects, timeout_s=5.0)
+    history = LogHistory(cluster, timeout_s=5.0)
     return Claimer(
         cluster,
         history,
@@ -79,7 +79,7 @@ async def test_a_first_delivery_is_claimed_with_nothing_before_it(stage: Stage) 
     delivery = await stage.submit_and_pull(request)
     taken = await make_claimer(stage, "w").take(request, delivery)
     [stored] = await stage.records(request.rid)
-    assert taken == Taken(stored.seq, LoggedOutput())
+    assert taken == Taken(stored.seq, LoggedOutput(), workers=("w",))
     assert isinstance(stored.record, Claim)
     assert (stored.record.worker, stored.record.request_seq) == ("w", delivery.request_seq)
     assert stored.record.ack_subject == delivery.ack_subject
@@ -102,7 +102,7 @@ async def test_of_two_workers_that_race_exactly_one_holds_it(
     [stored] = await stage.records(request.rid)
     assert isinstance(stored.record, Claim)
     winner = ("a", "b").index(stored.record.worker)
-    assert results[winner] == Taken(stored.seq, LoggedOutput())
+    assert results[winner] == Taken(stored.seq, LoggedOutput(), workers=(stored.record.worker,))
     assert results[1 - winner] == Postponed(ACK_WAIT_S / 2)
 
 
@@ -124,7 +124,7 @@ async def test_a_claim_that_was_stored_although_the_answer_was_lost_is_ours(stag
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
     taken = await claimer.take(request, delivery)
-    assert taken == Taken(ownership.appended[0], LoggedOutput())
+    assert taken == Taken(ownership.appended[0], LoggedOutput(), workers=("w",))
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -138,7 +138,7 @@ async def test_a_takeover_whose_answer_was_lost_keeps_its_prefix(stage: Stage) -
     claimer._ownership = ownership  # type: ignore[assignment]
     taken = await claimer.take(request, delivery)
     [before, ours] = await stage.records(request.rid)
-    assert taken == Taken(ours.seq, LoggedOutput(ids("abc")), before=before)
+    assert taken == Taken(ours.seq, LoggedOutput(ids("abc")), before=before, workers=("dead", "w"))
     assert ownership.appended[0] == ours.seq
 
 

@@ -21,7 +21,7 @@ STOP = Finish(FinishReason.STOP)
 
 
 def make_history(stage: Stage, timeout_s: float = 5.0) -> LogHistory:
-    return LogHistory(stage.cluster.nc, stage.cluster.subjects, timeout_s)
+    return LogHistory(stage.cluster, timeout_s)
 
 
 async def claim(stage: Stage, rid: str, worker: str, prev: int = 0) -> int:

@@ -154,6 +154,36 @@ async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_
         await worker.until_idle()
 
 
+async def test_a_finish_tells_how_the_run_went(stage: Stage) -> None:
+    """Who had it before, and for how long the engine let it wait: by the engine's own clock."""
+    request = make_request()
+    epoch = await stage.append(request.rid, make_claim(request, "dead", request_seq=1))
+    await stage.write("dead", request.rid, epoch, 0, ids("ab"))
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        early = await worker.engine.next_run()
+        run = await worker.engine.next_run()
+        worker.engine.begin(early.run_id, queue_s=99.0)  # aborted, and of no interest
+        worker.engine.begin(run.run_id, queue_s=0.001)
+        worker.engine.begin(run.run_id, queue_s=7.0)  # after a retraction
+        worker.engine.emit(run.run_id, ids("c"))
+        worker.engine.emit(run.run_id, ids("de"), STOP)
+        await stage.until_finished(request.rid)
+        facts = stage.runs[request.rid]
+        assert facts is not None
+        assert facts.workers == ("dead", worker.id)
+        assert facts.queue_s == 0.001
+        assert facts.prefill_s >= 0
+        assert facts.decode_s >= 0
+        await worker.until_idle()
+    told = worker.registry.get_sample_value
+    assert told("jetflock_request_queue_time_seconds_sum", {"model_name": "m"}) == 0.001
+    assert told("jetflock_request_generation_tokens_sum", {"model_name": "m"}) == 5
+    assert told("jetflock_iteration_tokens_sum", {"model_name": "m"}) == 3
+    stops = {"model_name": "m", "finished_reason": "stop"}
+    assert told("jetflock_request_success_total", stops) == 1
+
+
 # Taking
 
 

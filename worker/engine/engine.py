@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from worker.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    RunBegin,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -111,12 +113,12 @@ class Engine:
         done = self._steps.advance(num_tokens) if can_launch else self._steps.collect()
         if done is None and not self._steps.is_empty:
             return  # one more may be launched before the first is waited for
-        outputs: list[RunOutput] = []
-        if done is not None:
-            outputs = done.outputs
+        if done is None:
+            self._send([])
+        else:
             self._num_steps += 1
             self._budget.on_step(done.num_tokens, done.elapsed_s)
-        self._send(outputs)
+            self._send(done.outputs, done.num_tokens, done.begun)
         if not self._scheduler.has_work and self._steps.is_empty:
             self._scheduler.check_integrity()
 
@@ -234,7 +236,9 @@ class Engine:
             )
         )
 
-    def _send(self, outputs: list[RunOutput]) -> None:
+    def _send(
+        self, outputs: list[RunOutput], num_tokens: int = 0, begun: Sequence[RunBegin] = ()
+    ) -> None:
         ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
         self._told_at = time.monotonic()
@@ -242,7 +246,8 @@ class Engine:
         outputs = ended + outputs
         if self._beams:  # what they wait for now is over with the next step: no load to be told
             outputs = self._beams.take(outputs)
-        self._channel.send(StepOutput(self._num_steps, outputs, load))
+        told = [each for each in begun if each.run_id > 0]  # not the steps of beam searches
+        self._channel.send(StepOutput(self._num_steps, outputs, load, num_tokens, told))
 
     def _load(self) -> EngineLoad:
         load = self._scheduler.load()

@@ -46,6 +46,7 @@ class Scheduler:
         self._admission_order = AdmissionOrder(policy, aging_s, ledger)
         self._num_in_flight = 0  # steps
         self._ended: list[RunOutput] = []  # without a step: not told yet
+        self._begun: list[Req] = []  # since it was asked last
         self._reserve_ratio = ReserveRatio()
         self._num_preemptions = 0
 
@@ -106,6 +107,11 @@ class Scheduler:
         """Requests that ended without a step since the last call."""
         ended, self._ended = self._ended, []
         return ended
+
+    def take_begun(self) -> list[Req]:
+        """Requests that have left the queue since the last call."""
+        begun, self._begun = self._begun, []
+        return begun
 
     def load(self) -> EngineLoad:
         ledger = self._ledger
@@ -259,6 +265,7 @@ class Scheduler:
             if not adder.is_open or not adder.try_admit(req):
                 return False
             self._reqs.begin(req)
+            self._begun.append(req)
             has_admitted = True
         return has_admitted
 

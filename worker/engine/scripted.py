@@ -35,6 +35,7 @@ from worker.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    RunBegin,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -59,7 +60,8 @@ class _Run:
     prompt_logprobs: bytes = b""  # until they are told
     kills_pid: int = 0  # the process that its prefill kills; 0: none
     hang_s: float = 0.0  # for which its prefill stops the engine
-    ready_at: float = 0.0  # seconds of the clock; end of its prefill, known at admission
+    added_at: float = 0.0  # seconds of the clock, as the next
+    ready_at: float = 0.0  # end of its prefill, known at admission
 
     @property
     def num_tokens(self) -> int:
@@ -119,6 +121,7 @@ class ScriptedEngine:
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission
         self._waiting: list[_Waiting] = []  # heap
         self._finished: list[RunOutput] = []  # ended without a step: refused, or complete at start
+        self._begun: list[RunBegin] = []  # not told yet
         self._num_arrivals = 0
         self._num_used_tokens = 0  # of the admitted runs
         self._num_steps = 0
@@ -149,7 +152,7 @@ class ScriptedEngine:
         self._num_steps += 1
         self._admit()
         self._step_at = self._next_step_at(now, is_decoding=bool(outputs))
-        self._send_output(outputs)
+        self._send_output(outputs, num_tokens=len(outputs))
 
     @property
     def _is_due(self) -> bool:
@@ -212,6 +215,7 @@ class ScriptedEngine:
             output = RunOutput(run.run_id, [], finish, prompt_logprobs=run.prompt_logprobs)
             self._finished.append(output)
             return
+        run.added_at = self._clock()
         heapq.heappush(self._waiting, _Waiting(command.priority, self._num_arrivals, run))
         self._num_arrivals += 1
         self._admit()
@@ -258,11 +262,13 @@ class ScriptedEngine:
     def _admit(self) -> None:
         while self._waiting and len(self._runs) < self._limits.max_running:
             run = heapq.heappop(self._waiting).run
-            run.ready_at = self._clock() + self._prefill_s
+            now = self._clock()
+            run.ready_at = now + self._prefill_s
+            self._begun.append(RunBegin(run.run_id, now - run.added_at))
             self._runs[run.run_id] = run
             self._num_used_tokens += run.num_tokens
             if self._step_at is None:
-                self._step_at = min(run.ready_at, self._clock() + CHUNK_S)
+                self._step_at = min(run.ready_at, now + CHUNK_S)
 
     def _advance(self, run: _Run) -> RunOutput:
         if run.kills_pid:
@@ -293,12 +299,13 @@ class ScriptedEngine:
             return now + self._token_s if self._token_s else self._clock()
         return min(self._clock() + CHUNK_S, *(run.ready_at for run in self._runs.values()))
 
-    def _send_output(self, outputs: list[RunOutput]) -> None:
+    def _send_output(self, outputs: list[RunOutput], num_tokens: int = 0) -> None:
         if self._finished:
             outputs = self._finished + outputs
             self._finished = []
         self._has_news = False
-        self._channel.send(StepOutput(self._num_steps, outputs, self._load()))
+        begun, self._begun = self._begun, []
+        self._channel.send(StepOutput(self._num_steps, outputs, self._load(), num_tokens, begun))
 
     def _load(self) -> EngineLoad:
         return EngineLoad(

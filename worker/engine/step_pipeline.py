@@ -9,7 +9,7 @@ from typing import NamedTuple
 from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.scheduler import Scheduler
 from worker.engine.step_result import BatchRunner, StepHandle
-from worker.engine_messages import RunOutput
+from worker.engine_messages import RunBegin, RunOutput
 
 
 class StepDone(NamedTuple):
@@ -18,6 +18,7 @@ class StepDone(NamedTuple):
     outputs: list[RunOutput]
     num_tokens: int  # that went through the model
     elapsed_s: float  # since its launch, or since the step before it was done
+    begun: list[RunBegin]  # since the step before it was done
 
 
 class _StepInFlight(NamedTuple):
@@ -39,6 +40,7 @@ class StepPipeline:
         self._depth = depth
         self._in_flight: deque[_StepInFlight] = deque()
         self._done_at_s = 0.0
+        self._begun: list[RunBegin] = []
 
     @property
     def is_empty(self) -> bool:
@@ -52,6 +54,7 @@ class StepPipeline:
         batch = self._scheduler.next_batch(token_budget)
         if batch is not None:
             launched_at_s = time.monotonic()
+            self._note_begun(launched_at_s)
             handle = self._runner.launch(batch)
             self._in_flight.append(_StepInFlight(batch, handle, launched_at_s))
             if len(self._in_flight) <= self._depth:
@@ -67,4 +70,9 @@ class StepPipeline:
         begun_at_s = max(launched_at_s, self._done_at_s)
         self._done_at_s = time.monotonic()
         outputs = self._scheduler.process(batch, result)
-        return StepDone(outputs, batch.num_tokens, self._done_at_s - begun_at_s)
+        begun, self._begun = self._begun, []
+        return StepDone(outputs, batch.num_tokens, self._done_at_s - begun_at_s, begun)
+
+    def _note_begun(self, now_s: float) -> None:
+        for req in self._scheduler.take_begun():
+            self._begun.append(RunBegin(req.run_id, now_s - req.arrived_at_s))
