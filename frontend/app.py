@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from frontend.access_log import log_refused
 from frontend.answer_response import AnswerResponse
 from frontend.answers.event_id import parse_event_id
 from frontend.answers.event_writer import encode_json, error_body
@@ -99,17 +100,18 @@ class Endpoint:
             self._metrics.requests.labels("http", self._route, response.status_code).inc()
 
     async def _response(self, request: Request) -> Answer:
+        caller = _NOBODY
         try:
-            caller = _NOBODY
             if not self._is_open:
                 caller = self._callers.caller(request.headers, "http")
             return await self._handler(request, caller)
         except RequestError as exc:
-            return error_response(exc, body=self._error_body)
+            error = exc
         except Exception:
             log.exception("request_failed", route=self._route)
             error = InternalError("The frontend could not handle the request.")
-            return error_response(error, body=self._error_body)
+        log_refused(error, self._route, "http", caller)
+        return error_response(error, body=self._error_body)
 
 
 class Endpoints:
@@ -188,6 +190,7 @@ class App:
         except HTTPException as exc:
             error, headers = _routing_error(exc, scope)
             self._metrics.requests.labels("http", "unknown", error.status_code).inc()
+            log_refused(error, "unknown", "http")
             await error_response(error, headers)(scope, receive, send)
 
     def _routes(self) -> list[Route]:

@@ -40,6 +40,7 @@ from frontend.images.loader import ImageLoader
 from frontend.inference import Inference
 from frontend.listener import http_server
 from frontend.loads.load_board import LoadBoard
+from frontend.loads.queue_metrics import QueueMetrics
 from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
@@ -116,7 +117,7 @@ class Frontend:
         self._models = ModelDirectory(catalog)
         self.ledger = TenantLedger()
         self._router = ReplyRouter(
-            cluster.nc, subjects.reply(frontend_id), self.ledger, cluster.malformed
+            cluster.nc, subjects.reply(frontend_id), self.ledger, cluster.malformed, metrics
         )
         detok = DetokClient(cluster.nc, subjects, self._router.subject)
         self._replayer = Replayer(self._router, detok, metrics)
@@ -189,6 +190,7 @@ class Frontend:
             BatchResults(cluster, contents),
             config.batch_limits(),
             LineSlots(config.batch_max_in_flight),
+            metrics,
         )
         self._batch_keeper = BatchKeeper(cluster, parts, keys, frontend_id)
         batches = Batches(batch_store, file_store, self._batch_keeper.look_soon, config.files_ttl_s)
@@ -202,6 +204,8 @@ class Frontend:
             config.admin_url,
             over=self.shutdown.asked,
         )
+        self._queue_metrics = QueueMetrics(cluster, load_board)
+        metrics.registry.register(self._queue_metrics)
         self.app = App(
             self.inference,
             kept,
@@ -304,6 +308,7 @@ class Frontend:
                         self._key_watch,
                         self._batch_keeper,
                         self._loop_watch,
+                        self._queue_metrics,
                     )
                     if part is not None
                 ]

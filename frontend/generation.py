@@ -152,6 +152,15 @@ class Generation:
     def is_finished(self) -> bool:
         return all(stream.finish is not None for stream in self.streams)
 
+    @property
+    def token_s(self) -> float | None:
+        """Of one choice that is streamed to its end: mean time of a token behind the first."""
+        text_s = self.timings.last_text_at - self.timings.first_text_at
+        num_behind_first = self.streams[0].num_output_tokens - 1
+        if len(self.streams) > 1 or not self.is_finished or not text_s or num_behind_first < 1:
+            return None
+        return text_s / num_behind_first
+
     def on_news(self, stream: TextStream) -> None:
         """A stream has text or its finish."""
         if stream not in self._news:

@@ -110,7 +110,12 @@ class OpenAnswers:
         if generation.timings.first_text_at:
             ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
             metrics.time_to_first_token.labels(model).observe(ttft_s)
+            token_s = generation.token_s
+            if token_s is not None:
+                metrics.time_per_output_token.labels(model).observe(token_s)
         if generation.is_finished:
+            num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
+            metrics.hand_overs.labels(model).inc(num_hand_overs)
             duration_s = now - generation.timings.arrived_at
             metrics.e2e_latency.labels(model).observe(duration_s)
             metrics.request_generation_tokens.labels(model).observe(num_tokens)

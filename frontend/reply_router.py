@@ -9,6 +9,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from frontend.generation import Generation
+from frontend.metrics import FrontendMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.text_stream import TextStream
 from shared.codec import decode_text_frame
@@ -26,10 +27,16 @@ class ReplyRouter:
     """
 
     def __init__(
-        self, nc: Client, subject: str, ledger: TenantLedger, malformed: MalformedCount
+        self,
+        nc: Client,
+        subject: str,
+        ledger: TenantLedger,
+        malformed: MalformedCount,
+        metrics: FrontendMetrics,
     ) -> None:
         self._nc = nc
         self._malformed = malformed
+        self._metrics = metrics
         self._ledger = ledger
         self.subject = subject
         self._streams: dict[str, list[TextStream]] = {}
@@ -90,4 +97,5 @@ class ReplyRouter:
             for stream in streams.get(chunk.rid, ()):
                 stream.receive(chunk, now)
                 if stream.has_gap:
+                    self._metrics.reply_gaps.inc()
                     self.on_gap.set()

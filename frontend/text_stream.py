@@ -125,6 +125,12 @@ class TextStream:
         return self.position + self.finish.num_beam_tokens
 
     @property
+    def num_hand_overs(self) -> int:
+        """Times that it went on at another worker, as the last one of them has told."""
+        run = None if self.finish is None else self.finish.run
+        return 0 if run is None else max(0, len(run.workers) - 1)
+
+    @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 

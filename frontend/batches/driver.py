@@ -28,6 +28,7 @@ from frontend.files.record import new_file_id
 from frontend.files.store import FileStore
 from frontend.inference import Inference
 from frontend.job import Caller
+from frontend.metrics import FrontendMetrics
 from frontend.model_directory import ModelDirectory
 from frontend.tenants.tenant import Tenant
 from shared.errors import BrokerError, CasConflict, LimitReached, ModelNotFound, NotFound
@@ -50,6 +51,7 @@ class BatchParts:
     results: BatchResults
     limits: BatchLimits
     slots: LineSlots
+    metrics: FrontendMetrics
 
 
 class BatchDriver:
@@ -183,6 +185,8 @@ class BatchDriver:
             result = await self._runner.run(idx, lines.line(idx))
             await self._keep(result)
             self._done[idx] = result.is_error
+            name = "failed" if result.is_error else "completed"
+            self._parts.metrics.batch_lines.labels(name).inc()
 
     async def _keep(self, result: LineResult) -> None:
         """Stored when it returns; a full store is waited for."""

@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service
 
+from frontend.access_log import log_refused
 from frontend.answers.event_writer import encode_json
 from frontend.files.transfers import OFFSET_PARAM, Transfer, Transfers
 from frontend.http_request import CallerReader
@@ -152,11 +153,13 @@ class NatsService:
             status = await answered()
         except RequestError as exc:
             status = exc.status_code
+            log_refused(exc, subject, "nats")
             await reply.send_error(exc, {})
         except Exception:
             log.exception("request_failed", subject=subject)
             status = 500
             error = InternalError("The frontend could not handle the request.")
+            log_refused(error, subject, "nats")
             await reply.send_error(error, {})
         self._metrics.requests.labels("nats", subject, status).inc()
 

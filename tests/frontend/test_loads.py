@@ -12,6 +12,7 @@ from msgspec import structs
 
 from frontend.loads import load_board
 from frontend.loads.load_board import Loads
+from frontend.loads.queue_metrics import QueueMetrics
 from frontend.loads.view import loads_view
 from frontend.openapi.document import openapi_document
 from shared.codec import encode
@@ -72,7 +73,10 @@ async def test_http_and_nats_tell_cards_and_queue(
         num_looks += 1
         return await look(plane, model)
 
+    async def nothing(_: QueueMetrics) -> None: ...
+
     monkeypatch.setattr(ControlPlane, "queues", counted)
+    monkeypatch.setattr(QueueMetrics, "run", nothing)  # it looks as well
     monkeypatch.setattr(load_board, "_MAX_AGE_S", 60.0)
     bundle = make_bundle()
     card = make_model_card(bundle, "idle")  # nobody pulls for it
