@@ -35,6 +35,7 @@ COMMANDS = {
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
     "batch": Command("jetflock.batch", "Run a file of requests.", ALSO, "frontend"),
+    "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", ALSO, "bench"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
     "doctor": Command("jetflock.doctor", "What is wrong, and the remedy.", UPKEEP, "serve"),
     "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),

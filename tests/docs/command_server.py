@@ -30,6 +30,7 @@ _IMPORTS = (
     "jetflock",
     "jetflock.admin",
     "jetflock.batch",
+    "jetflock.bench.serve",
     "jetflock.cli",
     "jetflock.dead",
     "jetflock.events",

@@ -119,6 +119,24 @@ def test_examples_run(stack: LocalStack, example: str) -> None:
     assert len(done.stdout) > 40
 
 
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "embeddings"])
+def test_the_load_generator(stack: LocalStack, tmp_path: Path, endpoint: str) -> None:
+    file = tmp_path / "out.json"
+    command = ["bench", "serve", "--url", f"http://127.0.0.1:{stack.port}", "--endpoint", endpoint]
+    load = ["--num-requests", "6", "--concurrency", "3", "--input-len", "50", "--output-len", "8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jetflock", *command, *load, "--json", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert done.returncode == 0, done.stderr
+    [stage] = json.loads(file.read_text())["stages"]
+    assert (stage["num_ok"], stage["prompt_tokens"]) == (6, 300)
+    assert stage["output_tokens"] == (0 if endpoint == "embeddings" else 48)
+
+
 @pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
     async with Client(scripted_stack.nats_url) as client:

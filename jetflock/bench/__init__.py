@@ -1,0 +1,1 @@
+"""`jetflock bench serve`: load on any OpenAI-compatible URL, and what its clients see."""
