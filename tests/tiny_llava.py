@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.tiny_decoder import tiny_decoder_config
+
 IMAGE_SIZE = 24
 NUM_TOKENS = 36
 IMAGE_TOKEN_ID = 2
-VOCAB_SIZE = 300
-CONTEXT_LEN = 512
 
 Pixels = npt.NDArray[np.uint8]  # [height, width, 3]
 
@@ -28,20 +28,7 @@ def save_tiny_llava(path: Path, *, tower: str = "clip_vision_model", **overrides
     from transformers import AutoModelForImageTextToText, LlavaConfig
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-    text = {
-        "model_type": "llama",
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 48,
-        "intermediate_size": 100,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "max_position_embeddings": CONTEXT_LEN,
-        "initializer_range": 0.3,
-        "eos_token_id": 1,
-        "bos_token_id": 0,
-    }
+    text = {"model_type": "llama"} | tiny_decoder_config()
     vision = {
         "model_type": tower,
         "hidden_size": 32,

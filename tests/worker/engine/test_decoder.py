@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
+from tests.tiny_decoder import CONTEXT_LEN
 from tests.worker.engine.tiny_models import (
-    CONTEXT_LEN,
     Rig,
     assert_like_reference,
     random_prompt,

@@ -12,7 +12,8 @@ from shared.errors import ConfigError
 from shared.model_files import ModelFiles
 from shared.protocol.reply import TextParams
 from shared.visible_text import TokenizerDecoder
-from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt, save_tiny_model
+from tests.tiny_decoder import VOCAB_SIZE
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.dummy_weights import fill_with_noise
 

@@ -16,7 +16,8 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.model_cards import EmbeddingCard
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.tokenizer_bundle import TokenizerBundle
-from tests.worker.engine.tiny_models import CONTEXT_LEN, Rig, random_prompt, save_tiny_model
+from tests.tiny_decoder import CONTEXT_LEN
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
 LAST = PoolingParams(PoolingKind.LAST)

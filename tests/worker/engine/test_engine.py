@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from shared.protocol.finish import Finish, FinishReason
-from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt
+from tests.tiny_decoder import VOCAB_SIZE
+from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine_messages import AbortRequest, EngineReady, FlushCache, SetPaused, StepOutput
 

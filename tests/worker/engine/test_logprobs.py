@@ -8,7 +8,8 @@ import torch
 
 from shared.logprobs import NO_RANK, TokenLogprob, unpack_logprobs
 from shared.protocol.finish import Finish, FinishReason
-from tests.worker.engine.tiny_models import VOCAB_SIZE, Rig, random_prompt, reference_logits
+from tests.tiny_decoder import VOCAB_SIZE
+from tests.worker.engine.tiny_models import Rig, random_prompt, reference_logits
 from tests.worker.engine_fakes import make_add
 from worker.engine_messages import AddRequest
 

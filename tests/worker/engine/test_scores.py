@@ -17,13 +17,8 @@ from shared.protocol.model_cards import ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.tokenizer_bundle import TokenizerBundle
-from tests.worker.engine.tiny_models import (
-    CONTEXT_LEN,
-    Rig,
-    random_prompt,
-    reference_logits,
-    save_tiny_model,
-)
+from tests.tiny_decoder import CONTEXT_LEN
+from tests.worker.engine.tiny_models import Rig, random_prompt, reference_logits, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
 SCORE = PoolingParams(PoolingKind.LOGITS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
@@ -21,9 +22,6 @@ from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.step_result import StepHandle
 from worker.engine.torch_forward import TorchForward
 from worker.engine_messages import EngineCommand
-
-VOCAB_SIZE = 300
-CONTEXT_LEN = 512
 
 Logits = dict[tuple[int, int], torch.Tensor]  # (run_id, position of the new token) -> [vocab_size]
 
@@ -37,29 +35,10 @@ def save_tiny_model(
     is_classifier: bool = False,
     **overrides: Any,
 ) -> Path:
-    """Weights wide enough that greedy text does not fall into a loop at once.
-
-    With `is_rounded` they are such that bfloat16 holds them exactly. A classifier has one label.
-    """
+    """With `is_rounded` bfloat16 holds the weights exactly. A classifier has one label."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    config = AutoConfig.for_model(
-        model_type,
-        **{
-            "vocab_size": VOCAB_SIZE,
-            "hidden_size": 48,
-            "intermediate_size": 100,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "max_position_embeddings": CONTEXT_LEN,
-            "initializer_range": 0.3,
-            "eos_token_id": 1,
-            "bos_token_id": 0,
-        }
-        | overrides,
-    )
+    config = AutoConfig.for_model(model_type, **tiny_decoder_config() | overrides)
     torch.manual_seed(0)
     auto_model: Any = AutoModelForCausalLM
     if is_classifier:
