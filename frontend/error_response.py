@@ -44,9 +44,16 @@ def error_headers(error: RequestError) -> dict[str, str]:
             return {"www-authenticate": "Bearer"}
         case RequestTimeout():
             return {"connection": "close"}
+        case _:
+            return retry_headers(error)
+
+
+def retry_headers(error: RequestError) -> dict[str, str]:
+    """When it is worth asking again; over NATS too."""
+    match error:
         case RateLimited():
-            return {"retry-after": str(error.retry_after_s), **error.headers}
+            return {"Retry-After": str(error.retry_after_s), **error.headers}
         case QueueFull() | ServiceUnavailable():
-            return {"retry-after": str(error.retry_after_s)}
+            return {"Retry-After": str(error.retry_after_s)}
         case _:
             return {}

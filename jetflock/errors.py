@@ -39,6 +39,7 @@ class ApiError(ClientError):
         code: str | None = None,
         param: str | None = None,
         request_id: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -47,14 +48,12 @@ class ApiError(ClientError):
         self.code = code
         self.param = param
         self.request_id = request_id
+        self.retry_after_s = retry_after_s  # when it is worth asking again, where that is known
 
     @classmethod
     def from_reply(cls, data: bytes, headers: Mapping[str, str]) -> Self:
         """The error of the class that fits its status."""
-        try:
-            status = int(headers.get(ERROR_CODE_HEADER, "500"))
-        except ValueError:
-            status = 500
+        status = _number(headers.get(ERROR_CODE_HEADER)) or 500
         try:
             error = json.loads(data)["error"]
         except (ValueError, KeyError, TypeError):
@@ -70,6 +69,7 @@ class ApiError(ClientError):
             code=error.get("code"),
             param=error.get("param"),
             request_id=headers.get("Jetflock-Request-Id"),
+            retry_after_s=_number(headers.get("Retry-After")),
         )
 
 
@@ -102,7 +102,7 @@ class RequestTooLarge(ApiError):
 
 
 class QueueFull(ApiError):
-    """429: come back later."""
+    """429: come back after `retry_after_s`."""
 
 
 class Cancelled(ApiError):
@@ -123,3 +123,7 @@ _CLASSES: dict[int, type[ApiError]] = {
     429: QueueFull,
     499: Cancelled,
 }
+
+
+def _number(header: str | None) -> int | None:
+    return int(header) if header is not None and header.isdecimal() else None

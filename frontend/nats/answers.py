@@ -43,7 +43,7 @@ class NatsAnswers:
 
     async def _send_whole(self, answer: Answer, reply: Reply) -> int:
         group_id = answer.generation.group_id
-        headers = {REQUEST_ID_HEADER: group_id}
+        headers = {REQUEST_ID_HEADER: group_id, **answer.headers}
         try:
             body = await answer.feed.whole()
         except RequestError as exc:
@@ -58,7 +58,7 @@ class NatsAnswers:
     async def _send_stream(self, answer: Answer, reply: Reply) -> int:
         generation, feed = answer.generation, answer.feed
         headers = {REQUEST_ID_HEADER: generation.group_id}
-        await reply.send(b"", {**headers, STATUS_HEADER: "accepted"})
+        await reply.send(b"", {**headers, **answer.headers, STATUS_HEADER: "accepted"})
         event_before = feed.event_id.decode()
         events = feed.opening(resumed=answer.resumed)
         generation.last_sent_at = asyncio.get_running_loop().time()

@@ -9,13 +9,8 @@ from nats.aio.client import Client
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
 from frontend.answers.event_writer import error_body
-from shared.errors import (
-    QueueFull,
-    RateLimited,
-    RequestError,
-    RequestTooLarge,
-    ServiceUnavailable,
-)
+from frontend.error_response import retry_headers
+from shared.errors import RequestError, RequestTooLarge
 
 _HEADER_ROOM = 1024
 
@@ -55,11 +50,9 @@ class Reply:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """The error convention of NATS micro services."""
-    headers = {
+    """The error convention of NATS micro services, and what HTTP tells in headers."""
+    return {
         ERROR_HEADER: " ".join(error.message.split())[:500],
         ERROR_CODE_HEADER: str(error.status_code),
+        **retry_headers(error),
     }
-    if isinstance(error, RateLimited | QueueFull | ServiceUnavailable):
-        headers["Retry-After"] = str(error.retry_after_s)
-    return headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from jetflock.client import Client
+from jetflock.errors import QueueFull
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.test_accept import BODY, CHAT, until_queued
 from tests.frontend.test_tenant_lanes import make_room, num_queued
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.integration
 
 ALICE = {"Authorization": "Bearer sk-a"}
 BOB = {"Authorization": "Bearer sk-b"}
+NATS_CHAT = "jetflock.chat.completions"
 
 
 def key_file(folder: Path, **limits: Any) -> Path:
@@ -90,6 +94,31 @@ async def test_a_key_has_so_many_requests_a_minute(stack: Stack, tmp_path: Path)
         bob = await client.post(CHAT, json={**BODY, "stream": True}, headers=BOB)
         assert bob.status_code == 200
         assert not [name for name in bob.headers if name.startswith("x-ratelimit")]
+
+
+async def test_limits_are_told_over_nats_as_over_http(stack: Stack, tmp_path: Path) -> None:
+    running = await stack.start_frontend(api_keys_file=key_file(tmp_path, requests_per_minute=2))
+    body = json.dumps(BODY).encode()
+    for left in ("1", "0"):
+        reply = await stack.cluster.nc.request(NATS_CHAT, body, 10, headers=ALICE)
+        assert reply.headers is not None
+        assert reply.headers["x-ratelimit-remaining-requests"] == left
+    refused = await stack.cluster.nc.request(NATS_CHAT, body, 10, headers=ALICE)
+    async with running.client() as client:
+        over_http = await client.post(CHAT, json=BODY, headers=ALICE)
+    assert refused.headers is not None
+    assert refused.headers["Nats-Service-Error-Code"] == str(over_http.status_code) == "429"
+    assert json.loads(refused.data)["error"]["code"] == over_http.json()["error"]["code"]
+    assert json.loads(refused.data)["error"].keys() == over_http.json()["error"].keys()
+    told = {name for name in over_http.headers if name.startswith("x-ratelimit-")}
+    assert told == {name for name in refused.headers if name.startswith("x-ratelimit-")} != set()
+    waits = [int(refused.headers["Retry-After"]), int(over_http.headers["retry-after"])]
+    assert 0 <= waits[0] - waits[1] <= 5, "the second was asked later"
+    key = ALICE["Authorization"].removeprefix("Bearer ")
+    async with Client(stack.server.url, api_key=key) as client:
+        with pytest.raises(QueueFull) as caught:
+            await client.generate_async("Hi").aaccepted()
+    assert 20 <= (caught.value.retry_after_s or 0) <= 30
 
 
 async def test_tokens_count_when_they_are_made(stack: Stack, tmp_path: Path) -> None:
