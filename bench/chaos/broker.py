@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.local.child_process import ChildProcess
-from deploy.local.nats_child import find_nats_server
+from deploy.local.nats_child import find_nats_server, greets
 from deploy.local.ports import free_port
 
 _START_TIMEOUT_S = 20.0
@@ -73,17 +73,7 @@ class Broker:
 
     async def _wait_up(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not await self._greets():
+        while not await greets(self.port):
             if time.monotonic() > deadline:
                 raise TimeoutError("nats-server does not start; see nats.log")
             await asyncio.sleep(0.02)
-
-    async def _greets(self) -> bool:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return False
-        try:
-            return await reader.read(4) == b"INFO"
-        finally:
-            writer.transport.abort()

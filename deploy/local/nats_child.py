@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -110,20 +109,20 @@ class NatsChild:
 
     async def wait_until_up(self) -> None:
         """Returns when the server greets; the caller sets the time limit."""
-        while not await self._greets():  # noqa: ASYNC110 - another process is waited for
+        while not await greets(self.port):  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.02)
 
-    async def _greets(self) -> bool:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return False
-        try:
-            return await reader.read(4) == b"INFO"
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+
+async def greets(port: int) -> bool:
+    """Whether a nats-server listens there."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    try:
+        return await reader.read(4) == b"INFO"
+    finally:
+        writer.transport.abort()
 
 
 def is_worth_showing(line: str) -> bool:
