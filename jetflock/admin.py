@@ -14,7 +14,7 @@ from jetflock.admin_config import AdminConfig
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
 from shared.cluster import Cluster
-from shared.config import FLAT, ClusterConfig, build_app, config_file
+from shared.config import FLAT, ClusterConfig, run_commands
 from shared.control import (
     Continue,
     ControlReply,
@@ -52,15 +52,7 @@ class NotAll(JetflockError):
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: an error of ours is one sentence and status 2."""
-    argv = sys.argv[1:] if argv is None else argv
-    app = build_app(_NAME, _SUMMARY, config_file(argv))
-    for name, command in _COMMANDS.items():
-        app.command(command, name=name)
-    try:
-        app(argv)
-    except JetflockError as exc:
-        sys.stderr.write(f"{_NAME}: {exc}\n")
-        raise SystemExit(2) from exc
+    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def workers(*, model: _Model = None, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jetflock.batch_service import BatchService
 from jetflock.output import print_json, print_table
-from shared.config import FLAT, build_app, config_file, read_secret
+from shared.config import FLAT, read_secret, run_commands
 from shared.errors import ConfigError, JetflockError
 
 _NAME = "jetflock batch"
@@ -58,15 +58,7 @@ _DEFAULTS = BatchConfig()
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: an error of ours is one sentence and its status."""
-    argv = sys.argv[1:] if argv is None else argv
-    app = build_app(_NAME, _SUMMARY, config_file(argv))
-    for name, command in _COMMANDS.items():
-        app.command(command, name=name)
-    try:
-        app(argv)
-    except JetflockError as exc:
-        sys.stderr.write(f"{_NAME}: {exc}\n")
-        raise SystemExit(exc.exit_status) from exc
+    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def run(

@@ -15,9 +15,9 @@ import msgspec
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
 from shared.codec import decode
-from shared.config import FLAT, ClusterConfig, build_app, config_file
+from shared.config import FLAT, ClusterConfig, run_commands
 from shared.dead_requests import DeadRequests, StoredDead
-from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.errors import BrokerError, ConfigError
 from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 
@@ -37,17 +37,7 @@ _COLUMNS = ("request", "model", "queued at", "given up at", "crashes", "prompt t
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: an error of ours is one sentence and status 2."""
-    argv = sys.argv[1:] if argv is None else argv
-    app = build_app(_NAME, _SUMMARY, config_file(argv))
-    app.command(list_dead, name="list")
-    app.command(show_dead, name="show")
-    app.command(requeue_dead, name="requeue")
-    app.command(drop_dead, name="drop")
-    try:
-        app(argv)
-    except JetflockError as exc:
-        sys.stderr.write(f"{_NAME}: {exc}\n")
-        raise SystemExit(2) from exc
+    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def list_dead(*, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
@@ -75,6 +65,14 @@ def requeue_dead(rids: _Rids, /, *, as_json: _AsJson = False, config: _Config = 
 def drop_dead(rids: _Rids, /, *, config: _Config = _DEFAULTS) -> None:
     """Forget them."""
     asyncio.run(_with_dead(config, lambda dead: _drop(dead, rids)))
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_dead,
+    "show": show_dead,
+    "requeue": requeue_dead,
+    "drop": drop_dead,
+}
 
 
 async def _with_dead(

@@ -10,7 +10,7 @@ field `ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,6 +120,21 @@ def run_program(
     argv = sys.argv[1:] if argv is None else argv
     app = build_app(name, summary, config_file(argv))
     app.default(main)
+    _run(app, name, argv)
+
+
+def run_commands(
+    name: str, summary: str, commands: Mapping[str, Callable[..., Any]], argv: list[str] | None
+) -> None:
+    """As `run_program`, for a program whose first word says which of its commands is meant."""
+    argv = sys.argv[1:] if argv is None else argv
+    app = build_app(name, summary, config_file(argv))
+    for word, command in commands.items():
+        app.command(command, name=word)
+    _run(app, name, argv)
+
+
+def _run(app: cyclopts.App, name: str, argv: list[str]) -> None:
     try:
         app(argv)
     except JetflockError as exc:
