@@ -10,12 +10,13 @@ import uvloop
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from shared.cluster import open_cluster
-from shared.config import FLAT, run_program
+from shared.config import FLAT
 from shared.garbage import settle_garbage
 from shared.health import Checkup, HealthBoard
 from shared.log import setup_logging
 from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
+from shared.program import Program
 from shared.start_gate import wait_at_gate
 from shared.startup_phases import StartupPhases
 from shared.status_server import serving_status
@@ -23,15 +24,15 @@ from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
 from shared.tracing import Tracer
 
+_FIRST = (
+    "nats_url",
+    "metrics_port",
+    "log_level",
+)
 
-def main() -> None:
-    """Read the configuration, then serve."""
-    run_program("detok", "Turns the token log into text.", serve)
 
-
-def serve(config: Annotated[DetokConfig | None, FLAT] = None) -> None:
+def main(config: Annotated[DetokConfig, FLAT] = DetokConfig()) -> None:  # noqa: B008
     """Turn the token log into text."""
-    config = config or DetokConfig()
     setup_logging("detok", config.log_level, config.log_format)
     detok_id = new_incarnation(config.detok_id)
     if config.start_gate:
@@ -69,5 +70,12 @@ async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
             watching.cancel()
 
 
+PROGRAM = Program(
+    name="jetflock detok",
+    summary="Turn the token log into text.",
+    main=main,
+    first=("nats_url", "metrics_port", "log_level"),
+)
+
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

@@ -1,8 +1,9 @@
 """Configuration of a detokenizer."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the fields' types are read at run time.
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shared.config import ClusterConfig
 
@@ -10,6 +11,8 @@ from shared.config import ClusterConfig
 @dataclass(frozen=True, kw_only=True)
 class DetokConfig(ClusterConfig):
     """What a detokenizer needs besides the cluster."""
+
+    help_group: ClassVar[str] = "Detokenizer"
 
     detok_id: str = "detok"
     """Name of this detokenizer; a random part is added at each start."""

@@ -14,14 +14,17 @@ from frontend.frontend_role import ROLE
 from frontend.listener import allow_many_connections, bind
 from frontend.metrics import FrontendMetrics
 from shared.cluster import open_cluster
-from shared.config import FLAT, run_program
+from shared.config import FLAT
 from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import new_registry
+from shared.program import Program
 from shared.start_gate import wait_at_gate
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
 from shared.tracing import Tracer
+
+_FIRST = ("host", "port", "nats_url", "api_key", "api_key_file", "api_keys_file", "cors_origins")
 
 
 def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  # noqa: B008
@@ -61,5 +64,21 @@ async def serve(
         await frontend.run()
 
 
+PROGRAM = Program(
+    name="jetflock frontend",
+    summary="Serve the HTTP and NATS APIs.",
+    main=main,
+    first=(
+        "nats_url",
+        "host",
+        "port",
+        "api_key",
+        "api_key_file",
+        "api_keys_file",
+        "cors_origins",
+        "log_level",
+    ),
+)
+
 if __name__ == "__main__":
-    run_program("jetflock frontend", "Serve the HTTP and NATS APIs.", main)
+    PROGRAM.run()

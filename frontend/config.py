@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from frontend.auth import ApiKey
 from frontend.batches.limits import BatchLimits
@@ -19,6 +19,8 @@ from shared.http_origin import origin_of
 @dataclass(frozen=True, kw_only=True)
 class FrontendConfig(ClusterConfig):
     """Flags of `python -m frontend`; each is also an environment variable and a YAML key."""
+
+    help_group: ClassVar[str] = "Frontend"
 
     host: str = "127.0.0.1"
     """Address to listen on."""

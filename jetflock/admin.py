@@ -14,7 +14,7 @@ from jetflock.admin_config import AdminConfig
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
 from shared.cluster import Cluster
-from shared.config import FLAT, ClusterConfig, run_commands
+from shared.config import FLAT, ClusterConfig
 from shared.control import (
     Continue,
     ControlReply,
@@ -29,6 +29,7 @@ from shared.control import (
 from shared.control_plane import ControlPlane, Target, worker_facts
 from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.lora_orders import LoraOrders
+from shared.program import Program
 from shared.rolling_update import RollingUpdate, WeightsOrder
 
 _NAME = "jetflock admin"
@@ -48,11 +49,6 @@ _WORKER_COLUMNS = ("worker", "model", "revision", "state", "running", "waiting",
 
 class NotAll(JetflockError):
     """Some workers did not do it; their answers are printed."""
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point: an error of ours is one sentence and status 2."""
-    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def workers(*, model: _Model = None, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
@@ -268,5 +264,7 @@ async def _with_cluster(config: ClusterConfig, work: Callable[[Cluster], Awaitab
             raise ConfigError(f"NATS at {config.nats_url} refused: {exc}") from exc
 
 
+PROGRAM = Program(name=_NAME, summary=_SUMMARY, commands=_COMMANDS)
+
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

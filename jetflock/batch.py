@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jetflock.batch_service import BatchService
 from jetflock.output import print_json, print_table
-from shared.config import FLAT, read_secret, run_commands
+from shared.config import FLAT, read_secret
 from shared.errors import ConfigError, JetflockError
+from shared.program import Program
 
 _NAME = "jetflock batch"
 _SUMMARY = """\
@@ -54,11 +55,6 @@ class BatchConfig:
 
 _Config = Annotated[BatchConfig, FLAT]
 _DEFAULTS = BatchConfig()
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point: an error of ours is one sentence and its status."""
-    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def run(
@@ -191,5 +187,7 @@ def _watched(service: BatchService, batch: dict[str, Any]) -> dict[str, Any]:
             batch = service.batch(batch["id"])
 
 
+PROGRAM = Program(name=_NAME, summary=_SUMMARY, commands=_COMMANDS)
+
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

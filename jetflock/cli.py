@@ -2,57 +2,63 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import runpy
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version as distribution_version
 from pathlib import Path
-
-import cyclopts
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A sub-command that is a program of its own: its flags are its own business."""
 
-    module: str  # run as `python -m` would
+    module: str  # run as `python -m` would; it has a PROGRAM
     summary: str
-    group: cyclopts.Group
+    group: str
     extra: str  # what to install when it cannot be imported
 
 
-START = cyclopts.Group("Start here", sort_key=0)
-ROLES = cyclopts.Group("One role alone", sort_key=1)
-UPKEEP = cyclopts.Group("Upkeep", sort_key=2)
-ALSO = cyclopts.Group("Also", sort_key=3)
+START, ROLES, LOOK, UPKEEP = "Start here", "One role alone", "Look at it", "Look after it"
 
 COMMANDS = {
     "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
     "chat": Command("jetflock.chat", "Talk to a model.", START, "serve"),
-    "autoscale": Command("deploy.autoscale", "Workers by load.", ROLES, "serve"),
+    "doctor": Command("jetflock.doctor", "What is wrong, and the remedy.", START, "serve"),
     "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
     "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
     "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
-    "batch": Command("jetflock.batch", "Run a file of requests.", ALSO, "frontend"),
-    "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", ALSO, "bench"),
+    "autoscale": Command("deploy.autoscale", "Workers by load.", ROLES, "serve"),
+    "events": Command("jetflock.events", "What happens to the pools.", LOOK, "serve"),
+    "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
-    "doctor": Command("jetflock.doctor", "What is wrong, and the remedy.", UPKEEP, "serve"),
+    "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
+    "batch": Command("jetflock.batch", "Run a file of requests.", UPKEEP, "frontend"),
     "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),
-    "events": Command("jetflock.events", "What happens to the pools.", UPKEEP, "serve"),
-    "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
+    "completion": Command("jetflock.completion", "Flags at the Tab key.", UPKEEP, "serve"),
 }
+
+_HELP = ("--help", "-h", "help")
+_VERSION = ("--version", "version")
+_USAGE = 2
+_COLUMN = 12
 
 
 def main() -> None:
     """Entry point of the command."""
     find_components()
-    argv = sys.argv[1:]
-    if argv and argv[0] in COMMANDS:
-        run_command(argv[0], argv[1:])
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
+        run_command(name, rest)
+    elif name in _HELP:
+        sys.stdout.write(help_text())
+    elif name in _VERSION:
+        sys.stdout.write(version_text())
     else:
-        build_app()(argv)
+        sys.stderr.write(unknown(name))
+        raise SystemExit(_USAGE)
 
 
 def find_components() -> None:
@@ -78,34 +84,39 @@ def run_command(name: str, argv: list[str]) -> None:
             f"jetflock {name} needs the Python package {package!r}, which is not installed: "
             f"pip install 'jetflock[{command.extra}]'\n"
         )
-        raise SystemExit(2) from None
+        raise SystemExit(_USAGE) from None
 
 
-def build_app() -> cyclopts.App:
-    """The help of the whole command, `version`, and a suggestion for a word it does not know."""
-    app = cyclopts.App(
-        name="jetflock",
-        help="Serves large language models from a queue. Each command explains itself: "
+def help_text() -> str:
+    """All commands, by group. By hand: a library takes a third of a second for it."""
+    lines = [
+        "Usage: jetflock COMMAND",
+        "",
+        "Serves large language models from a queue. Each command explains itself:",
         "jetflock COMMAND --help.",
-        version=show_version,
-        result_action="return_value",
-    )
-    app["--help"].group = app["--version"].group = ALSO
-    for name, command in COMMANDS.items():
-        app.command(cyclopts.App(name=name, help=command.summary, group=command.group))
-    app.command(cyclopts.App(name="version", help="Print the version.", group=ALSO))
-    app["version"].default(print_version)
-    return app
+    ]
+    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+        rows = [
+            f"  {name.ljust(_COLUMN)}{command.summary}"
+            for name, command in COMMANDS.items()
+            if command.group == group
+        ]
+        lines += ["", f"{group}:", *rows]
+    return "\n".join([*lines, f"  {'version'.ljust(_COLUMN)}Print the version.", ""])
 
 
-def show_version() -> str:
+def version_text() -> str:
     """One line."""
-    return f"jetflock {distribution_version('jetflock')}"
+    from importlib.metadata import version  # late: it takes longer than all else here
+
+    return f"jetflock {version('jetflock')}\n"
 
 
-def print_version() -> None:
-    """The `version` command."""
-    sys.stdout.write(show_version() + "\n")
+def unknown(name: str) -> str:
+    """What is said of a word that is no command."""
+    near = difflib.get_close_matches(name, [*COMMANDS, "version"], 1)
+    hint = f"did you mean {near[0]!r}?" if near else "jetflock --help lists them."
+    return f"jetflock: there is no command {name!r}; {hint}\n"
 
 
 if __name__ == "__main__":

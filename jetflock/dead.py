@@ -15,9 +15,10 @@ import msgspec
 from jetflock.existing_cluster import existing_cluster
 from jetflock.output import print_json, print_table
 from shared.codec import decode
-from shared.config import FLAT, ClusterConfig, run_commands
+from shared.config import FLAT, ClusterConfig
 from shared.dead_requests import DeadRequests, StoredDead
 from shared.errors import BrokerError, ConfigError
+from shared.program import Program
 from shared.protocol.request import GenerateRequest
 from shared.token_ids import unpack_token_ids
 
@@ -33,11 +34,6 @@ _Rids = Annotated[list[str], cyclopts.Parameter(negative="")]
 _DEFAULTS = ClusterConfig()
 
 _COLUMNS = ("request", "model", "queued at", "given up at", "crashes", "prompt tokens")
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point: an error of ours is one sentence and status 2."""
-    run_commands(_NAME, _SUMMARY, _COMMANDS, argv)
 
 
 def list_dead(*, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
@@ -217,5 +213,7 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
 
 
+PROGRAM = Program(name=_NAME, summary=_SUMMARY, commands=_COMMANDS)
+
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

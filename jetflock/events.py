@@ -17,8 +17,9 @@ from rich.console import Console
 
 from jetflock.existing_cluster import existing_cluster
 from shared.codec import decode
-from shared.config import FLAT, ClusterConfig, run_program
+from shared.config import FLAT, ClusterConfig
 from shared.errors import ConfigError, ProtocolError
+from shared.program import Program
 from shared.protocol.role_cards import PoolEvent, ScaleEvent, WorkerEvent
 from shared.subjects import pool_slug
 
@@ -117,5 +118,7 @@ def _line(event: PoolEvent) -> str:
             )
 
 
+PROGRAM = Program(name=_NAME, summary=_SUMMARY, main=main)
+
 if __name__ == "__main__":
-    run_program(_NAME, _SUMMARY, main)
+    PROGRAM.run()

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shared.cluster import Cluster, open_cluster
-from shared.config import FLAT, ClusterConfig, run_program
+from shared.config import FLAT, ClusterConfig
 from shared.errors import BrokerError, ConfigError
 from shared.log import setup_logging
 from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles, resolve_model, served_name
+from shared.program import Program
 from shared.streams import ensure_consumers
 from shared.subjects import Subjects, pool_slug
 
@@ -97,5 +98,9 @@ async def _make(cluster: Cluster, files: ModelFiles | None, names: Names) -> Non
         await ensure_consumers(cluster.js, cluster.subjects, names.pool, cluster.config.ack_wait_s)
 
 
+PROGRAM = Program(
+    name=_NAME, summary=_SUMMARY, main=main, first=("nats_url", "replicas", "num_partitions")
+)
+
 if __name__ == "__main__":
-    run_program(_NAME, _SUMMARY, main)
+    PROGRAM.run()

@@ -1,24 +1,21 @@
-"""Configuration that all roles share, and how it is read: flag, environment, YAML, default.
+"""Configuration that all roles share.
 
-A role's configuration is a frozen dataclass that includes `ClusterConfig`. cyclopts reads it: a
-field `ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S` and the YAML key
-`ack-wait-s`. Unknown flags and keys are errors. A secret can be given as a file.
+A role's configuration is a frozen dataclass that includes `ClusterConfig`. A field
+`ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S` and the YAML key
+`ack-wait-s` (`shared/program.py` reads them). Unknown flags and keys are errors. A secret can be
+given as a file.
 """
 
 # No `from __future__ import annotations` here: the fields' types are read at run time, by
 # subclasses in other modules.
 
-import os
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import ClassVar
 
-import cyclopts
 from cyclopts import Parameter
 
-from shared.errors import ConfigError, JetflockError
+from shared.errors import ConfigError
 from shared.log import LogFormat
 
 ENV_PREFIX = "JETFLOCK_"
@@ -27,6 +24,8 @@ ENV_PREFIX = "JETFLOCK_"
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Where NATS is, and what the streams are made with."""
+
+    help_group: ClassVar[str] = "NATS, limits and logs"
 
     nats_url: str = "nats://127.0.0.1:4222"
     """NATS servers, comma separated."""
@@ -110,60 +109,5 @@ def read_secret(path: Path) -> str:
         raise ConfigError(f"cannot read the secret file {path}: {exc.strerror}") from exc
 
 
-def run_program(
-    name: str, summary: str, main: Callable[..., Any], argv: list[str] | None = None
-) -> None:
-    """Parse the configuration of `main`'s only parameter and call it.
-
-    A ConfigError, or any other error of ours, ends the program with one sentence and its status.
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    app = build_app(name, summary, config_file(argv))
-    app.default(main)
-    _run(app, name, argv)
-
-
-def run_commands(
-    name: str, summary: str, commands: Mapping[str, Callable[..., Any]], argv: list[str] | None
-) -> None:
-    """As `run_program`, for a program whose first word says which of its commands is meant."""
-    argv = sys.argv[1:] if argv is None else argv
-    app = build_app(name, summary, config_file(argv))
-    for word, command in commands.items():
-        app.command(command, name=word)
-    _run(app, name, argv)
-
-
-def _run(app: cyclopts.App, name: str, argv: list[str]) -> None:
-    try:
-        app(argv)
-    except JetflockError as exc:
-        sys.stderr.write(f"{name}: {exc}\n")
-        raise SystemExit(exc.exit_status) from exc
-
-
-def build_app(name: str, summary: str, yaml_file: Path | None) -> cyclopts.App:
-    """A cyclopts app whose values come from flag, environment, YAML, default in this order."""
-    sources: list[Any] = [cyclopts.config.Env(ENV_PREFIX, command=False)]
-    if yaml_file is not None:
-        sources.append(cyclopts.config.Yaml(yaml_file, must_exist=True, use_commands_as_keys=False))
-    return cyclopts.App(
-        name=name, help=summary, config=sources, version_flags=[], result_action="return_value"
-    )
-
-
-def config_file(argv: list[str]) -> Path | None:
-    """The YAML file named by `--config` or JETFLOCK_CONFIG; removes the flag from `argv`."""
-    for i, word in enumerate(argv):
-        if word == "--config" and i + 1 < len(argv):
-            del argv[i]
-            return Path(argv.pop(i))
-        if word.startswith("--config="):
-            del argv[i]
-            return Path(word.removeprefix("--config="))
-    from_env = os.environ.get(f"{ENV_PREFIX}CONFIG")
-    return Path(from_env) if from_env else None
-
-
-Flat = Annotated  # `Annotated[SomeConfig, FLAT]` spreads a dataclass over the command line
+# `Annotated[SomeConfig, FLAT]` spreads a dataclass over the command line.
 FLAT = Parameter(name="*")

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from shared.config import FLAT, run_program
+from shared.config import FLAT
 from shared.log import setup_logging
 from shared.model_files import resolve_model, served_name
+from shared.program import Program
 from shared.start_gate import wait_at_gate
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
 from worker.config import WorkerConfig
 from worker.engine_launch import EngineLaunch
+
+_FIRST = (
+    "nats_url",
+    "model_name",
+    "lora",
+    "max_running",
+    "max_context_len",
+    "kv_memory_bytes",
+    "num_threads",
+    "shutdown_timeout_s",
+)
+
+_SUMMARY = """\
+Serve MODEL from the queue: a folder in Hugging Face format, or a hub id."""
 
 
 def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) -> None:  # noqa: B008
@@ -33,5 +48,23 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
         uvloop.run(serve(config, worker_id, path, model_name, tracer, launch))
 
 
+PROGRAM = Program(
+    name="jetflock worker",
+    summary=_SUMMARY,
+    main=main,
+    first=(
+        "nats_url",
+        "model_name",
+        "lora",
+        "dtype",
+        "max_running",
+        "max_context_len",
+        "kv_memory_bytes",
+        "num_threads",
+        "shutdown_timeout_s",
+        "log_level",
+    ),
+)
+
 if __name__ == "__main__":
-    run_program("jetflock worker", "Serve a model from the queue.", main)
+    PROGRAM.run()

@@ -6,6 +6,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
@@ -16,6 +17,8 @@ from worker.lora_flag import split_lora
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(EngineConfig, ClusterConfig):
     """Everything `python -m worker` is told."""
+
+    help_group: ClassVar[str] = "Worker"
 
     model_name: str | None = None
     """Name under which the model is served; by default the folder's name or the hub id."""

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from bench.chaos.cases import DIVERGENT_SEED, POISON_SEED
-from shared.config import run_program
 
 HOOKS_VARIABLE = "CHAOS_HOOKS"
 LATE_S = 3.0
@@ -142,11 +141,7 @@ def main() -> None:
         roles, put_in = HOOKS[name]
         if role in roles:
             put_in()
-    run = importlib.import_module(f"{role}.__main__").main
-    if role == "detok":
-        run()
-    else:
-        run_program(role, "A role of a chaos run.", run)
+    importlib.import_module(f"{role}.__main__").PROGRAM.run()
 
 
 if __name__ == "__main__":

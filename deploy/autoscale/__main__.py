@@ -13,10 +13,20 @@ from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.stack import log_format_of
 from deploy.local.terminal import Terminal
 from shared.cluster import open_cluster
-from shared.config import FLAT, run_program
+from shared.config import FLAT
 from shared.log import setup_logging
 from shared.metrics import new_registry
+from shared.program import Program
 from shared.subjects import new_incarnation
+
+_FIRST = (
+    "model_name",
+    "workers",
+    "nats_url",
+    "scale_idle_s",
+    "scale_target_s",
+    "metrics_port",
+)
 
 _SUMMARY = """\
 Keep as many workers of MODEL on this host as its clients need, within a range.
@@ -51,6 +61,12 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
     asyncio.run(run())
 
 
+PROGRAM = Program(
+    name="jetflock autoscale",
+    summary=_SUMMARY,
+    main=main,
+    first=("nats_url", "model_name", "scale_idle_s", "scale_target_s", "metrics_port"),
+)
+
 if __name__ == "__main__":
-    argv = [word for word in sys.argv[1:] if word != "--"]
-    run_program("jetflock autoscale", _SUMMARY, main, argv)
+    PROGRAM.run(word for word in sys.argv[1:] if word != "--")

@@ -4,6 +4,7 @@
 # subclasses in other modules.
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from deploy.autoscale.policy import ScalePolicy
 from deploy.autoscale.worker_range import WorkerRange
@@ -13,6 +14,8 @@ from shared.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class ScaleConfig:
     """What `jetflock serve` and `jetflock autoscale` are told when --workers is a range."""
+
+    help_group: ClassVar[str] = "Scaling, when --workers is a range"
 
     scale_target_s: float = 10.0
     """Time in which waiting requests are to be worked off, beside half the start of a worker."""

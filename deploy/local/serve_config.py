@@ -1,11 +1,11 @@
 """What `jetflock serve` is told: the flags of every role, and a few of its own."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the fields' types are read at run time.
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cyclopts import Parameter
 
@@ -33,6 +33,8 @@ def demo_model() -> str:
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """All roles' flags are flags of serve too: a role gets what differs from its default."""
+
+    help_group: ClassVar[str] = "Serve"
 
     nats_url: str = ""
     """NATS servers to use, comma separated; by default serve starts one of its own."""
@@ -87,7 +89,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     def own_data_dir(self) -> Path:
         return (self.data_dir or default_data_dir(self.port)).expanduser().absolute()
 
-    def completed(self, model: str) -> ServeConfig:
+    def completed(self, model: str) -> "ServeConfig":
         """The same with the defaults filled in that depend on other values. Raises ConfigError."""
         workers = self.worker_range
         self.scale_policy(workers)

@@ -10,8 +10,9 @@ from typing import Annotated
 
 from deploy.nats.permissions import permissions
 from deploy.nats.users import write_users
-from shared.config import FLAT, run_program
+from shared.config import FLAT
 from shared.errors import ConfigError
+from shared.program import Program
 from shared.subjects import Subjects
 
 _SUMMARY = """\
@@ -49,5 +50,7 @@ def main(config: Annotated[UsersConfig, FLAT] = UsersConfig()) -> None:
     sys.stdout.write(f"{path}: {', '.join(users)}\n")
 
 
+PROGRAM = Program(name="jetflock nats-users", summary=_SUMMARY, main=main)
+
 if __name__ == "__main__":
-    run_program("jetflock nats-users", _SUMMARY, main)
+    PROGRAM.run()

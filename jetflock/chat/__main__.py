@@ -14,9 +14,10 @@ from jetflock.chat.asker import Asker
 from jetflock.chat.chat_config import ChatConfig
 from jetflock.chat.chat_service import ChatService
 from jetflock.chat.conversation import Conversation
-from jetflock.chat.repl import INTERRUPTED, Repl
-from shared.config import FLAT, run_program
+from jetflock.chat.repl import Repl
+from shared.config import FLAT
 from shared.errors import ConfigError
+from shared.program import INTERRUPTED, Program
 
 _SUMMARY = """\
 Talk to a model over HTTP: a conversation, or the answer to PROMPT.
@@ -83,5 +84,7 @@ def _print_numbers(console: Console, config: ChatConfig, numbers: str) -> None:
         sys.stderr.write(numbers + "\n")
 
 
+PROGRAM = Program(name="jetflock chat", summary=_SUMMARY, main=main)
+
 if __name__ == "__main__":
-    run_program("jetflock chat", _SUMMARY, main)
+    PROGRAM.run()

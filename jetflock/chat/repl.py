@@ -17,8 +17,8 @@ from jetflock.chat.asker import Asker
 from jetflock.chat.chat_config import SAMPLING
 from jetflock.chat.conversation import Conversation
 from shared.errors import ConfigError, JetflockError
+from shared.program import INTERRUPTED
 
-INTERRUPTED = 130  # as a shell says of who was ended by Ctrl-C
 _MAX_HISTORY = 1000
 
 

@@ -16,7 +16,8 @@ from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from jetflock.doctor.report import print_as_they_come, print_findings_json
 from jetflock.local_service import local_nats_urls, nats_url_of
-from shared.config import FLAT, ClusterConfig, run_program
+from shared.config import FLAT, ClusterConfig
+from shared.program import Program
 
 _SUMMARY = """\
 Look for what keeps jetflock from running well: this machine, NATS, and the files of MODEL.
@@ -51,5 +52,7 @@ async def _all_of_nats(config: ClusterConfig) -> list[Finding]:
     return [finding async for finding in nats_findings(config)]
 
 
+PROGRAM = Program(name="jetflock doctor", summary=_SUMMARY, main=main)
+
 if __name__ == "__main__":
-    run_program("jetflock doctor", _SUMMARY, main)
+    PROGRAM.run()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local.__main__ import main
+from deploy.local.__main__ import program
 from deploy.local.role_launches import RolePrograms
 
 _ROLE = (sys.executable, "-m", "tests.deploy.stand_in_role")
 
 if __name__ == "__main__":
-    main(
+    program(
         RolePrograms(
             frontend=(*_ROLE, "frontend"), worker=(*_ROLE, "worker"), detok=(*_ROLE, "detok")
         )
-    )
+    ).run()

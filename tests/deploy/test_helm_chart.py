@@ -19,8 +19,9 @@ from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from jetflock import setup
 from jetflock.setup import SetupConfig
-from shared.config import FLAT, ClusterConfig, run_program
+from shared.config import FLAT, ClusterConfig
 from shared.health import LIVE_PATH, READY_PATH
+from shared.program import Program
 from shared.subjects import Subjects, pool_slug
 from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA
 from tests.deploy.crd_schemas import CRD_SCHEMAS
@@ -217,7 +218,7 @@ async def test_setup_makes_the_consumers_that_keda_reads(
         container = rendered.container(name)
         for variable, value in env_of(container).items():
             monkeypatch.setenv(variable, value)
-        await asyncio.to_thread(run_program, "setup", "", setup.main, container["args"][1:])
+        await asyncio.to_thread(setup.PROGRAM.run, container["args"][1:])
     config = ClusterConfig(nats_url=nats_server.url, num_partitions=16)
     async with setup.open_cluster(config, "test") as cluster:
         answer = await cluster.js.api("CONSUMER.NAMES.jf_REQUESTS")
@@ -259,7 +260,7 @@ def read_as(role: str, argv: list[str]) -> ClusterConfig:
 
     main: Callable[..., None] = without_model if role in ("frontend", "detok") else with_model
     main.__annotations__["config"] = Annotated[kind, FLAT]
-    run_program(role, "", main, argv)
+    Program(name=role, summary="", main=main).run(argv)
     return read[0]
 
 

@@ -38,25 +38,76 @@ def test_version() -> None:
 def test_a_misspelt_command_gets_a_suggestion() -> None:
     done = run("srve")
     assert done.returncode == 2
-    assert 'Did you mean "serve"?' in done.stderr + done.stdout
+    assert done.stderr == "jetflock: there is no command 'srve'; did you mean 'serve'?\n"
 
 
-def test_serve_shows_a_screenful_or_everything() -> None:
-    short = run("serve", "--help", columns=80).stdout
+def test_a_wrong_flag_is_one_sentence_with_a_remedy() -> None:
+    for argv, words in {
+        ("serve", "--prot", "1"): "Unknown option: --prot. Did you mean --port?",
+        ("serve", "--port", "x"): 'Invalid value for --port: unable to convert "x" into int.',
+        ("admin", "drian", "x"): 'Unknown command "drian". Did you mean "drain"?',
+        ("worker",): "Parameter MODEL requires an argument.",
+    }.items():
+        done = run(*argv)
+        name = f"jetflock {argv[0]}"
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{name}: {words} ")
+        assert done.stderr.endswith(f"{name} --help-all lists the flags.\n")
+
+
+@pytest.mark.parametrize("name", ["serve", "frontend", "worker", "detok"])
+def test_help_is_a_screenful_or_everything(name: str) -> None:
+    short = run(name, "--help", columns=80).stdout
     assert len(short.splitlines()) <= 25
-    assert "--workers" in short
+    assert "--nats-url" in short
     assert "--ack-wait-s" not in short
+    everything = run(name, "--help-all", columns=80).stdout
+    assert "\nNATS, limits and logs:\n" in everything
+    [line] = [line for line in everything.splitlines() if "--ack-wait-s SECONDS" in line]
+    assert line.endswith("[default 8; JETFLOCK_ACK_WAIT_S]")  # one line, however narrow
+    for text in (short, everything):
+        assert text.endswith("130 ended by Ctrl-C.\n")
+        assert not set(text) & set("\x1b│╭─")
+
+
+def test_serve_has_the_flags_of_all_roles_but_what_it_sets_itself() -> None:
     everything = run("serve", "--help-all").stdout
-    for word in ("--workers", "--ack-wait-s", "--max-running", "JETFLOCK_PORT", "─ Frontend ─"):
+    for word in ("--workers", "--max-running", "JETFLOCK_PORT", "\nFrontend:\n", "\nEngine:\n"):
         assert word in everything
     assert "--worker-id" not in everything
 
 
-@pytest.mark.parametrize("role", ["frontend", "worker", "detok"])
-def test_roles_explain_themselves(role: str) -> None:
-    done = run(role, "--help")
-    assert done.returncode == 0
-    assert "--nats-url" in done.stdout
+COMPLETE = """
+source /dev/stdin
+COMP_WORDS=({words}) COMP_CWORD={last}
+_jetflock
+echo "${{COMPREPLY[*]}}"
+"""
+
+
+def test_the_shell_completes_commands_flags_and_values() -> None:
+    script = run("completion", "bash").stdout
+    for words, expected in {
+        ("ser",): "serve",
+        ("worker", "--hang-t"): "--hang-timeout-s",
+        ("admin", "dr"): "drain",
+        ("admin", "pause", "--mode", "f"): "finish freeze",
+    }.items():
+        program = COMPLETE.format(words=" ".join(["jetflock", *words]), last=len(words))
+        done = subprocess.run(
+            ["bash", "-c", program], input=script, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == expected.split()
+
+
+def test_completion_and_help_do_not_import_torch() -> None:
+    script = (
+        "import sys; from jetflock.completion import command_tree; "
+        "command_tree().generate_completion(prog_name='jetflock', shell='zsh'); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.check_output([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
+    assert done == "False\n"
 
 
 def test_a_missing_library_is_one_sentence() -> None:

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: the fields' types are read at run time, by
 # subclasses in other modules.
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import msgspec
 
@@ -18,6 +18,8 @@ CpuKernelsName = Literal["auto", "native", "torch"]
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """How the engine runs. Built by the worker's I/O process, read once in the engine process."""
+
+    help_group: ClassVar[str] = "Engine"
 
     model_path: str = ""
     """Folder with config.json and *.safetensors."""

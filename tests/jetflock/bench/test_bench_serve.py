@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jetflock.bench.__main__ import main
+from jetflock.bench.__main__ import PROGRAM
 from tests.jetflock.bench.scripted_openai import (
     DONE,
     Script,
@@ -57,7 +57,7 @@ def running(script: Script) -> Iterator[ScriptedOpenai]:
 def bench(server: ScriptedOpenai, *flags: str) -> int:
     """Its status."""
     try:
-        main(["serve", "--url", server.url, *flags])
+        PROGRAM.run(["serve", "--url", server.url, *flags])
     except SystemExit as exc:
         return int(exc.code or 0)
     return 0
@@ -192,6 +192,6 @@ def test_flags_that_cannot_be_used(
     flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["serve", *flags])
+        PROGRAM.run(["serve", *flags])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""`jetflock completion SHELL`: a script by which a shell completes commands and their flags."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
+
+import importlib
+import importlib.util
+import sys
+from typing import Literal
+
+import cyclopts
+
+from jetflock.cli import COMMANDS, Command
+from shared.program import Program
+
+_SUMMARY = """\
+Print a script by which SHELL (bash, zsh or fish) completes commands, flags and their values.
+
+The shell knows it all then, and starts nothing at the Tab key. For bash:
+jetflock completion bash > ~/.local/share/bash-completion/completions/jetflock"""
+
+
+def main(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Write it to stdout."""
+    sys.stdout.write(command_tree().generate_completion(prog_name="jetflock", shell=shell) + "\n")
+
+
+def command_tree() -> cyclopts.App:
+    """All commands that can run here, with all of their flags."""
+    root = cyclopts.App(name="jetflock", version_flags=["--version"])
+    for name, command in COMMANDS.items():
+        try:
+            app = program_of(command).app([])
+        except ModuleNotFoundError:  # of an extra that is not installed
+            app = cyclopts.App()
+        root.command(app, name=name)
+    root.command(cyclopts.App(help="Print the version."), name="version")
+    return root
+
+
+def program_of(command: Command) -> Program:
+    """Import it, and what it needs. Raises ModuleNotFoundError."""
+    spec = importlib.util.find_spec(command.module)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    name = f"{command.module}.__main__" if is_package else command.module
+    program = importlib.import_module(name).PROGRAM
+    assert isinstance(program, Program)
+    return program
+
+
+PROGRAM = Program(name="jetflock completion", summary=_SUMMARY, main=main)
+
+if __name__ == "__main__":
+    PROGRAM.run()

@@ -1,0 +1,110 @@
+"""A program of ours: what it is called, how it is told what to do, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+from cyclopts import CycloptsError
+
+from shared.config import ENV_PREFIX
+from shared.errors import JetflockError
+
+USAGE = 2  # status: of a wrong flag, as of ConfigError
+INTERRUPTED = 130  # status: ended by Ctrl-C, as a shell says it
+
+_HELP_FLAGS = ("--help", "-h", "--help-all")
+_MORE = """\
+--help-all shows all flags. Each is also a variable (JETFLOCK_NATS_URL), and a
+key (nats-url) of the YAML file that --config names. Flags win, then variables.
+"""
+_STATUS = "Status: 0 done, 1 failed, 2 wrong flag or configuration, 130 ended by Ctrl-C.\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Either one function, or commands by name. Their last parameter is the configuration.
+
+    Values come from flag, environment, YAML, default in this order.
+    """
+
+    name: str
+    summary: str
+    main: Callable[..., Any] | None = None
+    commands: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    first: tuple[str, ...] = ("nats_url",)  # fields that --help shows of the groups
+
+    def app(self, argv: list[str], *observers: Callable[..., Any]) -> cyclopts.App:
+        """Takes `--config` out of `argv`. `observers` see all values before they are read."""
+        app = cyclopts.App(
+            name=self.name,
+            help=self.summary,
+            config=[*_sources(config_file(argv)), *observers],
+            version_flags=[],
+            help_flags=_HELP_FLAGS,
+            result_action="return_value",
+        )
+        if not set(_HELP_FLAGS).isdisjoint(argv):
+            self._prepare_help(app, is_all="--help-all" in argv)
+        if self.main is not None:
+            app.default(self.main)
+        for name, command in self.commands.items():
+            app.command(command, name=name)
+        return app
+
+    def run(self, argv: Iterable[str] | None = None) -> None:
+        """An error of ours ends the program with one sentence and its status."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        app = self.app(words)
+        try:
+            app(words, exit_on_error=False, print_error=False)
+        except CycloptsError as exc:
+            exc.verbose = False
+            self._say(f"{str(exc).strip()} {self.name} --help-all lists the flags.")
+            raise SystemExit(USAGE) from None
+        except JetflockError as exc:
+            self._say(str(exc))
+            raise SystemExit(exc.exit_status) from exc
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+
+    def _prepare_help(self, app: cyclopts.App, *, is_all: bool) -> None:
+        from shared.help_page import HelpPage, field_groups  # late: roles start sooner without rich
+
+        groups = field_groups(self._functions)
+        app.help_format = "plaintext"
+        app.help_formatter = HelpPage(self.first, groups, is_all=is_all)
+        app.help_epilogue = _MORE + _STATUS if groups else _STATUS
+
+    @property
+    def _functions(self) -> list[Callable[..., Any]]:
+        own = [] if self.main is None else [self.main]
+        return [*own, *self.commands.values()]
+
+    def _say(self, sentence: str) -> None:
+        sys.stderr.write(f"{self.name}: {sentence}\n")
+
+
+def _sources(yaml_file: Path | None) -> list[Any]:
+    sources: list[Any] = [cyclopts.config.Env(ENV_PREFIX, command=False)]
+    if yaml_file is not None:
+        sources.append(cyclopts.config.Yaml(yaml_file, must_exist=True, use_commands_as_keys=False))
+    return sources
+
+
+def config_file(argv: list[str]) -> Path | None:
+    """The YAML file named by `--config` or JETFLOCK_CONFIG; removes the flag from `argv`."""
+    for i, word in enumerate(argv):
+        if word == "--config" and i + 1 < len(argv):
+            del argv[i]
+            return Path(argv.pop(i))
+        if word.startswith("--config="):
+            del argv[i]
+            return Path(word.removeprefix("--config="))
+    from_env = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    return Path(from_env) if from_env else None
