@@ -37,7 +37,7 @@ class AdminOrders {
       return true;
     } catch (error) {
       const why = error instanceof TypeError ? `the admin plane at ${this.url} cannot be reached` : error.message;
-      toast(`${shortWorker(worker)} was not told to ${verb}: ${why}`);
+      toast(`${workerLabel(worker)} was not told to ${verb}: ${why}`);
       return false;
     }
   }

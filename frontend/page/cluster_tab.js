@@ -11,7 +11,7 @@ class ClusterTab {
       onAway: (error) => this.#away(error),
     });
     this.orders = new AdminOrders(api);
-    this.orders.onGiven = (verb, worker) => toast(verb === 'kill' ? `${shortWorker(worker)} is killed.` : `${shortWorker(worker)} hands over what it has, and goes.`);
+    this.orders.onGiven = (verb, worker) => toast(verb === 'kill' ? `${workerLabel(worker)} is killed.` : `${workerLabel(worker)} hands over what it has, and goes.`);
     this.models = el('div', { class: 'cl-models' });
     this.live = el('span', { class: 'cl-live', role: 'status' });
     this.tiles = new ClusterTiles();

@@ -13,7 +13,7 @@ const FEW_REQUESTS = 12;
 function requestPath(hops, onMark) {
   const parts = hops.flatMap((hop, place) => {
     const mark = (id) => () => onMark(id);
-    const chip = el('span', { class: 'cl-chip', tabindex: 0, title: hop.worker, onmouseenter: mark(hop.worker), onmouseleave: mark(null), onfocus: mark(hop.worker), onblur: mark(null) }, shortWorker(hop.worker));
+    const chip = el('span', { class: 'cl-chip', tabindex: 0, title: hop.worker, onmouseenter: mark(hop.worker), onmouseleave: mark(null), onfocus: mark(hop.worker), onblur: mark(null) }, workerLabel(hop.worker));
     if (place === hops.length - 1) return [chip];
     const why = LEFT_BECAUSE[hop.left] ?? hop.left ?? '';
     return [chip, el('span', { class: 'cl-arrow' }, el('small', {}, why), ' → ')];

@@ -82,7 +82,7 @@ class SurvivalDemo {
       ? 'Start a stream, then kill the worker that runs it: another one goes on behind the last token.'
       : 'Orders from this page need an admin plane: jetflock serve --workers 2 --admin-port 8001 --admin-key-file FILE.';
     this.killButton.hidden = !canKill || !this.stream || !this.worker || this.isKilling;
-    if (this.worker) this.killButton.textContent = `Kill ${shortWorker(this.worker)}`;
+    if (this.worker) this.killButton.textContent = `Kill ${workerLabel(this.worker)}`;
     this.#noteMoves();
     this.#showStatus();
   }
@@ -199,7 +199,7 @@ class SurvivalDemo {
     const pieces = [];
     let start = 0;
     for (const { length, ms, from, to, left } of moves) {
-      const why = `${shortWorker(from)}: ${LEFT_BECAUSE[left] ?? 'left'}; ${shortWorker(to)} goes on after ${Math.round(ms)} ms`;
+      const why = `${workerLabel(from)}: ${LEFT_BECAUSE[left] ?? 'left'}; ${workerLabel(to)} goes on after ${Math.round(ms)} ms`;
       pieces.push(document.createTextNode(text.slice(start, length)), el('mark', { class: 'cl-move' }, why));
       start = length;
     }
@@ -210,7 +210,7 @@ class SurvivalDemo {
     const { round } = this;
     if (!round) return;
     const parts = [];
-    if (this.hops.length) parts.push(this.hops.map(({ worker }) => shortWorker(worker)).join(' → '));
+    if (this.hops.length) parts.push(this.hops.map(({ worker }) => workerLabel(worker)).join(' → '));
     if (round.numTokens) parts.push(`${round.numTokens.toLocaleString()} tokens`);
     if (round.moves.length) parts.push(`gap ${Math.round(round.moves.at(-1).ms)} ms`);
     if (this.isKilling && !round.moves.length) parts.push('its worker was killed: wait …');

@@ -6,11 +6,11 @@ const LEAST_LOAD = 0.14; // of a band: what one request of many slots is drawn a
 const TIMELINE_TICKS = ['5 min ago', '4', '3', '2', '1', 'now'];
 
 /** `worker-3f2a91` of `worker-3f2a91c5d7e2`: enough to tell a few apart. */
-function shortWorker(id) {
+function workerLabel(id) {
   return id.replace(/^(.*-[0-9a-f]{6})[0-9a-f]+$/, '$1');
 }
 
-function duration(s) {
+function agoText(s) {
   if (s < 60) return `${Math.max(0, Math.round(s))} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
@@ -33,7 +33,7 @@ class WorkerRow {
     this.root = el(
       'li',
       { class: 'cl-row', 'data-worker': id },
-      el('span', { class: 'cl-who' }, el('span', { class: 'cl-name', title: id }, shortWorker(id)), this.state),
+      el('span', { class: 'cl-who' }, el('span', { class: 'cl-name', title: id }, workerLabel(id)), this.state),
       el('span', { class: 'cl-lane' }, svg, this.cross),
       el('span', { class: 'cl-what' }, this.facts, this.place),
       this.buttons,
@@ -59,18 +59,18 @@ class WorkerRow {
   #facts(worker, now) {
     if (!worker) return 'the process starts';
     if (worker.state === 'loading') return `${worker.phase || 'starting'}, ${Math.round((worker.progress ?? 0) * 100)} %`;
-    const parts = [`${worker.num_running} of ${worker.max_running} slots`, `KV ${percent(worker.kv_cache_usage)}`];
+    const parts = [`${worker.num_running} of ${worker.max_running} slots`, `KV ${shareText(worker.kv_cache_usage)}`];
     if (worker.tokens_per_s !== undefined) parts.push(`${Math.round(worker.tokens_per_s)} tokens/s`);
     return parts.join(' · ');
   }
 
   static #place(worker, now) {
     const machine = worker.host ? `${worker.host}, process ${worker.pid} · ` : '';
-    return `${machine}up ${duration(now - worker.started_at)}`;
+    return `${machine}up ${agoText(now - worker.started_at)}`;
   }
 
   #end(life, now) {
-    return `gone ${duration(now - life.goneAt)} ago${life.detail ? `, ${life.detail}` : ''}`;
+    return `gone ${agoText(now - life.goneAt)} ago${life.detail ? `, ${life.detail}` : ''}`;
   }
 
   #showBands(life, now) {
@@ -92,7 +92,7 @@ class WorkerRow {
   /** Asks once more, in place: both end a process. */
   #button(verb, label) {
     let timer = null;
-    const button = el('button', { class: `cl-order cl-${verb}`, 'aria-label': `${label} ${shortWorker(this.id)}` }, label);
+    const button = el('button', { class: `cl-order cl-${verb}`, 'aria-label': `${label} ${workerLabel(this.id)}` }, label);
     const disarm = () => {
       clearTimeout(timer);
       timer = null;
@@ -169,7 +169,7 @@ class WorkerTimeline {
   #tellChanges(lives) {
     const states = new Map(lives.map((life) => [life.id, life.isGone ? 'gone' : life.bands.at(-1).state]));
     const news = [...states].filter(([id, state]) => this.states.size && this.states.get(id) !== state);
-    if (news.length) this.news.textContent = news.map(([id, state]) => `${shortWorker(id)} is ${state}`).join(', ');
+    if (news.length) this.news.textContent = news.map(([id, state]) => `${workerLabel(id)} is ${state}`).join(', ');
     this.states = states;
   }
 }

@@ -63,6 +63,15 @@ def test_no_part_has_a_text_of_several_lines(document: PageDocument) -> None:
             assert plain.count("`") % 2 == 0, f"{part.name}: {line}"
 
 
+def test_no_two_parts_declare_the_same_name(document: PageDocument) -> None:
+    """They are one script: a second `const` is an error, a second function takes the place."""
+    declared = r"^(?:async function|function|class|const|let) (\w+)"
+    sources = [part.read_text("utf-8") for part in document.folder.glob("*.js")]
+    names = [name for source in sources for name in re.findall(declared, source, re.MULTILINE)]
+    assert len(names) > 50
+    assert len(names) == len(set(names))
+
+
 def test_every_id_that_a_script_or_a_label_names_exists_once(document: PageDocument) -> None:
     html = document.body.decode()
     markup = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
