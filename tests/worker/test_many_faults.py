@@ -26,6 +26,9 @@ ACK_WAIT_S = 0.8
 OUTPUT_LEN = 40
 STEP_S = 0.004
 NUM_PREFIXES = 7
+# A worker that leaves gives everything back, if the broker answers in this time: it may have been
+# restarted a moment ago, on a busy machine.
+DRAIN_TIMEOUT_S = 15.0
 LENGTH = Finish(FinishReason.LENGTH)
 
 
@@ -44,7 +47,9 @@ class Fleet:
 
     async def start_worker(self) -> None:
         worker = await self._stack.enter_async_context(
-            running_worker(self.stage, max_running=6, is_ready=False)
+            running_worker(
+                self.stage, max_running=6, is_ready=False, drain_timeout_s=DRAIN_TIMEOUT_S
+            )
         )
         self.workers.append(worker)
 
@@ -89,7 +94,7 @@ class Fleet:
                 await worker.kill()
                 await self.start_worker()
             case "drain":
-                await worker.stop()
+                await worker.stop(3 * DRAIN_TIMEOUT_S)
                 worker.assert_nothing_held()
                 await self.start_worker()
             case "engine":
