@@ -6,7 +6,7 @@ import array
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.lora.lora_adapter import LoraAdapter, LoraBatch, LoraRows
+from worker.engine.model_input import ImageRows
 from worker.engine.req import Req
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch
@@ -24,13 +25,6 @@ class ForwardMode(enum.Enum):
 
     EXTEND = "extend"  # at least one request has several tokens
     DECODE = "decode"  # one token each
-
-
-class ImageRows(NamedTuple):
-    """What the model sees in the place of some tokens' embeddings."""
-
-    start: int  # index of the first of them in the step
-    rows: torch.Tensor  # [num_rows, hidden_size]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from worker.engine.forward_batch import ImageRows
+from worker.engine.model_input import ImageRows
 from worker.engine.req_image import ReqImage
 from worker.engine.schedule_batch import ScheduleBatch
 

@@ -9,9 +9,11 @@ import torch
 
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.model_input import ModelInput
 
 
 class Model(Protocol):
@@ -22,7 +24,7 @@ class Model(Protocol):
         """What the attention backend computes for it, by layer id."""
         ...
 
-    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+    def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size] in the model's dtype: what the last norm gives."""
         ...
 
@@ -38,7 +40,7 @@ class Model(Protocol):
 class TorchForward:
     """Plans attention once a step, then runs the model."""
 
-    def __init__(self, model: Model, attention: AttentionBackend) -> None:
+    def __init__(self, model: Model, attention: TorchAttentionBackend) -> None:
         self._model = model
         self._attention = attention
 

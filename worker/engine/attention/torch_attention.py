@@ -68,7 +68,6 @@ class TorchAttentionBackend:
         k: torch.Tensor,
         v: torch.Tensor,
         layer_id: int,
-        batch: ForwardBatch,
     ) -> torch.Tensor:
         """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim]."""
         layer = self._layers[layer_id]

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.forward_batch import ForwardBatch
 from worker.engine.lora.decoder_lora import (
     DOWN,
     GATE_UP,
@@ -20,14 +19,12 @@ from worker.engine.lora.decoder_lora import (
 )
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.model_input import ModelInput
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
-from worker.engine.models.layer_ops import add_rms_norm, norm_rotate, silu_mul
-from worker.engine.models.linear import Linear, Linears, choose_linears
+from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.linear import Linear
 from worker.engine.models.loader import WeightReader
-from worker.engine.models.rotary import RotaryEmbedding
-
-Angles = tuple[torch.Tensor, torch.Tensor]  # cosine and sine, [num_tokens, 1, head_dim / 2]
 
 
 class DecoderModel:
@@ -36,40 +33,32 @@ class DecoderModel:
     Reads its weights when it is made; afterwards nothing of it changes.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        checkpoint: WeightReader,
-        dtype: torch.dtype,
-        max_context_len: int,
-    ) -> None:
+    def __init__(self, config: DecoderConfig, checkpoint: WeightReader, ops: LayerOps) -> None:
         weights = DecoderWeights(config, checkpoint)
-        linears = choose_linears(dtype)
         self._config = config
-        self._linears = linears
+        self._ops = ops
         self._attention_layers = config.attention_layers
         self._eps = config.rms_norm_eps
-        self._rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
         self._layers = [
-            DecoderLayer(config, weights.layer(layer_id), linears, layer_id)
+            DecoderLayer(config, weights.layer(layer_id), ops, layer_id)
             for layer_id in range(config.num_layers)
         ]
         self._norm = weights.norm()
-        self._lm_head = linears.make(weights.lm_head(self._embeddings), None)
+        self._lm_head = ops.linears.make(weights.lm_head(self._embeddings), None)
 
     @property
     def attention_layers(self) -> Sequence[AttentionLayer]:
         return self._attention_layers
 
-    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+    def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         residual = functional.embedding(batch.input_ids, self._embeddings)
         delta = torch.zeros_like(residual)
-        angles = self._rotary.angles(batch.positions)
+        self._ops.begin(batch.positions)
         for layer in self._layers:
-            delta, residual = layer.forward(delta, residual, angles, batch, attention)
-        return add_rms_norm(delta, residual, self._norm, self._eps)[0]
+            delta, residual = layer.forward(delta, residual, batch, attention)
+        return self._ops.add_rms_norm(delta, residual, self._norm, self._eps)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
@@ -77,63 +66,51 @@ class DecoderModel:
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
-        return decoder_projections(self._config, weights, self._linears)
+        return decoder_projections(self._config, weights, self._ops.linears)
 
 
 class DecoderLayer:
     """Attention and MLP. What each adds is given on, for the next norm to add."""
 
     def __init__(
-        self, config: DecoderConfig, weights: LayerWeights, linears: Linears, layer_id: int
+        self, config: DecoderConfig, weights: LayerWeights, ops: LayerOps, layer_id: int
     ) -> None:
+        self._ops = ops
         self._layer_id = layer_id
         self._lora_names = {
             name: projection_name(layer_id, name) for name in (QKV, OUTPUT, GATE_UP, DOWN)
         }
         self._eps = config.rms_norm_eps
         self._head_dim = config.head_dim
-        self._num_heads = config.num_heads
-        self._num_rotated = config.num_heads + config.num_kv_heads
         self._attention_norm = weights.attention_norm
-        self._qkv = linears.make(*weights.qkv)
+        self._qkv = ops.linears.make(*weights.qkv)
         self._qk_norm = weights.qk_norm
-        self._output = linears.make(*weights.output)
+        self._output = ops.linears.make(*weights.output)
         self._mlp_norm = weights.mlp_norm
-        self._gate_up = linears.make(*weights.gate_up)
-        self._down = linears.make(*weights.down)
+        self._gate_up = ops.linears.make(*weights.gate_up)
+        self._down = ops.linears.make(*weights.down)
 
     def forward(
         self,
         delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
         residual: torch.Tensor,  # the same shape: the sum without it
-        angles: Angles,
-        batch: ForwardBatch,
+        batch: ModelInput,
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = add_rms_norm(delta, residual, self._attention_norm, self._eps)
-        attended = self._attend(self._project(self._qkv, QKV, x, batch), angles, batch, attention)
+        ops, eps = self._ops, self._eps
+        x, residual = ops.add_rms_norm(delta, residual, self._attention_norm, eps)
+        qkv = self._project(self._qkv, QKV, x, batch)
+        heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
+        attended = ops.attend(heads, self._qk_norm, eps, self._layer_id, attention)
         delta = self._project(self._output, OUTPUT, attended, batch)
-        x, residual = add_rms_norm(delta, residual, self._mlp_norm, self._eps)
-        activated = silu_mul(self._project(self._gate_up, GATE_UP, x, batch))
+        x, residual = ops.add_rms_norm(delta, residual, self._mlp_norm, eps)
+        activated = ops.silu_mul(self._project(self._gate_up, GATE_UP, x, batch))
         return self._project(self._down, DOWN, activated, batch), residual
 
     def _project(
-        self, linear: Linear, name: str, x: torch.Tensor, batch: ForwardBatch
+        self, linear: Linear, name: str, x: torch.Tensor, batch: ModelInput
     ) -> torch.Tensor:
         output = linear(x)
         if batch.loras is not None:
             batch.loras.add(self._lora_names[name], x, output)
         return output
-
-    def _attend(
-        self, qkv: torch.Tensor, angles: Angles, batch: ForwardBatch, attention: AttentionBackend
-    ) -> torch.Tensor:
-        heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
-        rotated = norm_rotate(heads[:, : self._num_rotated], self._qk_norm, self._eps, angles)
-        return attention.forward(
-            rotated[:, : self._num_heads],
-            rotated[:, self._num_heads :],
-            heads[:, self._num_rotated :],
-            self._layer_id,
-            batch,
-        )

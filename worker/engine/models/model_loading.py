@@ -11,8 +11,10 @@ from worker.engine.config import LoadFormat
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import DummyWeights
+from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import (
     dummy_transformers_model,
@@ -36,7 +38,8 @@ def load_model(
         return load_transformers_model(config, model_path, dtype, max_context_len, on_progress)
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
-        return DecoderModel(config, weights, dtype, max_context_len)
+        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
+        return DecoderModel(config, weights, TorchLayerOps(rotary, config.num_kv_heads, dtype))
 
 
 def open_weights(

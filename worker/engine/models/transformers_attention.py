@@ -9,7 +9,6 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.forward_batch import ForwardBatch
 
 ATTENTION_NAME = "jetflock"
 
@@ -56,10 +55,9 @@ class TrialStep:
 
 
 class PagedStep:
-    """Attends over the pages of a batch."""
+    """Attends over the pages of the step that `attention` was told of."""
 
-    def __init__(self, batch: ForwardBatch, attention: AttentionBackend) -> None:
-        self._batch = batch
+    def __init__(self, attention: AttentionBackend) -> None:
         self._attention = attention
 
     def attend(
@@ -70,7 +68,7 @@ class PagedStep:
         k: torch.Tensor,
         v: torch.Tensor,
     ) -> torch.Tensor:
-        return self._attention.forward(q, k, v, layer_id, self._batch)
+        return self._attention.forward(q, k, v, layer_id)
 
 
 def register_attention() -> None:

@@ -14,10 +14,10 @@ from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.forward_batch import ForwardBatch
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.lora.module_lora import ModuleLoras
+from worker.engine.model_input import ModelInput
 from worker.engine.models.dummy_weights import fill_with_noise
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model_config import is_classifier
@@ -58,7 +58,7 @@ class TransformersModel:
     def attention_layers(self) -> Sequence[AttentionLayer]:
         return self._attention_layers
 
-    def hidden(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:
+    def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         with ExitStack() as hooks:
             if batch.loras is not None:
@@ -67,12 +67,12 @@ class TransformersModel:
                 **self._inputs(batch),
                 position_ids=batch.positions[None],
                 use_cache=False,
-                jetflock_step=PagedStep(batch, attention),
+                jetflock_step=PagedStep(attention),
             )
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
-    def _inputs(self, batch: ForwardBatch) -> dict[str, torch.Tensor]:
+    def _inputs(self, batch: ModelInput) -> dict[str, torch.Tensor]:
         """Token ids; where there are images, embeddings with their features in them."""
         if not batch.image_rows:
             return {"input_ids": batch.input_ids[None]}

@@ -1,0 +1,248 @@
+"""Each kernel against plain torch, or against the CPU's own sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
+from worker.engine.models.layer_ops import norm_rotate
+from worker.engine.models.layer_ops import silu_mul as plain_silu_mul
+from worker.engine.sampling.counter_hash import CounterHash
+from worker.engine.sampling.gumbel_max import GumbelMax
+from worker.engine.sampling.kept_set import kept_threshold
+
+PAGE_SIZE = 16
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Pool:
+    """Keys and values of some requests, in pages that are mixed up."""
+
+    def __init__(self, seq_lens: list[int], num_kv_heads: int, head_dim: int) -> None:
+        num_pages = [-(-seq_len // PAGE_SIZE) for seq_len in seq_lens]
+        order = np.random.default_rng(0).permutation(sum(num_pages)).astype(np.int32)
+        shape = (sum(num_pages) + 1, PAGE_SIZE, num_kv_heads, head_dim)
+        self.seq_lens = seq_lens
+        self.keys, self.values = random(*shape, seed=1), random(*shape, seed=2)
+        self.page_table = torch.full((len(seq_lens), max(num_pages)), sum(num_pages)).int()
+        for row, (start, count) in enumerate(
+            zip(np.cumsum([0, *num_pages]), num_pages, strict=False)
+        ):
+            self.page_table[row, :count] = torch.from_numpy(order[start : start + count])
+
+    def attend(self, row: int, q: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
+        """The last len(q) queries of a request: [num_queries, num_heads, head_dim]."""
+        seq_len = self.seq_lens[row]
+        keys, values = (
+            data[self.page_table[row]]
+            .flatten(0, 1)[:seq_len]
+            .repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
+            for data in (self.keys, self.values)
+        )
+        scores = torch.einsum("qhd,khd->hqk", q, keys) * layer.scale
+        if layer.soft_cap is not None:
+            scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+        positions = torch.arange(seq_len - len(q), seq_len)
+        distance = positions[:, None] - torch.arange(seq_len)
+        is_hidden = distance < 0
+        if layer.window is not None:
+            is_hidden |= distance >= layer.window
+        scores = scores.masked_fill(is_hidden, -torch.inf)
+        if layer.sinks is not None:
+            sinks = layer.sinks[:, None, None].expand(-1, len(q), 1)
+            weights = torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights, values)
+
+
+LAYERS = {
+    "plain": AttentionLayer(4, 2, 16, 0.25),
+    "one head each": AttentionLayer(3, 3, 24, 0.2),
+    "window": AttentionLayer(4, 2, 16, 0.25, window=20),
+    "soft cap": AttentionLayer(8, 2, 16, 0.25, soft_cap=2.0),
+    "sinks": AttentionLayer(4, 2, 16, 0.25, sinks=torch.tensor([0.5, -1.0, 3.0, 0.0])),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_decode_attention(name: str, device: torch.device) -> None:
+    from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
+
+    layer = LAYERS[name]
+    pool = Pool([1, 15, 16, 130, 67], layer.num_kv_heads, layer.head_dim)
+    q = random(5, layer.num_heads, layer.head_dim)
+    scratch = DecodeScratch.of(8, layer.num_heads, 3, layer.head_dim, device)
+    output = decode_attention(
+        q.to(device),
+        pool.keys.to(device),
+        pool.values.to(device),
+        pool.page_table.to(device),
+        torch.tensor(pool.seq_lens, dtype=torch.int32, device=device),
+        on(layer, device),
+        scratch,
+    )
+    wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(5)])
+    torch.testing.assert_close(output.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_extend_attention(name: str, device: torch.device) -> None:
+    from worker.engine.cuda.kernels.extend_attention import extend_attention
+    from worker.engine.cuda.query_blocks import QueryBlocks, cut_queries
+
+    layer = LAYERS[name]
+    seq_lens, query_lens = [40, 70, 9], [40, 21, 1]
+    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim)
+    q = random(sum(query_lens), layer.num_heads, layer.head_dim)
+    starts = np.cumsum([0, *query_lens]).tolist()
+    table = cut_queries([0, 1, 2], starts[:3], query_lens, seq_lens, 8)
+    assert (table[:, 3] > 0).all()
+    assert table[:, 3].sum() == len(q)
+    output = torch.zeros_like(q, device=device)
+    extend_attention(
+        q.to(device),
+        pool.keys.to(device),
+        pool.values.to(device),
+        pool.page_table.to(device),
+        QueryBlocks(torch.from_numpy(table).to(device), 8),
+        on(layer, device),
+        output,
+    )
+    for row in range(3):
+        rows = slice(starts[row], starts[row + 1])
+        wanted = pool.attend(row, q[rows], layer)
+        torch.testing.assert_close(output[rows].cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def on(layer: AttentionLayer, device: torch.device) -> AttentionLayer:
+    sinks = None if layer.sinks is None else layer.sinks.to(device)
+    return AttentionLayer(
+        layer.num_heads,
+        layer.num_kv_heads,
+        layer.head_dim,
+        layer.scale,
+        layer.window,
+        layer.soft_cap,
+        sinks,
+    )
+
+
+def test_add_rms_norm(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.layer_kernels import add_rms_norm
+
+    delta, residual, weight = random(5, 48), random(5, 48, seed=1), random(48, seed=2)
+    found = add_rms_norm(delta.to(device), residual.to(device), weight.to(device), 1e-6)
+    for one, wanted in zip(found, plain_add_rms_norm(delta, residual, weight, 1e-6), strict=True):
+        torch.testing.assert_close(one.cpu(), wanted)
+
+
+def test_silu_mul(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.layer_kernels import silu_mul
+
+    gate_up = random(3, 2 * 1500)
+    torch.testing.assert_close(silu_mul(gate_up.to(device)).cpu(), plain_silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_rotate_and_append(has_norm: bool, device: torch.device) -> None:
+    from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
+
+    num_tokens, num_heads, num_kv_heads, head_dim = 5, 4, 2, 24
+    qkv = random(num_tokens, num_heads + 2 * num_kv_heads, head_dim)
+    norm = random(num_heads + num_kv_heads, head_dim, seed=1) if has_norm else None
+    angles = random(50, head_dim // 2, seed=2)
+    cos, sin = angles.cos(), angles.sin()
+    positions = torch.tensor([3, 49, 0, 7, 8])
+    out_loc = torch.tensor([17, 3, 47, 0, 20])
+    keys, values = (
+        torch.zeros(4, PAGE_SIZE, num_kv_heads, head_dim, device=device) for _ in range(2)
+    )
+    queries = rotate_and_append(
+        qkv.to(device),
+        None if norm is None else norm.to(device),
+        1e-6,
+        cos.to(device),
+        sin.to(device),
+        positions.to(device),
+        keys,
+        values,
+        out_loc.to(device),
+    )
+    both = (cos[positions].unsqueeze(1), sin[positions].unsqueeze(1))
+    rotated = norm_rotate(qkv[:, : num_heads + num_kv_heads], norm, 1e-6, both)
+    torch.testing.assert_close(queries.cpu(), rotated[:, :num_heads])
+    wanted = torch.zeros(4 * PAGE_SIZE, num_kv_heads, head_dim)
+    wanted[out_loc] = rotated[:, num_heads:]
+    torch.testing.assert_close(keys.flatten(0, 1).cpu(), wanted)
+    wanted[out_loc] = qkv[:, num_heads + num_kv_heads :]
+    torch.testing.assert_close(values.flatten(0, 1).cpu(), wanted)
+
+
+def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:
+    from tests.worker.engine.cuda.hash_kernel import hash_ids
+
+    for seed, position in [(0, 0), (1, 2), (0xDEADBEEF_12345678, 70_000), ((1 << 64) - 1, 5)]:
+        signed = seed - (1 << 64) if seed >> 63 else seed
+        wanted = CounterHash(256).hash_all(seed, position).astype(np.int64)
+        assert hash_ids(signed, position, 256, device) == wanted.tolist()
+
+
+def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.sampling_kernels import draw, kept_thresholds
+
+    vocab_size, num_rows = 5000, 12
+    logits = 3 * random(num_rows, vocab_size)
+    temperatures = torch.tensor([0.0, 0.5, 1.0, 1.7] * 3)
+    top_k = torch.tensor([0, 0, 5, 50, 0, 1, 0, 4999, 0, 20, 3, 0])
+    top_p = torch.tensor([1.0, 1.0, 1.0, 0.9, 0.5, 0.3, 0.95, 1.0, 1.0, 0.99, 0.1, 0.7])
+    min_p = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.02, 0.0, 0.5, 0.0, 0.0, 0.01])
+    seeds = list(range(100, 100 + num_rows))
+    positions = list(range(7, 7 + num_rows))
+    scale = torch.where(temperatures > 0, temperatures, 1.0)
+    thresholds = kept_thresholds(*(one.to(device) for one in (logits, scale, top_k, top_p, min_p)))
+    token_ids = draw(
+        logits.to(device),
+        temperatures.to(device),
+        thresholds,
+        torch.tensor(seeds, device=device),
+        torch.tensor(positions, device=device),
+    ).tolist()
+    cpu = GumbelMax(vocab_size)
+    for row in range(num_rows):
+        temperature = float(temperatures[row])
+        if temperature == 0.0:
+            assert token_ids[row] == int(logits[row].argmax())
+            continue
+        scaled = logits[row].numpy() / temperatures[row].numpy()
+        largest = float(scaled.max())
+        threshold = kept_threshold(
+            scaled, largest, int(top_k[row]), float(top_p[row]), float(min_p[row])
+        )
+        kept = scaled >= threshold
+        found = scaled >= float(thresholds[row])
+        assert kept.sum() == found.sum(), row
+        assert token_ids[row] == cpu.draw(scaled, largest, threshold, seeds[row], positions[row])
+
+
+def test_rows_without_a_token_to_draw_are_told(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.sampling_kernels import NOT_A_NUMBER, NOTHING_ALLOWED, draw
+
+    logits = random(4, 9000)
+    logits[0, 8000] = torch.nan
+    logits[1] = -torch.inf
+    logits[2, 3] = torch.inf
+    logits[3, :] = -torch.inf
+    logits[3, 8999] = 1.0
+    rows = torch.zeros(4, dtype=torch.int64, device=device)
+    for temperature in (0.0, 1.0):
+        temperatures = torch.full((4,), temperature, device=device)
+        keep_all = torch.full((4,), -torch.inf, device=device)
+        token_ids = draw(logits.to(device), temperatures, keep_all, rows, rows)
+        assert token_ids.tolist() == [NOT_A_NUMBER, NOTHING_ALLOWED, NOT_A_NUMBER, 8999]

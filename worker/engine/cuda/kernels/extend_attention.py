@@ -1,0 +1,137 @@
+"""Attention of prefill chunks over pages: blocks of queries, each over all that it may see.
+
+Online softmax over blocks of keys (FlashAttention-2, Dao 2023). The query heads that share a KV
+head are rows of one matrix, so that its keys are read once for all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.kernels.decode_attention import NO_WINDOW
+from worker.engine.cuda.query_blocks import QueryBlocks
+
+BLOCK_KEYS = 64
+
+
+def extend_attention(
+    q: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+    keys: torch.Tensor,  # [num_pages, page_size, num_kv_heads, head_dim]
+    values: torch.Tensor,
+    page_table: torch.Tensor,  # [num_rows, max_pages] int32
+    blocks: QueryBlocks,
+    layer: AttentionLayer,
+    output: torch.Tensor,  # [num_tokens, num_heads, head_dim], written where the blocks say
+) -> None:
+    """Keys and values of the queries' own tokens are in the pool already."""
+    _, num_heads, head_dim = q.shape
+    page_size, num_kv_heads = keys.shape[1:3]
+    group = num_heads // num_kv_heads
+    _extend_kernel[(blocks.num_blocks, num_kv_heads)](
+        q,
+        keys,
+        values,
+        page_table,
+        blocks.table,
+        layer.sinks if layer.sinks is not None else q,
+        output,
+        layer.scale,
+        NO_WINDOW if layer.window is None else layer.window,
+        layer.soft_cap or 0.0,
+        page_table.stride(0),
+        GROUP=group,
+        NUM_KV_HEADS=num_kv_heads,
+        PAGE_SIZE=page_size,
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_QUERIES=blocks.num_queries,
+        ROWS=max(16, triton.next_power_of_2(blocks.num_queries * group)),
+        BLOCK_KEYS=BLOCK_KEYS,
+        HAS_SOFT_CAP=layer.soft_cap is not None,
+        HAS_SINKS=layer.sinks is not None,
+        num_warps=8,
+        num_stages=2,
+    )
+
+
+@triton.jit
+def _extend_kernel(
+    q_ptr,
+    keys_ptr,
+    values_ptr,
+    page_table_ptr,
+    blocks_ptr,
+    sinks_ptr,
+    output_ptr,
+    scale,
+    window,
+    soft_cap,
+    table_stride,
+    GROUP: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    block, kv_head = tl.program_id(0), tl.program_id(1)
+    row = tl.load(blocks_ptr + block * 4)
+    first_token = tl.load(blocks_ptr + block * 4 + 1)  # of the step
+    first_position = tl.load(blocks_ptr + block * 4 + 2)
+    num_queries = tl.load(blocks_ptr + block * 4 + 3)
+
+    rows = tl.arange(0, ROWS)
+    query = rows // GROUP
+    head = kv_head * GROUP + rows % GROUP
+    is_row = (query < num_queries) & (query < BLOCK_QUERIES)
+    position = first_position + query
+    dims = tl.arange(0, BLOCK_DIM)
+    is_dim = dims < HEAD_DIM
+    places = (first_token + query).to(tl.int64) * (NUM_KV_HEADS * GROUP) + head
+    is_value = is_row[:, None] & is_dim[None, :]
+    q = tl.load(q_ptr + places[:, None] * HEAD_DIM + dims[None, :], mask=is_value, other=0.0)
+
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    if HAS_SINKS:
+        largest = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)
+        total += 1.0
+    acc = tl.zeros([ROWS, BLOCK_DIM], tl.float32)
+    end = first_position + num_queries
+    start = tl.maximum(0, first_position - window + 1) // BLOCK_KEYS * BLOCK_KEYS
+    for block_start in range(start, end, BLOCK_KEYS):
+        tokens = block_start + tl.arange(0, BLOCK_KEYS)
+        is_token = tokens < end
+        page = tl.load(
+            page_table_ptr + row.to(tl.int64) * table_stride + tokens // PAGE_SIZE,
+            mask=is_token,
+            other=0,
+        )
+        slots = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
+        kv_places = (slots * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        is_key = is_token[:, None] & is_dim[None, :]
+        keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
+        scores = tl.dot(q, tl.trans(keys.to(q.dtype))).to(tl.float32) * scale
+        if HAS_SOFT_CAP:
+            scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
+        distance = position[:, None] - tokens[None, :]
+        scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+        # A row that has seen nothing yet has no largest: any finite number serves.
+        safe_largest = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+        weights = tl.exp(scores - safe_largest[:, None])
+        shrink = tl.exp(largest - safe_largest)
+        values = tl.load(values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
+        acc = acc * shrink[:, None]
+        acc += tl.dot(weights.to(q.dtype), values.to(q.dtype)).to(tl.float32)
+        total = total * shrink + tl.sum(weights, axis=1)
+        largest = new_largest
+    attended = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(output_ptr + places[:, None] * HEAD_DIM + dims[None, :], attended, mask=is_value)
