@@ -1,9 +1,9 @@
-"""The HTTP surface: routes, keys, and errors in OpenAI's shape."""
+"""The HTTP surface: its routes, and what holds for all of them."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,29 +17,29 @@ from starlette.types import Message, Receive, Scope, Send
 from frontend.access_log import log_refused
 from frontend.answer_response import AnswerResponse
 from frontend.answers.event_id import parse_event_id
-from frontend.answers.event_writer import encode_json, error_body
+from frontend.answers.event_writer import encode_json
 from frontend.anthropic.errors import message_error_body
 from frontend.anthropic.message_request import MessageRequests
 from frontend.batches.routes import BatchRoutes
-from frontend.client_request_id import HEADER as CLIENT_REQUEST_ID
 from frontend.client_request_id import telling_client_id
-from frontend.cluster.event_stream import ClusterEvents
 from frontend.cluster.routes import ClusterRoutes
-from frontend.error_response import ErrorBody, error_response, json_response
+from frontend.cors import Cors
+from frontend.endpoint import Endpoint, Endpoints, Handler
+from frontend.error_response import error_response, json_response
 from frontend.files.routes import FileRoutes
 from frontend.http_request import CallerReader, read_body
 from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.loads.routes import LoadRoutes
 from frontend.metrics import FrontendMetrics
-from frontend.model_directory import ModelDirectory, NamedModel
+from frontend.model_directory import ModelDirectory
+from frontend.model_object import model_list, model_object
 from frontend.openapi.document import RERANK_PATHS, SCORE_PATHS, openapi_document
 from frontend.page_document import PageDocument
 from frontend.requests.request_body import parse_object
 from frontend.responses.responses import Responses, query_flag, query_number
 from frontend.tokens.routes import TokenRoutes
 from shared.errors import (
-    InternalError,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
@@ -53,76 +53,7 @@ from shared.health import (
     live_answer,
     ready_answer,
 )
-from shared.log import get_logger
 from shared.protocol.reply import Surface
-
-log = get_logger(__name__)
-
-Answer = Response | AnswerResponse | ClusterEvents
-Handler = Callable[[Request, Caller], Awaitable[Answer]]
-_NOBODY = Caller()
-_EXPOSED_HEADERS = ", ".join(
-    ["x-request-id", CLIENT_REQUEST_ID, "retry-after"]
-    + [
-        f"x-ratelimit-{what}-{kind}"
-        for kind in ("requests", "tokens")
-        for what in ("limit", "remaining", "reset")
-    ]
-)
-
-
-class Endpoint:
-    """One route: checks the key, turns errors into answers, counts."""
-
-    def __init__(
-        self,
-        route: str,
-        handler: Handler,
-        callers: CallerReader,
-        metrics: FrontendMetrics,
-        *,
-        is_open: bool,
-        error_body: ErrorBody = error_body,
-    ) -> None:
-        self._error_body = error_body
-        self._route = route
-        self._handler = handler
-        self._callers = callers
-        self._metrics = metrics
-        self._is_open = is_open
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        response = await self._response(request)
-        try:
-            await response(scope, receive, send)
-        finally:
-            self._metrics.requests.labels("http", self._route, response.status_code).inc()
-
-    async def _response(self, request: Request) -> Answer:
-        caller = _NOBODY
-        try:
-            if not self._is_open:
-                caller = self._callers.caller(request.headers, "http")
-            return await self._handler(request, caller)
-        except RequestError as exc:
-            error = exc
-        except Exception:
-            log.exception("request_failed", route=self._route)
-            error = InternalError("The frontend could not handle the request.")
-        log_refused(error, self._route, "http", caller)
-        return error_response(error, body=self._error_body)
-
-
-class Endpoints:
-    """The endpoints of one path, by method."""
-
-    def __init__(self, by_method: dict[str, Endpoint]) -> None:
-        self._by_method = by_method
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        await self._by_method[method](scope, receive, send)
 
 
 class App:
@@ -163,7 +94,7 @@ class App:
         self._page = page
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
-        self._cors_origins = frozenset(cors_origins)
+        self._cors = Cors(cors_origins)
         self._version = importlib.metadata.version("jetflock")
         self._openapi = encode_json(openapi_document(self._version))
         self._router = Router(self._routes(), redirect_slashes=False)
@@ -180,8 +111,8 @@ class App:
         send = telling_client_id(scope, send)
         if self._inference.is_draining:
             send = _closing(send)
-        if self._cors_origins:
-            send = self._with_cors(scope, send)
+        if self._cors.is_on:
+            send = self._cors.telling(scope, send)
             if scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, send)
                 return
@@ -348,24 +279,6 @@ class App:
         text = generate_latest(self._metrics.registry)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
-    def _with_cors(self, scope: Scope, send: Send) -> Send:
-        origin = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"), None)
-        if origin is None or not ({origin, "*"} & self._cors_origins):
-            return send
-
-        async def send_with_cors(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["access-control-allow-origin"] = origin
-                headers["access-control-allow-headers"] = "*, Authorization"
-                headers["access-control-allow-methods"] = "GET, POST, DELETE, OPTIONS"
-                headers["access-control-max-age"] = "600"
-                headers["access-control-expose-headers"] = _EXPOSED_HEADERS
-                headers.add_vary_header("Origin")
-            await send(message)
-
-        return send_with_cors
-
 
 def _closing(send: Send) -> Send:
     """Whoever asks again is to ask another frontend: each answer ends its connection."""
@@ -388,29 +301,6 @@ def rid_of_body(body: dict[str, Any]) -> str:
     if not isinstance(rid, str) or not rid:
         raise InvalidRequest("'rid' is required: the id of a request", param="rid")
     return rid
-
-
-def model_list(models: ModelDirectory) -> bytes:
-    """OpenAI's list of models."""
-    return encode_json({"object": "list", "data": [model_object(each) for each in models.named()]})
-
-
-def model_object(model: NamedModel) -> dict[str, Any]:
-    """OpenAI's model object, with the context length, root and parent as vLLM names them."""
-    card, adapter = model
-    return {
-        "id": card.name if adapter is None else adapter.name,
-        "object": "model",
-        "created": card.created if adapter is None else adapter.created,
-        "owned_by": "jetflock",
-        "root": card.name if adapter is None else adapter.path,
-        "parent": None if adapter is None else card.name,
-        "max_model_len": card.max_context_len,
-        "tasks": ["generate"] * card.can_generate
-        + ["embed"] * (card.embedding is not None)
-        + ["score"] * (card.score is not None),
-        **({} if card.score is None else {"score_method": card.score.method}),
-    }
 
 
 def _routing_error(exc: HTTPException, scope: Scope) -> tuple[RequestError, dict[str, str]]:

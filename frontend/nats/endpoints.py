@@ -13,13 +13,14 @@ import msgspec
 from frontend.answer import Answer
 from frontend.answers.event_id import parse_event_id
 from frontend.answers.event_writer import encode_json
-from frontend.app import model_list, rid_of_body
+from frontend.app import rid_of_body
 from frontend.batches.batches import Batches
 from frontend.files.files import Files
 from frontend.inference import Inference
 from frontend.job import Caller
 from frontend.loads.routes import LoadRoutes
 from frontend.model_directory import ModelDirectory
+from frontend.model_object import model_list
 from frontend.requests.request_body import convert
 from frontend.responses.responses import Responses
 from frontend.tokens.bodies import ModelBody
