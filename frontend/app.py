@@ -22,6 +22,7 @@ from frontend.anthropic.errors import message_error_body
 from frontend.anthropic.message_request import MessageRequests
 from frontend.batches.routes import BatchRoutes
 from frontend.client_request_id import telling_client_id
+from frontend.cluster.path_desk import PathDesk
 from frontend.cluster.routes import ClusterRoutes
 from frontend.cors import Cors
 from frontend.endpoint import Endpoint, Endpoints, Handler
@@ -72,6 +73,7 @@ class App:
         tokens: TokenRoutes,
         loads: LoadRoutes,
         cluster: ClusterRoutes,
+        paths: PathDesk,
         messages: MessageRequests,
         page: PageDocument,
         *,
@@ -90,6 +92,7 @@ class App:
         self._tokens = tokens
         self._loads = loads
         self._cluster = cluster
+        self._path_desk = paths
         self._messages = messages
         self._page = page
         self._max_body_bytes = max_body_bytes
@@ -163,6 +166,7 @@ class App:
             route("/v1/responses/{response_id}/cancel", "POST", self._cancel_response),
             route("/v1/responses/{response_id}/input_items", "GET", self._list_input_items),
             route("/v1/streams/{rid}", "GET", self._resume),
+            route("/v1/streams/{rid}/path", "GET", self._path_desk.path),
             route("/abort_request", "POST", self._abort),
             route("/v1/models", "GET", self._list_models),
             route("/v1/models/{name:path}", "GET", self._get_model),

@@ -21,6 +21,7 @@ from frontend.batches.results import BatchResults
 from frontend.batches.routes import BatchRoutes
 from frontend.batches.store import BatchStore
 from frontend.cluster.cluster_board import ClusterBoard
+from frontend.cluster.path_desk import PathDesk
 from frontend.cluster.recent_requests import RecentRequests
 from frontend.cluster.routes import ClusterRoutes
 from frontend.config import FrontendConfig
@@ -218,6 +219,7 @@ class Frontend:
             TokenRoutes(tokenizing, config.max_body_bytes),
             loads,
             cluster_routes,
+            PathDesk(finder, cluster.ownership),
             messages,
             PageDocument(config.page_origins()),
             max_body_bytes=config.max_body_bytes,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from frontend.cluster.cluster_board import ClusterLook
+from frontend.cluster.path_desk import hops_view
 from frontend.cluster.recent_requests import RecentRequest
-from frontend.cluster.request_paths import Hop
 from frontend.frontend_role import ROLE
 from frontend.job import Caller
 from shared.control_plane import QueueDepth
@@ -156,7 +156,7 @@ def _request(request: RecentRequest, look: ClusterLook, viewer: Viewer) -> Facts
         "num_prompt_tokens": request.num_prompt_tokens,
         "num_cached_tokens": request.num_cached_tokens,
         "num_output_tokens": request.num_output_tokens,
-        "paths": [_path(look.paths.get(rid, ())) for rid in request.rids],
+        "paths": [hops_view(look.paths.get(rid, ())) for rid in request.rids],
     }
     if request.status is not None:
         facts |= {"status": request.status, "finish": request.finish}
@@ -164,14 +164,6 @@ def _request(request: RecentRequest, look: ClusterLook, viewer: Viewer) -> Facts
         if seconds is not None:
             facts[name] = round(seconds * 1000, 1)
     return facts | _for(viewer, {"tenant": request.tenant})
-
-
-def _path(hops: Sequence[Hop]) -> list[Facts]:
-    return [
-        {"worker": hop.worker, "epoch": hop.epoch, "at": round(hop.at, 3)}
-        | ({} if hop.left is None else {"left": hop.left.value})
-        for hop in hops
-    ]
 
 
 def _for(viewer: Viewer, facts: Facts) -> Facts:

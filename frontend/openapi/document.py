@@ -106,6 +106,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/v1/streams/{rid}": {
             "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
         },
+        "/v1/streams/{rid}/path": {"get": _operation("path", "Path", parameters=[_RID])},
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
         **_message_paths(),
         **_token_paths(),

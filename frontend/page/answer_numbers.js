@@ -67,10 +67,25 @@ function answerNumbersElement(answer) {
   return el('div', { class: 'numbers' }, parts, marksOf(answer));
 }
 
+/** Asks which workers it came from. Returns whether that is known. */
+async function notePath(api, answer) {
+  if (!answer.rid) return false;
+  try {
+    const { paths } = await api.json(`v1/streams/${answer.rid}/path`);
+    answer.numbers.path = paths[0].map(({ worker, left }) => ({ worker, left }));
+    return true;
+  } catch {
+    return false; // it is too old, or nobody can tell now
+  }
+}
+
 /** Who made it, and what happened to it without a trace in the text. */
-function marksOf({ numbers: { workers = [], numResumes = 0 } }) {
+function marksOf({ numbers: { path = [], numResumes = 0 } }) {
   const marks = [];
-  if (workers.length) marks.push(chip(workers.map(shortWorker).join(' → '), `worker: ${workers.join(', then ')}`, 'is-worker'));
+  if (path.length) {
+    const stays = path.map(({ worker, left }) => (left ? `${worker}, left: ${left.replace('_', ' ')}` : worker));
+    marks.push(chip(path.map(({ worker }) => shortWorker(worker)).join(' → '), `worker: ${stays.join('; then ')}`, 'is-worker'));
+  }
   if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
   return marks;
 }

@@ -2,6 +2,7 @@
 // One answer while it is being made: takes the stream's events into the message that is kept.
 
 const SAVE_EVERY_MS = 300;
+const STALL_MS = 1_000; // without a token, once there were some: then its worker may be gone
 
 class AnswerRun {
   /** `onChange(run)` after anything that can be seen; `onEnd(run)` once. */
@@ -14,8 +15,12 @@ class AnswerRun {
     this.numbers = new AnswerNumbers(this.answer.numbers);
     this.stream = new AnswerStream(api, this);
     this.waiting = new WaitingNote(api, this.answer.model);
+    this.api = api;
     this.savedAt = 0;
+    this.heardAt = performance.now();
     this.isCut = false;
+    this.isStalled = false;
+    this.timer = setInterval(() => this.#lookForStall(), STALL_MS);
   }
 
   /** A request that was not sent yet, or the rest of one that was sent before the page was loaded. */
@@ -43,7 +48,7 @@ class AnswerRun {
 
   save() {
     this.savedAt = performance.now();
-    this.book.save(this.conversation);
+    if (this.book.get(this.conversation.id)) this.book.save(this.conversation); // else it was deleted
   }
 
   onAccepted(rid) {
@@ -57,8 +62,9 @@ class AnswerRun {
   onEvent(chunk, eventId) {
     const { answer } = this;
     answer.eventId = eventId;
+    this.heardAt = performance.now();
+    this.isStalled = false;
     if (chunk.usage) this.numbers.counted(chunk.usage);
-    if (chunk.workers) answer.numbers.workers = chunk.workers;
     const choice = chunk.choices[0];
     if (choice) this.#take(choice, eventId);
     if (performance.now() - this.savedAt > SAVE_EVERY_MS) this.save();
@@ -90,9 +96,21 @@ class AnswerRun {
     for (const call of delta.tool_calls ?? []) this.#takeCall(call);
     if (reason) answer.finishReason = reason;
     if (delta.content || reasoning || delta.tool_calls) {
+      if (!this.waiting.isOver) this.#notePath();
       this.waiting.end();
       this.numbers.heard(positionOf(eventId));
     }
+  }
+
+  async #lookForStall() {
+    if (!this.waiting.isOver || this.isCut || performance.now() - this.heardAt < STALL_MS) return;
+    this.isStalled = true;
+    await this.#notePath();
+  }
+
+  async #notePath() {
+    if (await notePath(this.api, this.answer)) this.save();
+    this.onChange(this);
   }
 
   #takeCall({ index, id, function: { name, arguments: text } = {} }) {
@@ -108,8 +126,10 @@ class AnswerRun {
     answer.eventId = null;
     delete answer.key;
     this.waiting.end();
+    clearInterval(this.timer);
     this.conversation.updatedAt = Date.now();
     this.save();
     this.onEnd(this);
+    this.#notePath();
   }
 }

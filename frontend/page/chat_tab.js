@@ -115,6 +115,7 @@ class ChatTab {
 
   #answer(fields = {}) {
     this.conversation.add({ ...newAnswer(this.models.chosen), ...fields });
+    this.book.save(this.conversation);
     this.#start(this.conversation);
     this.#showAll();
     this.#scrollToEnd();
@@ -198,7 +199,7 @@ class ChatTab {
     if (run.conversation !== this.conversation || this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = null;
-      if (this.run) this.#showLast(this.run);
+      if (run === this.run || run.answer === this.views.at(-1)?.message) this.#showLast(this.run);
     });
   }
 

@@ -58,7 +58,7 @@ class CompletionsTab {
       logprobs: Number(this.top.value),
       echo: this.echo.checked,
       stream: true,
-      stream_options: { include_usage: true, include_workers: true },
+      stream_options: { include_usage: true },
     };
   }
 
@@ -118,11 +118,12 @@ class CompletionsTab {
     this.output.dataset.state = 'done';
     this.#showBusy(false);
     this.#showFoot(answer);
+    await notePath(this.api, answer);
+    if (!this.stream) this.#showFoot(answer);
   }
 
   #take(chunk, eventId, answer, numbers, waiting) {
     if (chunk.usage) numbers.counted(chunk.usage);
-    if (chunk.workers) answer.numbers.workers = chunk.workers;
     const choice = chunk.choices[0];
     if (!choice) return;
     this.strip.add(choice.text, choice.logprobs);

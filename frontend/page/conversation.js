@@ -74,7 +74,7 @@ class Conversation {
       messages.push({ role: 'assistant', content: answer.continues });
       Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     }
-    return { ...body, stream: true, stream_options: { include_usage: true, include_workers: true } };
+    return { ...body, stream: true, stream_options: { include_usage: true } };
   }
 }
 

@@ -43,6 +43,7 @@ class MessageView {
     const parts = message.toolCalls.filter(Boolean).map((call) => toolCallElement(call, Boolean(run)));
     if (run && !run.waiting.isOver) parts.push(run.waiting.element);
     if (run?.isCut) parts.push(el('p', { class: 'notice' }, 'The connection was cut. The request runs on; taking it up again…'));
+    if (run?.isStalled) parts.push(el('p', { class: 'notice' }, stallNote(message.numbers.path?.at(-1))));
     if (message.state === 'failed') parts.push(el('p', { class: 'notice is-bad', role: 'alert' }, message.error));
     if (message.state === 'stopped') parts.push(el('p', { class: 'notice' }, 'Stopped.'));
     if (isLast && !run && message.toolCalls.length && message.state === 'done') parts.push(this.#resultForm());
@@ -147,6 +148,12 @@ class ReasoningView {
     if (isThinking !== this.wasThinking) this.element.open = isThinking;
     this.wasThinking = isThinking;
   }
+}
+
+/** Of the last worker that had the request. */
+function stallNote(hop) {
+  if (hop?.left) return 'Its worker is gone; the next one goes on behind the last token.';
+  return 'No token for a moment. If its worker died, another one goes on.';
 }
 
 function toolCallElement({ name, arguments: text }, isRunning) {

@@ -281,6 +281,27 @@ async def test_paths_name_the_workers_and_why_they_were_left(stack: Stack) -> No
 
 
 @integration
+async def test_an_answer_tells_its_path_to_its_own_client_on_any_frontend(stack: Stack) -> None:
+    keys = ("mine", "another's")
+    first, second = [await stack.start_frontend(api_key=keys) for _ in range(2)]
+    mine, others = ({"authorization": f"Bearer {key}"} for key in keys)
+    async with first.client() as here, second.client() as there:
+        answer = await here.post("/v1/completions", json={**BODY, "n": 2}, headers=mine)
+        for worker, run in zip("ab", stack.backend.runs.values(), strict=True):
+            text, pool = run.request.text, run.request.pool
+            record = Claim(0, worker, "", 1, "", "", text, run.reply, pool)
+            await stack.cluster.ownership.append(run.request.rid, record)
+        path = f"/v1/streams/{answer.headers['x-request-id']}/path"
+        for client in (here, there):
+            told = (await client.get(path, headers=mine)).json()
+            assert told["rid"] == answer.headers["x-request-id"]
+            assert [[hop["worker"] for hop in hops] for hops in told["paths"]] == [["a"], ["b"]]
+            assert all("left" not in hop for hops in told["paths"] for hop in hops)
+        assert (await there.get(path, headers=others)).status_code == 404
+        assert (await there.get("/v1/streams/no-rid/path", headers=mine)).status_code == 404
+
+
+@integration
 async def test_looking_is_shared_and_stops_with_the_last_viewer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def of_rid(event_id: str) -> dict[str, Callable[[httpx.AsyncClient], Awaitable[h
         "query": lambda c: c.get(f"/v1/streams/{rid}", params={"last_event_id": event_id}),
         "post": lambda c: c.post(CHAT, json=BODY, headers=seen),
         "post elsewhere": lambda c: c.post("/v1/completions", json={}, headers=seen),
+        "path": lambda c: c.get(f"/v1/streams/{rid}/path"),
         "abort": lambda c: c.post("/abort_request", json={"rid": rid}),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.openapi.answers.batch_schemas import batch_schemas
-from frontend.openapi.answers.cluster_schema import cluster_schema
+from frontend.openapi.answers.cluster_schema import cluster_schema, path_schema
 from frontend.openapi.answers.completion_schemas import completion_schemas
 from frontend.openapi.answers.file_schemas import file_schemas
 from frontend.openapi.answers.loads_schema import loads_schema
@@ -51,6 +51,7 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         },
         "Loads": loads_schema(),
         "Cluster": cluster_schema(),
+        "Path": path_schema(),
         "Aborted": object_of({"rid": TEXT, "num_aborted": COUNT}),
         "Status": object_of({"status": TEXT}),
         "NotWell": object_of({"status": TEXT, "why": list_of(TEXT)}),

@@ -1,4 +1,4 @@
-"""JSON Schema of `GET /cluster`."""
+"""JSON Schemas of `GET /cluster`, and of the path of one request."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def cluster_schema() -> Schema:
         frontends=_by_name(_role()),
         detokenizers=_by_name(_role()),
     )
+
+
+def path_schema() -> Schema:
+    """Of each choice the workers that had it."""
+    return _object({"rid": TEXT, "paths": _paths()})
 
 
 def _model() -> Schema:
@@ -85,11 +90,15 @@ def _event() -> Schema:
     }
 
 
-def _request() -> Schema:
+def _paths() -> Schema:
     hop = _object(
         {"worker": TEXT, "epoch": COUNT, "at": _AMOUNT},
         left={"enum": [why.value for why in Left]},
     )
+    return {"type": "array", "items": {"type": "array", "items": hop}}
+
+
+def _request() -> Schema:
     counts = ("num_prompt_tokens", "num_cached_tokens", "num_output_tokens")
     return _object(
         {
@@ -98,7 +107,7 @@ def _request() -> Schema:
             "arrived_at": _AMOUNT,
             "is_running": {"type": "boolean"},
             **dict.fromkeys(counts, COUNT),
-            "paths": {"type": "array", "items": {"type": "array", "items": hop}},
+            "paths": _paths(),
         },
         status=COUNT,
         finish=TEXT,

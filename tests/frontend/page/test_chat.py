@@ -99,6 +99,8 @@ def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) ->
     foot = page.locator(".message:last-child .numbers")
     for text in ("TTFT ", " tok/s", f"{numbers['promptTokens']} in", " out", "stop", "id "):
         expect(foot).to_contain_text(text)
+    [hop] = api.get(f"/v1/streams/{answer['rid']}/path").json()["paths"][0]
+    expect(foot).to_contain_text(hop["worker"].removeprefix("worker-"))
     page.reload()
     expect(page.locator(".conversation")).to_have_text([STORY])
     expect(page.locator(".message:last-child > .markdown")).to_have_text(shown.inner_text())
@@ -184,7 +186,7 @@ def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(page: Page) 
     assert body["stop"] == ["end\n", "two"]
     wait_answer(page)
     assert json.loads(kept(page)[-1]["content"]) == {"a": 1}
-    page.get_by_label("Copy as curl or Python").click()
+    page.locator("#transcript").get_by_label("Copy as curl or Python").click()
     expect(page.locator("#code-text")).to_contain_text("curl -N http://127.0.0.1:")
     page.click("#code-python")
     code = page.inner_text("#code-text")
