@@ -11,7 +11,7 @@ class ClusterTab {
       onAway: (error) => this.#away(error),
     });
     this.orders = new AdminOrders(api);
-    this.orders.onGiven = (verb, worker) => toast(verb === 'kill' ? `${workerLabel(worker)} is killed.` : `${workerLabel(worker)} hands over what it has, and goes.`);
+    this.orders.onGiven = (verb, worker) => this.#obeyed(verb, worker);
     this.models = el('div', { class: 'cl-models' });
     this.live = el('span', { class: 'cl-live', role: 'status' });
     this.tiles = new ClusterTiles();
@@ -22,6 +22,7 @@ class ClusterTab {
     this.content.hidden = true;
     root.append(el('div', { class: 'cl-page' }, el('div', { class: 'cl-top' }, this.models, this.live), this.content));
     document.addEventListener('visibilitychange', () => this.#follow());
+    byId('key-dialog').addEventListener('close', () => this.#follow()); // perhaps there is a key now
     this.#tellLive('is-away', 'connecting …');
   }
 
@@ -41,6 +42,11 @@ class ClusterTab {
   #follow() {
     if (this.isShown && !document.hidden) this.feed.start();
     else this.feed.stop();
+  }
+
+  #obeyed(verb, worker) {
+    if (verb === 'kill') this.demo.noteKilled(worker);
+    toast(verb === 'kill' ? `${workerLabel(worker)} is killed.` : `${workerLabel(worker)} hands over what it has, and goes.`);
   }
 
   #show(cluster) {

@@ -110,8 +110,10 @@ class SurvivalDemo {
         const wanted = this.round?.tokensOfNext ?? DEMO_TOKENS;
         this.round = new DemoRound(model, Math.min(wanted, card.max_context_len - 100), this.seed++);
         this.#showText();
-        await this.#follow(this.round, (round) => this.#showText(round));
-      } while (!this.isStopped && !this.isKilling && !this.round.moves.length);
+        await this.#follow(this.round, () => this.#showText());
+        if (this.isKilling) await this.#untilMoved(this.round);
+        this.isKilling = false; // it was too late for this round
+      } while (!this.isStopped && !this.round.moves.length);
       if (!this.isStopped) await this.#compare();
     } catch (error) {
       if (!this.isStopped) this.verdict = `The stream ended with an error: ${error.message}`;
@@ -143,17 +145,21 @@ class SurvivalDemo {
     await this.stream.start('v1/chat/completions', round.body);
   }
 
+  /** Somebody has told a worker to die. */
+  noteKilled(worker) {
+    this.isKilling = this.stream !== null && worker === this.worker;
+    this.show(this.cluster);
+  }
+
   async #kill() {
-    this.isKilling = true;
     this.killButton.hidden = true;
-    this.isKilling = await this.orders.give('kill', this.worker);
+    await this.orders.give('kill', this.worker);
     this.show(this.cluster);
   }
 
   /** The same request with the same seed, left in peace: has it the same text? */
   async #compare() {
     const disturbed = this.round;
-    await this.#untilMoved(disturbed);
     const again = new DemoRound(disturbed.model, disturbed.maxTokens, disturbed.seed);
     this.verdict = 'The same request runs once more, undisturbed, to compare …';
     this.#showStatus();

@@ -2,6 +2,7 @@
 // One row a worker: the states of its last five minutes, what it does now, and what can be done to it.
 
 const BAND_HEIGHT = 10;
+const LEAST_BAND_S = 1; // what was shorter is drawn so long
 const LEAST_LOAD = 0.14; // of a band: what one request of many slots is drawn as, to be seen
 const TIMELINE_TICKS = ['5 min ago', '4', '3', '2', '1', 'now'];
 
@@ -76,7 +77,7 @@ class WorkerRow {
   #showBands(life, now) {
     const x = (at) => Math.max(0, HISTORY_S - (now - at));
     const rects = life.bands.map(({ state, from, to }) =>
-      svgEl('rect', { class: `cl-is-${state}`, x: x(from), y: 0, width: Math.max(0, x(to) - x(from)), height: BAND_HEIGHT }),
+      svgEl('rect', { class: `cl-is-${state}`, x: x(from), y: 0, width: Math.max(LEAST_BAND_S, x(to) - x(from)), height: BAND_HEIGHT }),
     );
     this.bands.replaceChildren(...rects);
   }
