@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -280,8 +280,8 @@ class App:
         return json_response(self._openapi)
 
     async def _get_metrics(self, request: Request, caller: Caller) -> Response:
-        text = generate_latest(self._metrics.registry)
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._metrics.registry), headers={"content-type": content_type})
 
 
 def _closing(send: Send) -> Send:

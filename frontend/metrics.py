@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from shared.errors import QueueFull, RateLimited
 from shared.event_histogram import EventHistogram
 from shared.histogram_bounds import REQUEST_S, TOKEN_S, TOKENS, TTFT_S
 from shared.metrics import METRICS_PREFIX
+from shared.protocol.finish import FinishReason
+from shared.protocol.text import ReplayStatus
 from shared.startup_phases import StartupPhases
+from shared.subjects import JOB_CLASSES
 
 PREFIX = f"{METRICS_PREFIX}_frontend"
 
@@ -97,3 +101,19 @@ class FrontendMetrics:
         self.batch_lines = counter(
             "batch_lines", "Lines of batches that are over: completed or failed.", "result"
         )
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """A rate cannot see the first of what was not there before."""
+        for status in (*ReplayStatus, "failed"):
+            self.replays.labels(status)
+        for result in ("new", "joined", "renewed", "conflict"):
+            self.keyed.labels(result)
+        for reason in (FinishReason.CANCEL, FinishReason.DEADLINE, FinishReason.QUEUE_TIMEOUT):
+            self.ended.labels(reason.value)
+        for error in (QueueFull, RateLimited):
+            for job_class in JOB_CLASSES:
+                self.refused.labels(error.code, job_class)
+        for result in ("completed", "failed"):
+            self.batch_lines.labels(result)
+        self.resumes.labels("ok")

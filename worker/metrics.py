@@ -69,7 +69,7 @@ class WorkerMetrics:
         )
         self.poison_ends = counter("poison_ends", "Requests given up, since workers died of them.")
         self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
-        self.frames_resent = gauge("frames_resent", "Frames sent again for want of an ack.")
+        self.frames_resent = counter("frames_resent", "Frames sent again for want of an ack.")
         self.offers_made = counter("offers_made", "Requests offered to the holder of a prefix.")
         self.offers_taken = counter("offers_taken", "Of which it took.")
         self.offers_refused = counter("offers_refused", "Of which it refused.")
@@ -93,6 +93,8 @@ class WorkerMetrics:
         self._model_name = model_name
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._success.labels(model_name, reason.value)
+        for reason in (FinishReason.CANCEL, FinishReason.DEADLINE, FinishReason.POISON):
+            self._ended.labels(model_name, reason.value)
 
     def total(self, name: str) -> int:
         """What the counter of this name, without our prefix, has come to."""

@@ -176,6 +176,7 @@ class RequestRunner:
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._pulling: asyncio.Task[None] | None = None
+        self._num_resent_told = 0
 
     async def run(self) -> None:
         """Pull and run requests until cancelled."""
@@ -284,7 +285,9 @@ class RequestRunner:
 
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self.hang_watch.step_age_s)
-        self._metrics.frames_resent.set(self._token_log.num_resent)
+        num_resent = self._token_log.num_resent
+        self._metrics.frames_resent.inc(num_resent - self._num_resent_told)
+        self._num_resent_told = num_resent
         if self._engine.load is not None:
             self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
 

@@ -31,6 +31,8 @@ class ScalerMetrics:
             ["model_name", "reason"],
             registry=registry,
         )
+        for reason in ("requests", "load", "backlog", "oldest request", "idle"):
+            self._changes.labels(model_name, reason)
         self._model_name = model_name
 
     def note(self, seen: PoolSnapshot, decision: Decision, is_change: bool) -> None:

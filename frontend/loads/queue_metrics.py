@@ -35,7 +35,6 @@ class QueueMetrics(Collector):
         self._streams = {
             "requests": subjects.requests_stream,
             "tokens": subjects.tokens_stream,
-            "results": subjects.results_stream,
             "responses": subjects.responses_stream,
             "batch": subjects.batch_stream,
         }

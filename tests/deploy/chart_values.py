@@ -140,7 +140,9 @@ EVERYTHING: Values = {
             "enabled": True,
             "labels": {"release": "prometheus"},
             "bearerTokenSecret": {"name": "metrics-key", "key": "token"},
-        }
+        },
+        "dashboard": {"enabled": True, "labels": {"grafana_dashboard": "1"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     },
     "networkPolicy": {
         "enabled": True,

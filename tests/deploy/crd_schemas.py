@@ -106,6 +106,32 @@ POD_MONITOR = _resource(
     ),
 )
 
+PROMETHEUS_RULE = _resource(
+    "monitoring.coreos.com/v1",
+    "PrometheusRule",
+    _object(
+        ("groups",),
+        groups=_array(
+            _object(
+                ("name", "rules"),
+                name=_TEXT,
+                rules=_array(
+                    _object(
+                        ("alert", "expr", "labels", "annotations"),
+                        alert={"type": "string", "pattern": "^Jetflock[A-Z][A-Za-z]+$"},
+                        expr=_TEXT,
+                        **{"for": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}},
+                        labels=_TEXT_MAP,
+                        annotations=_object(
+                            ("summary", "description"), summary=_TEXT, description=_TEXT
+                        ),
+                    )
+                ),
+            )
+        ),
+    ),
+)
+
 HTTP_ROUTE = _resource(
     "gateway.networking.k8s.io/v1",
     "HTTPRoute",
@@ -124,4 +150,9 @@ HTTP_ROUTE = _resource(
     ),
 )
 
-CRD_SCHEMAS = {"ScaledObject": SCALED_OBJECT, "PodMonitor": POD_MONITOR, "HTTPRoute": HTTP_ROUTE}
+CRD_SCHEMAS = {
+    "ScaledObject": SCALED_OBJECT,
+    "PodMonitor": POD_MONITOR,
+    "PrometheusRule": PROMETHEUS_RULE,
+    "HTTPRoute": HTTP_ROUTE,
+}

@@ -112,3 +112,21 @@ def test_only_public_images_and_declared_volumes(compose: dict[str, Any]) -> Non
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:")
     assert "healthcheck" in compose["services"]["nats"]
+
+
+def test_prometheus_and_grafana_find_their_files(compose: dict[str, Any]) -> None:
+    files = {name: FOLDER / config["file"] for name, config in compose["configs"].items()}
+    assert all(file.is_file() for file in files.values())
+    mounts = {
+        mount["target"]: files[mount["source"]]
+        for name in ("prometheus", "grafana")
+        for mount in compose["services"][name]["configs"]
+    }
+    assert set(mounts.values()) == set(files.values())
+    main = yaml.safe_load(mounts["/etc/prometheus/prometheus.yml"].read_text())
+    assert all(f"/etc/prometheus/{name}" in mounts for name in main["rule_files"])
+    [provider] = yaml.safe_load(files["dashboards"].read_text())["providers"]
+    assert f"{provider['options']['path']}/jetflock.json" in mounts
+    [job] = main["scrape_configs"]
+    scraped = {name for each in job["dns_sd_configs"] for name in each["names"]}
+    assert scraped == set(ROLES)

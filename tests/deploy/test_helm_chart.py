@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import tomllib
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -11,10 +12,12 @@ from typing import Annotated, Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 from helm_python.errors import HelmError, HelmValuesError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.grafana.dashboard import dashboard
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from jetflock import setup
@@ -417,3 +420,13 @@ def test_the_bundled_nats_is_found_under_its_name(chart: HelmChart) -> None:
         assert endpoint == f"{name}-headless.llm.svc:8222"
     assert chart.render().one("ConfigMap", "stands-for-nats")
     assert not chart.render(EXTERNAL_NATS).of_kind("ConfigMap")
+
+
+def test_dashboard_and_rules_come_with_the_chart(chart: HelmChart) -> None:
+    rendered = chart.render(EVERYTHING)
+    config_map = rendered.one("ConfigMap", "jf-jetflock-dashboard")
+    assert json.loads(config_map["data"]["jetflock.json"]) == dashboard()
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+    rules = yaml.safe_load((REPOSITORY / "deploy/prometheus/rules.yaml").read_text())
+    assert rendered.one("PrometheusRule", "jf-jetflock")["spec"] == rules
+    assert not chart.render().of_kind("PrometheusRule")
