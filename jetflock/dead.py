@@ -26,7 +26,8 @@ _NAME = "jetflock dead"
 _SUMMARY = """\
 Requests that were given up, because workers crashed again and again while they ran them.
 
-They stay until they are queued again or dropped."""
+They stay until they are queued again or dropped, are older than --dead-ttl-s (30 days), or newer
+ones need their room (--dead-max-bytes, 128 MiB)."""
 
 _Config = Annotated[ClusterConfig, FLAT]
 _AsJson = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]

@@ -75,6 +75,10 @@ class ClusterConfig:
     its end on."""
     response_store_bytes: int = 1 << 30
     """Bytes of all kept responses; at nine tenths of it no new one is kept."""
+    dead_max_bytes: int = 128 << 20
+    """Bytes of requests that were given up; beyond it the oldest are discarded."""
+    dead_ttl_s: float = 30 * 86_400.0
+    """How long requests that were given up are kept."""
     ack_wait_s: float = 8.0
     """Silence after which the server gives a worker's request to another."""
     start_gate: bool = False

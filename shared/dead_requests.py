@@ -9,12 +9,14 @@ import msgspec
 
 from shared.cluster import Cluster
 from shared.codec import decode, encode
-from shared.errors import JetflockError
+from shared.errors import BrokerError, JetflockError, LimitReached
 from shared.model_catalog import ModelCatalog
 from shared.prompt_object import dead_prompt_object, prompt_object
 from shared.protocol.dead import DeadRequest
 from shared.protocol.request import GenerateRequest
 from shared.subjects import new_rid
+
+_ERR_NOT_DELETED = 10057  # there is no such message
 
 
 class NotKept(JetflockError):
@@ -39,9 +41,33 @@ class DeadRequests:
         self._subjects = cluster.subjects
         self._catalog = ModelCatalog(cluster)
 
-    async def put(self, dead: DeadRequest) -> None:
-        """Store it, once in a while: repeats within two minutes are dropped by the server."""
-        await self._js.publish(self._subjects.dead(dead.pool), encode(dead), msg_id=dead.rid)
+    async def put(self, dead: DeadRequest) -> list[StoredDead]:
+        """Store it, once in a while: repeats within two minutes are dropped by the server.
+
+        Returns the oldest ones, which had to make room for it. Raises LimitReached when it is
+        larger than all that may be kept.
+        """
+        oldest: list[StoredDead] | None = None
+        dropped: list[StoredDead] = []
+        while True:
+            try:
+                subject = self._subjects.dead(dead.pool)
+                await self._js.publish(subject, encode(dead), msg_id=dead.rid)
+                return dropped
+            except LimitReached:
+                oldest = await self.all() if oldest is None else oldest
+                if not oldest:
+                    raise
+                dropped.append(oldest.pop(0))
+                await self.drop(dropped[-1])
+
+    async def drop_older_than(self, ttl_s: float) -> list[StoredDead]:
+        """Returns those that have been kept for so long. Raises BrokerError."""
+        born = time.time() - ttl_s
+        expired = [stored for stored in await self.all() if stored.dead.died_at < born]
+        for stored in expired:
+            await self.drop(stored)
+        return expired
 
     async def copy_prompt(self, request: GenerateRequest) -> str:
         """Keep a long prompt beyond its request; the name of the copy, or "" for a short one.
@@ -67,10 +93,14 @@ class DeadRequests:
         return list(found.values())
 
     async def drop(self, stored: StoredDead) -> None:
-        """Forget it. Raises BrokerError."""
+        """Forget it, unless somebody has. Raises BrokerError."""
         for seq in stored.seqs:
             body = {"seq": seq, "no_erase": True}
-            await self._js.api(f"STREAM.MSG.DELETE.{self._subjects.dead_stream}", body)
+            try:
+                await self._js.api(f"STREAM.MSG.DELETE.{self._subjects.dead_stream}", body)
+            except BrokerError as exc:
+                if exc.err_code != _ERR_NOT_DELETED:
+                    raise
         if stored.dead.prompt_object:
             await self._catalog.delete_object(stored.dead.prompt_object)
 

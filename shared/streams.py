@@ -21,6 +21,8 @@ HEARTBEAT_TTL_S = 4.0  # absence of a heartbeat key means death
 LEASE_TTL_S = 1.25
 TURN_TTL_S = 5.0
 EVENTS_MAX_AGE_S = 86_400.0
+# Workers discard what is too old, with its prompt, and say so; without any the broker does, later.
+DEAD_MARGIN_S = 86_400.0
 
 _MAX_EVENTS = 10_000
 
@@ -145,6 +147,8 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
             "name": subjects.dead_stream,
             "subjects": [f"{prefix}.dead.*"],
             "retention": "limits",
+            "max_bytes": config.dead_max_bytes,
+            "max_age": int((config.dead_ttl_s + DEAD_MARGIN_S) * _NS),
             "allow_direct": True,
         },
         base

@@ -68,6 +68,9 @@ class WorkerMetrics:
             "quarantines", "Requests run alone, since workers had died under them."
         )
         self.poison_ends = counter("poison_ends", "Requests given up, since workers died of them.")
+        self.dead_discarded = counter(
+            "dead_requests_discarded", "Given-up requests discarded, for want of room or for age."
+        )
         self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
         self.frames_resent = counter("frames_resent", "Frames sent again for want of an ack.")
         self.offers_made = counter("offers_made", "Requests offered to the holder of a prefix.")

@@ -121,6 +121,9 @@ class RequestRunner:
         self._room = Room(
             engine, self._held_requests, self._token_log, self._keeper, self.hang_watch
         )
+        self._undertaker = Undertaker(
+            DeadRequests(cluster), config.dead_ttl_s, self._settler, metrics
+        )
         self._taker = Taker(
             Claimer(
                 cluster,
@@ -148,7 +151,7 @@ class RequestRunner:
                 metrics,
                 config.drain_timeout_s,
             ),
-            Undertaker(DeadRequests(cluster), self._settler, metrics),
+            self._undertaker,
             RunTraces(tracer, worker_id),
             metrics,
         )
@@ -185,6 +188,7 @@ class RequestRunner:
             await self._subscribe(subscriptions, self._control_subject, self._on_control)
             tasks.create_task(self._token_log.run())
             tasks.create_task(self._keeper.run())
+            tasks.create_task(self._undertaker.run())
             if self._has_affinity:
                 await self._subscribe(subscriptions, self._offer_subject, self._on_offer)
                 tasks.create_task(self._prefix_reporter.run())

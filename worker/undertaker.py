@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 
 import msgspec
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 
-from shared.dead_requests import DeadRequests
-from shared.errors import BrokerUnavailable, ConfigError
+from shared.dead_requests import DeadRequests, StoredDead
+from shared.errors import BrokerError, BrokerUnavailable, ConfigError, LimitReached
 from shared.log import get_logger
 from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import FinishReason
 from worker.held_request import HeldRequest
 from worker.metrics import WorkerMetrics
 from worker.settler import Settler
+
+_LOOK_S = 3600.0
 
 log = get_logger(__name__)
 
@@ -25,10 +29,24 @@ class Undertaker:
     that may be repeated, and the request stays condemned.
     """
 
-    def __init__(self, dead: DeadRequests, settler: Settler, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, dead: DeadRequests, dead_ttl_s: float, settler: Settler, metrics: WorkerMetrics
+    ) -> None:
         self._dead = dead
+        self._dead_ttl_s = dead_ttl_s
         self._settler = settler
         self._metrics = metrics
+
+    async def run(self) -> None:
+        """Discard copies that are too old, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                discarded = await self._dead.drop_older_than(self._dead_ttl_s)
+            except (BrokerError, NatsError, TimeoutError) as exc:
+                log.warning("dead_requests_not_seen", error=repr(exc))
+            else:
+                self._tell_discarded(discarded, "age")
 
     async def bury(self, held: HeldRequest, crashes: tuple[Crash, ...]) -> None:
         """The claim is ours. Raises BrokerError: it comes again."""
@@ -57,10 +75,17 @@ class Undertaker:
             prompt_object=await self._copy_prompt(held),
         )
         try:
-            await self._dead.put(dead)
-        except MaxPayloadError:  # the request alone fills a message
+            discarded = await self._dead.put(dead)
+        except (MaxPayloadError, LimitReached):  # alone it fills a message, or all that there is
             log.error("dead_request_too_large", rid=held.rid, num_bytes=len(delivery.data))
-            await self._dead.put(msgspec.structs.replace(dead, request=b""))
+            discarded = await self._dead.put(msgspec.structs.replace(dead, request=b""))
+        self._tell_discarded(discarded, "room")
+
+    def _tell_discarded(self, discarded: Sequence[StoredDead], why: str) -> None:
+        """`why`: of want of room, or for its age."""
+        for stored in discarded:
+            self._metrics.dead_discarded.inc()
+            log.warning("dead_request_discarded", rid=stored.dead.rid, why=why)
 
     async def _copy_prompt(self, held: HeldRequest) -> str:
         try:

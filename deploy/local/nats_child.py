@@ -39,6 +39,7 @@ class StoreLimits:
     log_max_bytes: int
     files_max_bytes: int  # of files; and again of what running batches have done
     response_store_bytes: int
+    dead_max_bytes: int
 
     @classmethod
     def of(cls, config: ClusterConfig) -> StoreLimits:
@@ -48,6 +49,7 @@ class StoreLimits:
             config.log_max_bytes,
             config.files_max_bytes,
             config.response_store_bytes,
+            config.dead_max_bytes,
         )
 
     def that_fit(self, free_bytes: int) -> StoreLimits:
@@ -57,12 +59,14 @@ class StoreLimits:
             log_max_bytes=min(self.log_max_bytes, free_bytes // 2),
             files_max_bytes=min(self.files_max_bytes, free_bytes // 16),
             response_store_bytes=min(self.response_store_bytes, free_bytes // 16),
+            dead_max_bytes=min(self.dead_max_bytes, free_bytes // 64),
         )
 
     @property
     def sum(self) -> int:
         logs = self.queue_max_bytes + self.log_max_bytes
-        return logs + 2 * self.files_max_bytes + self.response_store_bytes
+        kept = self.response_store_bytes + self.dead_max_bytes
+        return logs + 2 * self.files_max_bytes + kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def _prepare_nats(config: ServeConfig, data: DataFolder) -> tuple[NatsChild, Ser
         log_max_bytes=limits.log_max_bytes,
         files_max_bytes=limits.files_max_bytes,
         response_store_bytes=limits.response_store_bytes,
+        dead_max_bytes=limits.dead_max_bytes,
     )
 
 

@@ -70,6 +70,8 @@ def permissions(subjects: Subjects, service: str, clients: Sequence[str]) -> dic
                 _ownership(subjects),
                 f"{prefix}.tok.*.*",
                 subjects.dead("*"),
+                _scan(subjects.dead_stream),  # the oldest make room for it
+                f"{_API}.STREAM.MSG.DELETE.{subjects.dead_stream}",
                 subjects.event("*"),
                 subjects.prefixes("*"),
                 subjects.offer("*", "*"),

@@ -57,6 +57,7 @@ async def run(role: str, argv: list[str]) -> None:
         log_max_bytes=int(os.environ.get("JETFLOCK_LOG_MAX_BYTES", 8 << 30)),
         files_max_bytes=int(os.environ.get("JETFLOCK_FILES_MAX_BYTES", 1 << 30)),
         response_store_bytes=int(os.environ.get("JETFLOCK_RESPONSE_STORE_BYTES", 1 << 30)),
+        dead_max_bytes=int(os.environ.get("JETFLOCK_DEAD_MAX_BYTES", 128 << 20)),
         queue_max_bytes=int(os.environ.get("JETFLOCK_QUEUE_MAX_BYTES", 1 << 30)),
     )
     async with open_cluster(config, role) as cluster:

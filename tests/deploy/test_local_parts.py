@@ -102,9 +102,9 @@ def test_every_flag_of_a_role_is_a_flag_of_serve() -> None:
 
 
 def test_the_store_fits_a_small_disk() -> None:
-    wanted = StoreLimits(100, 800, 10, 20)
+    wanted = StoreLimits(100, 800, 10, 20, 6)
     assert wanted.that_fit(10_000) == wanted
-    assert wanted.that_fit(80) == StoreLimits(10, 40, 5, 5)
+    assert wanted.that_fit(80) == StoreLimits(10, 40, 5, 5, 1)
 
 
 def test_routine_lines_of_the_server_are_not_shown() -> None:

@@ -388,3 +388,26 @@ async def test_dying_between_copy_and_end_repeats_no_copy(stage: Stage) -> None:
         assert fold.finish.reason is FinishReason.POISON
         [stored] = await DeadRequests(stage.cluster).all()
         assert len(stored.seqs) == 1
+
+
+async def test_the_oldest_copies_make_room_for_the_next(stage: Stage) -> None:
+    stream = stage.cluster.subjects.dead_stream
+    info = await stage.cluster.js.api(f"STREAM.INFO.{stream}")
+    await stage.cluster.js.api(f"STREAM.UPDATE.{stream}", {**info["config"], "max_bytes": 3000})
+    suspects = [make_request(prompt_ids=bytes(1000)) for _ in range(3)]
+    async with running_worker(stage) as worker:
+        for number, suspect in enumerate(suspects, start=1):
+            last = await crash_before(stage, suspect, 2, request_seq=number)
+            alone = make_claim(
+                suspect, "dead-2", last, request_seq=number, after_death=True, is_alone=True
+            )
+            await stage.append(suspect.rid, alone)
+            await stage.submit(suspect)
+            await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.count("dead_discarded") == 2
+    assert [dead.rid for dead in await dead_requests(stage)] == [suspects[2].rid]
+    for suspect in suspects:
+        finish = (await stage.fold(suspect.rid)).finish
+        assert finish is not None
+        assert finish.reason is FinishReason.POISON

@@ -75,6 +75,8 @@ securityContext:
 - {name: JETFLOCK_LOG_MAX_BYTES, value: {{ $values.streams.logMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_RESPONSE_TTL_S, value: {{ $values.streams.responseTtlSeconds | quote }}}
 - {name: JETFLOCK_RESPONSE_STORE_BYTES, value: {{ $values.streams.responseStoreBytes | int64 | quote }}}
+- {name: JETFLOCK_DEAD_TTL_S, value: {{ $values.streams.deadTtlSeconds | int64 | quote }}}
+- {name: JETFLOCK_DEAD_MAX_BYTES, value: {{ $values.streams.deadMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_LOG_LEVEL, value: {{ $values.logLevel | quote }}}
 - {name: JETFLOCK_LOG_FORMAT, value: json}
 {{- with $values.otel.endpoint }}
