@@ -2,14 +2,13 @@
 
 # No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
 
-import importlib
-import importlib.util
 import sys
 from typing import Literal
 
 import cyclopts
 
-from jetflock.cli import COMMANDS, Command
+from jetflock.cli import COMMANDS
+from jetflock.command_program import program_of
 from shared.program import Program
 
 _SUMMARY = """\
@@ -35,16 +34,6 @@ def command_tree() -> cyclopts.App:
         root.command(app, name=name)
     root.command(cyclopts.App(help="Print the version."), name="version")
     return root
-
-
-def program_of(command: Command) -> Program:
-    """Import it, and what it needs. Raises ModuleNotFoundError."""
-    spec = importlib.util.find_spec(command.module)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    name = f"{command.module}.__main__" if is_package else command.module
-    program = importlib.import_module(name).PROGRAM
-    assert isinstance(program, Program)
-    return program
 
 
 PROGRAM = Program(name="jetflock completion", summary=_SUMMARY, main=main)

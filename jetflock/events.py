@@ -59,9 +59,9 @@ async def _show(config: EventsConfig) -> None:
     console = Console() if sys.stdout.isatty() else None
     async for event in _events(config):
         if console is not None:
-            console.print(_line(event), highlight=False, markup=False, soft_wrap=True)
+            console.print(event_line(event), highlight=False, markup=False, soft_wrap=True)
         else:
-            sys.stdout.write(json.dumps(_facts(event)) + "\n")
+            sys.stdout.write(json.dumps(event_facts(event)) + "\n")
             sys.stdout.flush()
 
 
@@ -98,12 +98,14 @@ async def _events(config: EventsConfig) -> AsyncIterator[PoolEvent]:
                 sys.stderr.write(f"{_NAME}: {exc}\n")
 
 
-def _facts(event: PoolEvent) -> dict[str, Any]:
+def event_facts(event: PoolEvent) -> dict[str, Any]:
+    """For a program."""
     kind = "worker" if isinstance(event, WorkerEvent) else "scale"
     return {"event": kind} | msgspec.structs.asdict(event)
 
 
-def _line(event: PoolEvent) -> str:
+def event_line(event: PoolEvent) -> str:
+    """For a person."""
     moment = datetime.datetime.fromtimestamp(event.at).astimezone()
     head = f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {event.model}"
     match event:

@@ -37,6 +37,7 @@ class Program:
     summary: str
     main: Callable[..., Any] | None = None
     commands: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    takes_file: bool = True  # else `--config` is an argument like any other
     first: tuple[str, ...] = ("nats_url",)  # fields that --help shows of the groups
 
     def app(self, argv: list[str], *observers: Callable[..., Any]) -> cyclopts.App:
@@ -44,7 +45,7 @@ class Program:
         app = cyclopts.App(
             name=self.name,
             help=self.summary,
-            config=[*_sources(config_file(argv)), *observers],
+            config=[*_sources(config_file(argv) if self.takes_file else None), *observers],
             version_flags=[],
             help_flags=_HELP_FLAGS,
             result_action="return_value",
@@ -64,14 +65,18 @@ class Program:
         try:
             app(words, exit_on_error=False, print_error=False)
         except CycloptsError as exc:
-            exc.verbose = False
-            self._say(f"{str(exc).strip()} {self.name} --help-all lists the flags.")
+            self._say(self.usage_error(exc))
             raise SystemExit(USAGE) from None
         except JetflockError as exc:
             self._say(str(exc))
             raise SystemExit(exc.exit_status) from exc
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
+
+    def usage_error(self, exc: CycloptsError) -> str:
+        """What is wrong with the words it was given, and where the right ones are listed."""
+        exc.verbose = False
+        return f"{str(exc).strip()} {self.name} --help-all lists the flags."
 
     def _prepare_help(self, app: cyclopts.App, *, is_all: bool) -> None:
         from shared.help_page import HelpPage, field_groups  # late: roles start sooner without rich

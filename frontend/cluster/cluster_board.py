@@ -7,10 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from frontend.cluster.recent_events import RecentEvents
 from frontend.cluster.recent_requests import RecentRequest, RecentRequests
 from frontend.cluster.request_paths import Hop, RequestPaths
-from frontend.cluster.token_rates import TokenRates
 from frontend.loads.load_board import LoadBoard, Loads
 from frontend.model_directory import ModelDirectory
 from shared.cluster import Cluster
@@ -18,6 +16,8 @@ from shared.errors import BrokerError, ServiceUnavailable
 from shared.kv_bucket import readable
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import PoolEvent, RoleCard
+from shared.recent_events import RecentEvents
+from shared.token_rates import TokenRates
 
 _MAX_AGE_S = 0.9
 

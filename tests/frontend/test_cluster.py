@@ -17,13 +17,13 @@ from jsonschema import Draft202012Validator
 
 from frontend.cluster.merge_patch import merge_patch
 from frontend.cluster.request_paths import Left
-from frontend.cluster.token_rates import TokenRates
 from frontend.openapi.document import openapi_document
 from shared.codec import encode
 from shared.jetstream import JetStream
 from shared.pool_events import PoolEvents
 from shared.protocol.log_records import Claim, Release
 from shared.protocol.role_cards import RoleCard, WorkDone, WorkerCard, WorkerState
+from shared.token_rates import TokenRates
 from tests.frontend.conftest import RunningFrontend, Stack
 
 integration = pytest.mark.integration

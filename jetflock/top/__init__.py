@@ -1,0 +1,1 @@
+"""`jetflock top`: workers, queues and what happens, as it happens."""

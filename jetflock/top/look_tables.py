@@ -1,0 +1,119 @@
+"""A look at the cluster as tables for a person."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jetflock.events import event_line
+from jetflock.top.cluster_look import ClusterLook
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import RoleCard, WorkerCard
+
+NUM_EVENTS = 8
+
+_WORKER_HEAD = (
+    *("worker", "model", "state", "running", "waiting", "KV", "tokens/s", "prefix hits"),
+    *("step age", "up", "host"),
+)
+_QUEUE_HEAD = ("model", "revision", "context", "adapters", "interactive", "batch", "oldest waits")
+_ROLE_HEAD = ("role", "id", "up", "host")
+_STYLES = {
+    "loading": "yellow",
+    "ready": "green",
+    "paused": "magenta",
+    "frozen": "magenta",
+    "updating": "yellow",
+    "draining": "cyan",
+    "hung": "bold red",
+}
+_MIN_STEP_AGE_S = 2.0  # below it nobody needs to know
+
+
+def look_tables(look: ClusterLook, note: str = "") -> RenderableType:
+    """Everything, one section below the other."""
+    return Group(*_sections(look, note))
+
+
+def _sections(look: ClusterLook, note: str) -> Iterator[RenderableType]:
+    moment = datetime.datetime.fromtimestamp(look.at).astimezone()
+    yield Text(f"jetflock at {look.url}, {moment:%H:%M:%S}{note}", style="bold")
+    rows = [_worker_row(card, look) for card in look.workers]
+    yield _table(_WORKER_HEAD, rows, "no worker lives", num_texts=3)
+    rows = [_queue_row(look, model) for model in look.models]
+    yield _table(_QUEUE_HEAD, rows, "no model is known", num_texts=2)
+    rows = [_role_row(card, look) for card in look.roles]
+    yield _table(_ROLE_HEAD, rows, "no frontend and no detokenizer lives", num_texts=2)
+    if look.events:
+        lines = [event_line(event) for event in look.events[-NUM_EVENTS:]]
+        yield Text("\n" + "\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str | Text]], if_empty: str, num_texts: int
+) -> RenderableType:
+    rows = list(rows)
+    if not rows:
+        return Text(f"\n{if_empty}", style="yellow")
+    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
+    for i, name in enumerate(head):
+        is_text = i < num_texts or name == "host"
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return Group(Text(), table)
+
+
+def _worker_row(card: WorkerCard, look: ClusterLook) -> list[str | Text]:
+    state = card.state.value
+    if card.phase:
+        state += f": {card.phase} {card.progress:.0%}"
+    rate = look.tokens_per_s.get(card.worker)
+    age = look.step_age_s.get(card.worker, 0.0)
+    queries = card.work.num_prefix_queries
+    return [
+        card.worker,
+        card.model,
+        Text(state, style=_STYLES.get(card.state.value, "")),
+        f"{card.num_running}/{card.max_running}",
+        str(card.num_waiting),
+        f"{card.kv_cache_usage:.0%}",
+        "" if rate is None else f"{rate:.1f}",
+        f"{card.work.num_prefix_hits / queries:.0%}" if queries else "",
+        Text(f"{age:.0f} s", style="red") if age >= _MIN_STEP_AGE_S else "",
+        _duration(look.at - card.started_at),
+        f"{card.host}:{card.pid}",
+    ]
+
+
+def _queue_row(look: ClusterLook, model: ModelCard) -> list[str | Text]:
+    depths = [depth for depth in look.queues if depth.model == model.name]
+    by_class = {depth.job_class: depth for depth in depths}
+    oldest_s = max((depth.oldest_wait_s for depth in depths), default=0.0)
+    counts = [
+        f"{by_class[name].num_waiting} wait, {by_class[name].num_taken} run"
+        if name in by_class
+        else ""
+        for name in ("interactive", "batch")
+    ]
+    adapters = ", ".join(adapter.name for adapter in model.adapters)
+    oldest = f"{oldest_s:.1f} s" if oldest_s else ""
+    return [model.name, model.revision, str(model.max_context_len), adapters, *counts, oldest]
+
+
+def _role_row(card: RoleCard, look: ClusterLook) -> list[str | Text]:
+    return [card.role, card.id, _duration(look.at - card.started_at), f"{card.host}:{card.pid}"]
+
+
+def _duration(seconds: float) -> str:
+    """The two largest units."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h"
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"

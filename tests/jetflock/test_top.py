@@ -1,0 +1,96 @@
+"""`jetflock top` and `jetflock models` show what runs: once, as JSON, and live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from jetflock.top.cluster_look import ClusterWatch
+from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
+from tests.jetflock.terminal_program import TerminalProgram
+from tests.nats_server import free_port
+
+JETFLOCK = (sys.executable, "-m", "jetflock")
+
+
+async def run(stack: RoleStack, *argv: str) -> str:
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*JETFLOCK, *argv],
+        env={**os.environ, "JETFLOCK_NATS_URL": stack.nats.url},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return str(done.stdout)
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_program_gets_a_table_or_json(shared_stack: RoleStack) -> None:
+    look: dict[str, Any] = json.loads(await run(shared_stack, "top", "--json"))
+    [worker] = look["workers"]
+    assert (worker["model"], worker["state"], worker["max_running"]) == (MODEL_NAME, "ready", 32)
+    assert worker["tokens_per_s"] == 0
+    assert {role["role"] for role in look["roles"]} == {"frontend", "detok"}
+    assert {depth["job_class"] for depth in look["queues"]} == {"interactive", "batch"}
+    table = await run(shared_stack, "top")
+    assert "\x1b" not in table
+    [row] = [line for line in table.splitlines() if line.startswith("worker-")]
+    assert row.split()[1:4] == [MODEL_NAME, "ready", "0/32"]
+
+    [model] = json.loads(await run(shared_stack, "models", "--json"))
+    assert (model["model"], model["workers"]) == (MODEL_NAME, {"ready": 1})
+    [would_be] = json.loads(await run(shared_stack, "models", str(DEMO_MODEL), "--json"))
+    assert would_be["revision"] == model["revision"]
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_running_request_is_seen(shared_stack: RoleStack) -> None:
+    watch = ClusterWatch(shared_stack.cluster, "test")
+    body = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 2000, "stream": True}
+    async with (
+        httpx.AsyncClient(timeout=30) as client,
+        client.stream("POST", f"{shared_stack.url()}/v1/completions", json=body) as response,
+    ):
+        async for _ in response.aiter_lines():
+            look = await watch.look()
+            [worker] = look.workers
+            if worker.num_running and look.tokens_per_s.get(worker.worker):
+                break
+    assert worker.worker in look.step_age_s
+    assert sum(depth.num_taken for depth in look.queues) == 1
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_person_sees_it_live_until_q(shared_stack: RoleStack) -> None:
+    def watch() -> None:
+        env = {"JETFLOCK_NATS_URL": shared_stack.nats.url}
+        with TerminalProgram([*JETFLOCK, "top", "--interval-s", "0.1"], env, columns=160) as top:
+            top.wait_for("q leaves")
+            top.wait_for(MODEL_NAME)
+            top.wait_for("q leaves")  # again: it lives
+            top.type("q")
+            assert top.wait_exit() == 0
+
+    await asyncio.to_thread(watch)
+
+
+def test_nobody_there_is_one_sentence() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    argv = [*JETFLOCK, "top", "--nats-url", url, "--nats-connect-timeout-s", "0.1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"jetflock top: cannot connect to NATS at {url}")
