@@ -23,13 +23,13 @@ from detok.settled_requests import SettledRequest, SettledRequests
 from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
+from detok.untold_text import UntoldText
 from detok.worker_watch import WorkerWatch
 from shared.cluster import Cluster
 from shared.codec import decode_ownership, decode_token_frame
 from shared.errors import BrokerError, MalformedMessage, ProtocolError
 from shared.log import get_logger
 from shared.log_reader import LogReader
-from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
 from shared.protocol.text import TextChunk
 from shared.subjects import is_rid, rid_of
@@ -71,7 +71,7 @@ class Partition:
         self._requests: dict[str, DecodeStatus] = {}
         self._unknown: dict[str, UnknownRequest] = {}
         self._settled = SettledRequests()
-        self._dirty: list[DecodeStatus] = []
+        self._untold = UntoldText(services.tokenizers, self._finish)
         self._waiting = WaitingSubjects()
         self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
         self._reader: LogReader | None = None
@@ -354,46 +354,21 @@ class Partition:
 
     def on_tokenizer_loaded(self) -> None:
         """Requests may have waited for it."""
-        if self._dirty:
+        if self._untold:
             self._services.outbox.mark(self)
 
     def _mark_dirty(self, status: DecodeStatus) -> None:
-        if not status.is_dirty:
-            status.is_dirty = True
-            self._dirty.append(status)
+        self._untold.add(status)
         if self.is_caught_up:
             self._services.outbox.mark(self)
 
     def collect(self) -> Iterator[tuple[list[str], TextChunk]]:
         """What is new: reply subjects and chunk of each request."""
-        if not self.may_publish:
-            return
-        dirty, self._dirty = self._dirty, []
-        for status in dirty:
-            if not self._has_text(status):
-                self._dirty.append(status)  # its tokenizer is on the way
-                continue
-            status.is_dirty = False
-            if status.is_finishing or (status.is_partial and status.fold.finish is not None):
-                continue
-            chunk = status.next_chunk()
-            if chunk is not None:
-                yield status.subjects, chunk
-            if status.fold.finish is not None:
-                status.is_finishing = True
-                self._spawn(self._write_done(status))
+        if self.may_publish:
+            yield from self._untold.take()
 
-    def _has_text(self, status: DecodeStatus) -> bool:
-        """Decode what is new, if the tokenizer is there."""
-        if status.bring_up_to_date(self._services.tokenizers):
-            return True
-        assert status.claim is not None
-        tokenizer_hash = status.claim.tokenizer_hash
-        if not self._services.tokenizers.is_unusable(tokenizer_hash):
-            return False
-        message = f"tokenizer {tokenizer_hash} cannot be loaded"
-        status.fail(Finish(FinishReason.ERROR, message=message))
-        return True
+    def _finish(self, status: DecodeStatus) -> None:
+        self._spawn(self._write_done(status))
 
     async def _write_done(self, status: DecodeStatus) -> None:
         await self._services.done_writer.write(status)
