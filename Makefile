@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-autoscale-sim chaos wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start bench-autoscale-sim chaos wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
 	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
+	@echo "make bench-start       how long 'make serve' takes until it is ready, and on what"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
@@ -89,7 +90,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host bench-affinity bench-fairness: $(STAMP)
+bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 bench-autoscale-sim: $(STAMP)

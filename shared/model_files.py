@@ -48,7 +48,7 @@ def resolve_model(model: str) -> Path:
                 f"{model} has no config.json; point to a folder in Hugging Face format"
             )
         return path
-    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not is_hub_id(model):
         raise ConfigError(
             f"no model at {model!r}; give a folder in Hugging Face format or a hub id (owner/name)"
         )
@@ -66,6 +66,12 @@ def resolve_model(model: str) -> Path:
             "give a folder instead, or check the name and the network"
         ) from exc
     return Path(folder)
+
+
+def is_hub_id(model: str) -> bool:
+    """`owner/name`, and nothing that is here."""
+    is_path = Path(model).expanduser().exists() or model.startswith((".", "/", "~"))
+    return not is_path and model.count("/") == 1
 
 
 def served_name(model: str) -> str:
@@ -107,6 +113,10 @@ class ModelFiles:
         if self.has_dummy_weights and not TokenizerBundle.is_in(self.path):
             return TokenizerBundle.of_numbers(self.vocab_size)
         return TokenizerBundle.from_model_dir(self.path)
+
+    @property
+    def num_weight_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.path.glob("*.safetensors"))
 
     @property
     def revision(self) -> str:

@@ -251,6 +251,7 @@ class Worker:
             num_kv_tokens=load.num_kv_tokens if load else 0,
             num_waiting_tokens=load.num_waiting_tokens if load else 0,
             at=time.time(),
+            startup_s=ready.startup_s if ready else {},
         )
 
     def _stats(self) -> WorkerStats:

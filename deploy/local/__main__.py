@@ -17,7 +17,16 @@ Run everything on this machine: nats-server, frontend, detokenizer, workers.
 
 MODEL is a folder in Hugging Face format, or a hub id; by default a small model that comes along."""
 
-_FIRST = ("workers", "host", "port", "model_name", "api_key_file", "nats_url", "data_dir")
+_FIRST = (
+    "workers",
+    "host",
+    "port",
+    "model_name",
+    "api_key_file",
+    "nats_url",
+    "data_dir",
+    "verbose",
+)
 _DEFAULTS = ServeConfig()
 _HIDDEN = Parameter(show=False)
 

@@ -48,6 +48,7 @@ class KeptProcess:
         say: Callable[[str], None],
         on_death: DeathCallback | None = None,
         gate: StartGate | None = None,
+        meanwhile: str = "",
     ) -> None:
         self.name = name
         self.launch = make_launch()
@@ -56,6 +57,7 @@ class KeptProcess:
         self._say = say
         self._on_death = on_death
         self._gate = gate
+        self._meanwhile = f"; {meanwhile}" if meanwhile else ""  # what its absence means
         self._child: ChildProcess | None = None
         self._is_ready = False
         self._was_run = False
@@ -82,7 +84,8 @@ class KeptProcess:
                     return
                 delay_s = backoff.next_delay_s(clock() - started_at)
                 self._check_worth_another(status, backoff.num_deaths_in_a_row)
-                self._say(f"{self.name} {died(status)}; starting it again in {delay_s:g} s")
+                again = f"starting it again in {delay_s:g} s"
+                self._say(f"{self.name} {died(status)}; {again}{self._meanwhile * self._is_ready}")
                 await wait_event(self._stopping, delay_s)
                 self.launch = self._make_launch()
         finally:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
+from deploy.local.terminal import Terminal
 from shared.errors import ConfigError
-from shared.model_files import ModelFiles, resolve_model
+from shared.model_files import ModelFiles, is_hub_id, resolve_model
 
 _MODULES_OF_EXTRA = {
     "frontend": ("starlette", "uvicorn", "jinja2", "tokenizers"),
@@ -33,6 +34,15 @@ def check_ports(config: ServeConfig) -> None:
     check_port(config.host, config.port, "--port")
     if config.has_own_nats:
         check_port("127.0.0.1", config.nats_port, "--nats-port")
+
+
+def tell_of_download(model: str, terminal: Terminal) -> None:
+    """The hub's own bars tell of bytes and time left; without a terminal a sentence has to do."""
+    if not is_hub_id(model):
+        return
+    terminal.say(f"fetching {model} from the hub; what is there already is kept and used")
+    if not terminal.is_interactive:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read at its import
 
 
 def find_model(

@@ -1,35 +1,62 @@
-"""What `jetflock serve` prints when everything is ready."""
+"""What `jetflock serve` says of itself: what it is about to do, and where it is when it is done."""
 
 from __future__ import annotations
 
 import json
 import shlex
 
-from deploy.local.http_probe import http_url
-from deploy.local.serve_config import ServeConfig
+from deploy.local.http_probe import reachable_host
+from deploy.local.progress import amount_done
+from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
+from frontend.config import FrontendConfig
+from shared.model_files import ModelFiles
 
 
-def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float) -> str:
-    """URL, model, workers, NATS, and a curl to paste."""
+def opening_words(config: ServeConfig, files: ModelFiles, has_own_nats: bool) -> list[str]:
+    """Plain sentences, before anything is started."""
+    is_demo = config.model_name == DEMO_MODEL_NAME
+    kind = ", the demo model: it tells tiny stories, and is no assistant" if is_demo else ""
+    size = amount_done(1.0, files.num_weight_bytes, None).partition(" of ")[2]
+    range_ = config.worker_range
+    workers = f"{range_} worker{'' if range_.most == 1 else 's'}"
+    nats = (
+        f"a nats-server (data in {config.own_data_dir})"
+        if has_own_nats
+        else f"with NATS at {config.nats_url}"
+    )
+    return [
+        f"serving {config.model_name} ({size}){kind}",
+        f"starting {nats}, a frontend, a detokenizer and {workers}; Ctrl-C stops all of it",
+    ]
+
+
+def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times: str = "") -> str:
+    """Page, API, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
-    orders = f"  Orders   {base_url(config)}/#cluster, with the admin key\n"
+    admin = f"  Admin    http://{config.admin_host}:{config.admin_port}\n" * bool(config.admin_port)
     workers = config.worker_range
     plural = "" if workers.most == 1 else "es"
+    url = base_url(config)
+    table = f"\n{times}" if times else ""
+    chat = "jetflock chat" + f" --url {url}" * (config.port != FrontendConfig.port)
     return (
         f"\njetflock is ready ({elapsed_s:.1f} s)\n\n"
-        f"  URL      {base_url(config)}\n"
+        f"  Page     {url}\n"
+        f"  API      {url}/v1, described by {url}/openapi.json\n"
         f"  Model    {config.model_name}\n"
         f"  Workers  {workers} process{plural}\n"
         f"  NATS     {config.nats_url}\n"
-        f"{data}{orders if config.takes_orders_from_page else ''}\n"
-        f"  {curl(config)}\n\n"
+        f"{admin}{data}{table}\n"
+        f"  {curl(config)}\n"
+        f"  {chat}\n\n"
         "Ctrl-C stops it.\n\n"
     )
 
 
 def base_url(config: ServeConfig) -> str:
     """Where a client on this machine finds the API."""
-    return http_url(config.host, config.port)
+    host = reachable_host(config.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
 def curl(config: ServeConfig) -> str:

@@ -56,6 +56,8 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """File that holds the key."""
     admin_page_origin: tuple[str, ...] = ()
     """Origins of pages that may give orders with the key; by default that of this frontend's."""
+    verbose: bool = False
+    """Tell at the end of the start what it spent its time on."""
     start_timeout_s: float = 1800.0
     """Time until everything is ready, loading and downloading included."""
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from deploy.local.data_folder import DataFolder
 from deploy.local.nats_child import NatsChild, StoreLimits, find_nats_server
-from deploy.local.preflight import check_extras, check_ports, find_model
+from deploy.local.preflight import check_extras, check_ports, find_model, tell_of_download
+from deploy.local.ready_block import opening_words
 from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig
+from deploy.local.start_times import StartTimes
 from deploy.local.supervisor import Supervisor
 from deploy.local.terminal import Terminal
 from shared.log import LogFormat, setup_logging
@@ -22,13 +24,14 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     """Returns when a person stops it. Raises ConfigError before anything is started, or after
     everything was stopped again."""
     config = config.completed(model)
-    terminal = Terminal()
+    times, terminal = StartTimes(), Terminal()
     log_format = log_format_of(config, terminal)
     setup_logging("serve", config.log_level, log_format)
     check_extras()
     check_traces(config.otel)
     check_ports(config)
     has_dummy_weights = config.load_format == "dummy"
+    tell_of_download(model, terminal)
     files = find_model(
         model,
         needs_weights=not (config.scripted or has_dummy_weights),
@@ -41,7 +44,9 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
             data = stack.enter_context(DataFolder.lock(config.own_data_dir))
             nats_child, config = _prepare_nats(config, data)
         launches = RoleLaunches(config, files.path, log_format, programs or RolePrograms())
-        asyncio.run(_supervise(config, files, launches, nats_child, terminal))
+        for words in opening_words(config, files, nats_child is not None):
+            terminal.say(words)
+        asyncio.run(_supervise(config, files, launches, nats_child, terminal, times))
 
 
 def log_format_of(config: ServeConfig, terminal: Terminal) -> LogFormat:
@@ -72,6 +77,7 @@ async def _supervise(
     launches: RoleLaunches,
     nats_child: NatsChild | None,
     terminal: Terminal,
+    times: StartTimes,
 ) -> None:
     # Made here because its parts belong to the running loop.
-    await Supervisor(config, files, launches, nats_child, terminal).run()
+    await Supervisor(config, files, launches, nats_child, terminal, times).run()

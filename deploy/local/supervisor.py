@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from deploy.autoscale.scaler import Scaler
 from deploy.local.detok_herald import DetokHerald
@@ -17,6 +17,7 @@ from deploy.local.ready_block import ready_block
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.start_gate import StartGate
+from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
 from deploy.local.worker_herald import WorkerHerald
@@ -28,7 +29,7 @@ from shared.model_catalog import ModelCatalog
 from shared.model_files import ModelFiles
 from shared.pool_events import STARTING
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import WorkerCard, WorkerState
+from shared.protocol.role_cards import LOAD_WEIGHTS, WorkerCard, WorkerState
 from shared.shutdown import Shutdown
 from shared.streams import DEFAULT_PARTITIONS
 from shared.subjects import new_incarnation
@@ -36,6 +37,12 @@ from shared.subjects import new_incarnation
 _POLL_S = 0.1
 _STOP_MARGIN_S = 0.5  # beyond the time that a role gives its requests
 _STOP_NATS_S = 0.8
+_MEANWHILE = {
+    "worker": "its requests go on with another worker, or wait for this one",
+    "frontend": "its streams are cut, and can be resumed where they were",
+    "detok": "streams pause until it is back",
+    "nats": "everything waits for it, and nothing is lost",
+}
 
 
 class Supervisor:
@@ -52,12 +59,13 @@ class Supervisor:
         launches: RoleLaunches,
         nats_child: NatsChild | None,
         terminal: Terminal,
+        times: StartTimes,
     ) -> None:
         self._config = config
         self._files = files
         self._nats_child = nats_child
         self._terminal = terminal
-        self._progress = StartupProgress(terminal)
+        self._progress = StartupProgress(terminal, times)
         self._shutdown = Shutdown()
         self._failure: JetflockError | None = None
         self._herald: WorkerHerald | None = None  # while connected, once the model is registered
@@ -104,7 +112,9 @@ class Supervisor:
         sink = self._terminal.log_sink(name)
         if name == "nats" and self._config.log_level != "debug":
             sink = _only_worth_showing(sink)
-        return KeptProcess(name, make_launch, sink, self._terminal.say, on_death, gate)
+        return KeptProcess(
+            name, make_launch, sink, self._terminal.say, on_death, gate, _meanwhile(name)
+        )
 
     def _fail(self, failure: JetflockError) -> None:
         if not self._shutdown.asked.is_set():
@@ -209,36 +219,45 @@ class Supervisor:
         waiting = {self._detok, self._frontend, *self._admin, *self._fleet.members}
         while waiting:
             with contextlib.suppress(BrokerError):
-                for kept in await self._newly_ready(cluster, waiting):
+                for kept, phases in (await self._newly_ready(cluster, waiting)).items():
                     waiting.discard(kept)
                     kept.mark_ready()
-                    self._progress.finish(kept.name)
+                    self._progress.finish(kept.name, phases=phases)
             self._progress.tick()
             await asyncio.sleep(_POLL_S)
         if self._nats is not None:
             self._nats.mark_ready()
 
-    async def _newly_ready(self, cluster: Cluster, waiting: set[KeptProcess]) -> list[KeptProcess]:
-        ready = []
+    async def _newly_ready(
+        self, cluster: Cluster, waiting: set[KeptProcess]
+    ) -> dict[KeptProcess, Mapping[str, float]]:
+        """With the phases of their start, as far as they tell them."""
+        ready: dict[KeptProcess, Mapping[str, float]] = {}
         if self._frontend in waiting and await self._frontend_answers():
-            ready.append(self._frontend)
+            ready[self._frontend] = {}
         if waiting & set(self._admin) and await self._admin_answers():
-            ready += self._admin
+            ready |= {admin: {} for admin in self._admin}
         if self._detok in waiting:
             leases = await cluster.bucket(cluster.subjects.leases_bucket).entries()
             num_partitions = cluster.subjects.num_partitions
             self._progress.update("detok", "taking partitions", len(leases) / num_partitions)
             if len(leases) >= num_partitions:
-                ready.append(self._detok)
+                ready[self._detok] = {}
         cards = await self._worker_cards(cluster)
         for kept in self._fleet.members:
             card = cards.get(kept.launch.id)
             if kept not in waiting or card is None:
                 continue
             if card.state == WorkerState.READY:
-                ready.append(kept)
+                ready[kept] = card.startup_s
             else:
-                self._progress.update(kept.name, card.phase or "loading", card.progress or None)
+                is_counted = card.phase == LOAD_WEIGHTS
+                self._progress.update(
+                    kept.name,
+                    card.phase or "loading",
+                    card.progress if is_counted else None,
+                    self._files.num_weight_bytes if is_counted else 0,
+                )
         return ready
 
     async def _frontend_answers(self) -> bool:
@@ -256,7 +275,9 @@ class Supervisor:
     def _say_ready(self) -> None:
         self._progress.end()
         has_own_nats = self._nats is not None
-        self._terminal.show(ready_block(self._config, has_own_nats, self._progress.elapsed_s))
+        times = self._progress.times
+        table = times.table() if self._config.verbose else ""
+        self._terminal.show(ready_block(self._config, has_own_nats, times.now_s, table))
 
     async def _announce_detok_death(self, launch: Launch, status: int) -> None:
         if self._detok_herald is not None:
@@ -308,6 +329,11 @@ class Supervisor:
         waiting.cancel()
         last = (self._detok, *self._admin)
         await asyncio.gather(*(kept.stop(_STOP_MARGIN_S) for kept in last))
+
+
+def _meanwhile(name: str) -> str:
+    """What it means to clients that this one is away."""
+    return _MEANWHILE.get(name.partition("-")[0], "")
 
 
 async def _tell_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) -> None:

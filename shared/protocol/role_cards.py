@@ -39,6 +39,9 @@ class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
     num_prefix_hits: int = 0  # of which were found
 
 
+LOAD_WEIGHTS = "load weights"  # the phase whose progress is a share of the weights' bytes
+
+
 class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker's heartbeat in the KV bucket `workers`; its absence means death."""
 
@@ -64,6 +67,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     num_kv_tokens: int = 0  # KV slots in all
     num_waiting_tokens: int = 0  # of prompts, not prefilled yet, waiting and running
     at: float = 0.0  # unix seconds of the worker's clock: when it was written
+    startup_s: dict[str, float] = {}  # of its engine: what each phase of the start took
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

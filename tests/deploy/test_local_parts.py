@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,13 +13,16 @@ import pytest
 
 from deploy.local import nats_child, preflight
 from deploy.local.backoff import Backoff
+from deploy.local.child_process import ChildProcess
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.nats_child import StoreLimits, is_worth_showing
 from deploy.local.ports import check_port, free_port
-from deploy.local.progress import StartupProgress
+from deploy.local.progress import StartupProgress, amount_done, time_left_s
 from deploy.local.ready_block import curl, ready_block
 from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
+from deploy.local.start_gate import StartGate
+from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig
 from shared.errors import ConfigError
@@ -175,12 +179,43 @@ def test_the_curl_survives_a_shell() -> None:
 
 
 def test_progress_is_a_line_a_phase_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = StartupProgress(Terminal())
+    progress = StartupProgress(Terminal(), StartTimes())
     progress.update("worker-1", "load weights", 0.1)
     progress.update("worker-1", "load weights", 0.9)
     progress.finish("worker-1")
     lines = [line.rpartition(" (")[0] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["jetflock: worker-1: load weights", "jetflock: worker-1: ready"]
+
+
+def test_bytes_and_time_left_are_told_as_soon_as_they_are_known() -> None:
+    assert time_left_s(elapsed_s=3.0, gained=0.01, fraction=0.4) is None
+    assert time_left_s(elapsed_s=3.0, gained=0.2, fraction=0.4) == pytest.approx(9.0)
+    assert amount_done(0.25, 2_500_000_000, 14.4) == "0.6 of 2.5 GB, 14 s left"
+    assert amount_done(1.0, 5_700_000, None) == "5.7 of 5.7 MB"
+
+
+def test_times_of_a_start_hold_what_parts_measured_themselves() -> None:
+    times = StartTimes()
+    times.begin("worker-1")
+    times.begin("nats")
+    times.end("nats")
+    times.end("worker-1", {"import torch": 1.25})
+    rows = [line[:24].strip() for line in times.table().splitlines()]
+    assert rows == ["start-up, s", "this command", "worker-1", "import torch", "nats"]
+    assert times.table().splitlines()[3].endswith(" 1.25")
+
+
+async def test_a_gate_lets_children_go_on_together() -> None:
+    gate = StartGate()
+    script = "from shared.start_gate import wait_at_gate; wait_at_gate(); print('through')"
+    said: list[str] = []
+    command = [sys.executable, "-c", script]
+    early = await ChildProcess.start(command, os.environ, said.append, gate.stdin)
+    assert early.is_running
+    gate.open()
+    late = await ChildProcess.start(command, os.environ, said.append, gate.stdin)
+    assert (await early.wait(), await late.wait()) == (0, 0)
+    assert said == ["through", "through"]
 
 
 def test_lines_of_a_role_bear_its_name(capsys: pytest.CaptureFixture[str]) -> None:

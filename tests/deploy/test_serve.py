@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -43,6 +44,16 @@ def test_ready_block_names_everything_and_ctrl_c_ends_it(make_stack: MakeStack) 
     assert stack.wait_exit() == 0
     assert time.monotonic() - started_at < 5
     wait_until(lambda: not any_alive(tree), timeout_s=1)
+
+
+def test_it_says_what_it_does_and_what_the_start_took(make_stack: MakeStack) -> None:
+    stack = make_stack("--verbose").start().wait_ready()
+    assert "serving jetflock-demo (" in stack.err
+    assert "a nats-server (data in " in stack.err
+    assert f"http://127.0.0.1:{stack.port}/openapi.json" in stack.out
+    assert f"jetflock chat --url http://127.0.0.1:{stack.port}" in stack.out
+    rows = [line.split()[0] for line in stack.out.splitlines() if re.search(r"\d\.\d\d$", line)]
+    assert set(rows) == {"this", "nats", "streams", "model", "detok", "frontend", "worker-1"}
 
 
 def test_sigterm_ends_it_as_well(make_stack: MakeStack) -> None:
@@ -102,7 +113,7 @@ async def test_a_dead_worker_is_announced_and_replaced(make_stack: MakeStack) ->
     assert not any(entry.key.endswith(worker_id) for entry in entries)
     await nc.close()
 
-    wait_until(lambda: "starting it again" in stack.err)
+    wait_until(lambda: "its requests go on with another worker" in stack.err)
     wait_until(lambda: _has(stack, "worker"))
     assert worker_id not in stack.role("worker").cmdline()
 

@@ -83,8 +83,7 @@ class DocShell:
 
     def help_of(self, words: tuple[str, ...]) -> Outcome:
         """All flags of a command."""
-        everything = "--help-all" if words else "--help"
-        return self._run(shlex.join(["jetflock", *words, everything]), self._folder)
+        return self._run(shlex.join(["jetflock", *words, "--help-all"]), self._folder)
 
     def _run(self, script: str, folder: Path) -> Outcome:
         begin = time.monotonic()

@@ -11,6 +11,7 @@ import traceback
 from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
+from worker.engine.load_phases import LoadPhases
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
 from worker.engine_messages import EngineFailed, EngineLoading
 
@@ -44,9 +45,11 @@ def _run(config: EngineConfig, channel: EngineChannel) -> None:
         ScriptedEngine(config, channel).run()
     else:
         channel.send(EngineLoading("import torch", 0.0))
+        phases = LoadPhases()
+        phases.enter("import torch")
         from worker.engine.engine_loader import EngineLoader
 
-        engine = EngineLoader(config, channel).load()
+        engine = EngineLoader(config, channel, phases).load()
         settle_garbage()
         engine.run()
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError
+from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
@@ -24,6 +25,7 @@ from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.kv.kv_size import num_kv_pages
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.load_phases import LoadPhases
 from worker.engine.lora.adapter_pool import AdapterPool, MakeProjections
 from worker.engine.memory_check import check_memory
 from worker.engine.model_runner import ModelRunner
@@ -63,10 +65,13 @@ class LoadedModel(NamedTuple):
 class EngineLoader:
     """Loads step by step, and tells how far it is. Every failure is a ConfigError."""
 
-    def __init__(self, config: EngineConfig, channel: EngineChannel) -> None:
+    def __init__(
+        self, config: EngineConfig, channel: EngineChannel, phases: LoadPhases | None = None
+    ) -> None:
         config.check()
         self._config = config
         self._channel = channel
+        self._phases = phases or LoadPhases()
         self._told_progress = 0.0
 
     def load(self) -> Engine:
@@ -122,8 +127,9 @@ class EngineLoader:
     ) -> LoadedModel:
         path, load_format = Path(self._config.model_path), self._config.load_format
         check_memory(self._config, model_config, dtype, max_context_len)
+        self._tell("prepare kernels", 0.0)  # the first time the C++ compiler runs
         library = choose_native_library(self._config, model_config, dtype)
-        self._tell("load weights", 0.0)
+        self._tell(LOAD_WEIGHTS, 0.0)
         if isinstance(model_config, EncoderConfig):
             encoder = load_encoder(model_config, path, load_format, dtype, self._on_progress)
             return LoadedModel(
@@ -240,15 +246,17 @@ class EngineLoader:
             one_token_step_s=one_token_step_s,
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
+            startup_s=self._phases.end(),
         )
 
     def _tell(self, phase: str, progress: float) -> None:
+        self._phases.enter(phase)
         self._told_progress = progress
         self._channel.send(EngineLoading(phase, progress))
 
     def _on_progress(self, progress: float) -> None:
         if progress - self._told_progress >= PROGRESS_GRAIN or progress == 1.0:
-            self._tell("load weights", progress)
+            self._tell(LOAD_WEIGHTS, progress)
 
 
 def _warm_up(

@@ -93,7 +93,11 @@ def test_limits_that_make_no_sense(tiny_llama: Path, config: dict[str, Any], sen
 
 def test_loading_tells_how_far_it_is(tiny_llama: Path) -> None:
     told = [event for event in load(tiny_llama).events if isinstance(event, EngineLoading)]
-    assert [event.phase for event in told[:2]] == ["read configuration", "load weights"]
+    assert [event.phase for event in told[:3]] == [
+        "read configuration",
+        "prepare kernels",
+        "load weights",
+    ]
     weights = [event.progress for event in told if event.phase == "load weights"]
     assert weights == sorted(weights)
     assert weights[-1] == 1.0

@@ -24,7 +24,9 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
     ready = rig.channel.events[-1]
     assert isinstance(ready, EngineReady)
     assert 0 < ready.one_token_step_s < 1
-    assert ready == EngineReady(200, 300, 16, 992, 512, ready.one_token_step_s, 496)
+    assert ready == EngineReady(
+        200, 300, 16, 992, 512, ready.one_token_step_s, 496, ready.startup_s
+    )
 
 
 def test_each_step_is_one_output(tiny_llama: Path) -> None:

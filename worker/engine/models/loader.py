@@ -29,7 +29,7 @@ class WeightReader(Protocol):
 class CheckpointReader:
     """The tensors of a folder, by name, over memory-mapped files. A context: closes the files.
 
-    `on_progress` hears, from 0 to 1, which share of the tensors has been read.
+    `on_progress` hears, from 0 to 1, which share of the bytes has been read.
     """
 
     def __init__(self, model_path: Path, dtype: torch.dtype, on_progress: OnProgress) -> None:
@@ -38,7 +38,8 @@ class CheckpointReader:
         self._on_progress = on_progress
         self._files: dict[str, Any] = {}  # open files, by file name
         self._file_of_tensor: dict[str, str] = {}
-        self._num_read = 0
+        self._num_bytes = 0  # of the files
+        self._num_read_bytes = 0
 
     def __enter__(self) -> Self:
         index_path = self._model_path / INDEX_FILE
@@ -47,10 +48,14 @@ class CheckpointReader:
         else:
             names = self._open(SINGLE_FILE).keys()
             self._file_of_tensor = dict.fromkeys(names, SINGLE_FILE)
+        files = {self._model_path / name for name in self._file_of_tensor.values()}
+        self._num_bytes = sum(file.stat().st_size for file in files if file.exists())
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, exc_type: object, *_: object) -> None:
         self._files.clear()
+        if exc_type is None:
+            self._on_progress(1.0)
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of_tensor
@@ -69,8 +74,8 @@ class CheckpointReader:
             raise ConfigError(f"cannot read {name!r} from {file_name}: {exc}") from exc
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}, config.json says {shape}")
-        self._num_read += 1
-        self._on_progress(min(1.0, self._num_read / len(self._file_of_tensor)))
+        self._num_read_bytes += tensor.nbytes
+        self._on_progress(min(1.0, self._num_read_bytes / max(1, self._num_bytes)))
         return tensor.to(self._dtype)
 
     def _open(self, file_name: str) -> Any:
