@@ -109,7 +109,8 @@ def jetflock_faults(shell: DocShell, command: CommandLine) -> list[str]:
     name = " ".join(["jetflock", *words])
     if shown.status != 0:
         return [f"{name}: {shown.tail}"]
-    known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown.output))
+    told = re.sub(r"--\[no-\]([\w-]+)", r"--\1 --no-\1", shown.output)
+    known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", told))
     return [f"{name} has no flag {flag}" for flag in command.flags if flag not in known]
 
 
