@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.answers.event_writer import encode_json
-from frontend.cluster.cluster_board import ClusterBoard
+from frontend.cluster.cluster_board import ClusterBoard, ClusterLook
 from frontend.cluster.event_stream import ClusterEvents
 from frontend.cluster.view import Viewer, cluster_view
 from frontend.error_response import json_response
@@ -30,6 +30,8 @@ class ClusterRoutes:
         over: asyncio.Event,
     ) -> None:
         self._board = board
+        self._seen: ClusterLook | None = None
+        self._views: dict[Viewer, dict[str, Any]] = {}  # of it
         self._callers = callers
         self._over = over
         self._head: dict[str, Any] = {
@@ -50,5 +52,10 @@ class ClusterRoutes:
         return ClusterEvents(await self._view(Viewer.of(caller)), look, self._over)
 
     async def _view(self, viewer: Viewer) -> dict[str, Any]:
-        """Raises ServiceUnavailable."""
-        return cluster_view(await self._board.look(), viewer, self._head)
+        """Made once for all who may see the same. Raises ServiceUnavailable."""
+        look = await self._board.look()
+        if look is not self._seen:
+            self._seen, self._views = look, {}
+        if viewer not in self._views:
+            self._views[viewer] = cluster_view(look, viewer, self._head)
+        return self._views[viewer]

@@ -45,7 +45,7 @@ class ClusterTab {
   }
 
   #obeyed(verb, worker) {
-    if (verb === 'kill') this.demo.noteKilled(worker);
+    if (verb === 'kill') this.demo.noteKilled();
     toast(verb === 'kill' ? `${workerLabel(worker)} is killed.` : `${workerLabel(worker)} hands over what it has, and goes.`);
   }
 

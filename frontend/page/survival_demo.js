@@ -145,15 +145,20 @@ class SurvivalDemo {
     await this.stream.start('v1/chat/completions', round.body);
   }
 
-  /** Somebody has told a worker to die. */
-  noteKilled(worker) {
-    this.isKilling = this.stream !== null && worker === this.worker;
+  /** A worker was told to die, perhaps the one that runs the stream. */
+  noteKilled() {
+    this.isKilling = this.stream !== null;
     this.show(this.cluster);
   }
 
   async #kill() {
     this.killButton.hidden = true;
-    await this.orders.give('kill', this.worker);
+    try {
+      const { paths } = await this.api.json(`v1/streams/${this.round.rid}/path`); // it may have moved just now
+      await this.orders.give('kill', paths[0].at(-1).worker);
+    } catch (error) {
+      toast(`The worker of this stream is not known: ${error.message}`);
+    }
     this.show(this.cluster);
   }
 

@@ -110,7 +110,11 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     # Loads: cards of workers, and the queue's consumers.
     async with httpx.AsyncClient() as http:
         loads = (await http.get(f"{stack.url()}/v1/loads")).json()
+        cluster = (await http.get(f"{stack.url()}/cluster")).json()
     assert loads["dp_rank_count"] == 3
+    assert len(cluster["workers"]) == 3
+    assert cluster["events"], "the workers have told that they are ready"
+    assert list(cluster["detokenizers"])
 
     # A client over NATS, with no rights but to ask.
     folder = stack.nats.folder
