@@ -72,6 +72,11 @@ class HeldRequest:
         return self.request.rid
 
     @property
+    def num_output_tokens(self) -> int:
+        """Of all outputs, where it is a beam search."""
+        return len(self.tokens) + (0 if self.finish is None else self.finish.num_beam_tokens)
+
+    @property
     def is_active(self) -> bool:
         """Whether it needs the engine."""
         return self.state in _ACTIVE

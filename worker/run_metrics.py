@@ -63,4 +63,4 @@ class RunMetrics:
         if num_behind_first > 0:
             self._token_s.observe(run.decode_s / num_behind_first)
         self._prompt_tokens.observe(held.request.reply.num_prompt_tokens)
-        self._generation_tokens.observe(len(held.tokens) + held.finish.num_beam_tokens)
+        self._generation_tokens.observe(held.num_output_tokens)

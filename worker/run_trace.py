@@ -48,17 +48,22 @@ class RunTrace:
         self._ended_at = 0.0
         self._ending: Attributes = {}
         self._error_type = ""
+        self._engine_queue_s: float | None = None  # None: it still waits there
         self._has_told_prefill = False
         self._decode: Span | None = None
         self.why_left = "fenced"  # said if it goes without a finish
 
-    @property
-    def is_prefilling(self) -> bool:
-        return not self._first_output_at
-
     def on_started(self) -> None:
         """The engine was given it, for the first time or anew."""
         self._started_at, self._first_output_at = time.monotonic(), 0.0
+        self._engine_queue_s = None
+
+    def on_begun(self, queue_s: float) -> None:
+        """The engine has put it into its batch: for the first time, or after it was retracted."""
+        if self._engine_queue_s is None:
+            self._engine_queue_s = queue_s
+        elif self._decode is not None:
+            self._decode.event("runs again after a retraction")
 
     def on_claimed(self, epoch: int, num_resumed: int, before: StoredRecord | None) -> None:
         """`before`: the record behind which the claim stands."""
@@ -143,7 +148,10 @@ class RunTrace:
         return 0.0 < self._first_output_at != self._ended_at
 
     def _tell_prefill(self) -> None:
-        attributes: Attributes = {"jetflock.prompt_tokens": self._num_prompt_tokens}
+        attributes: Attributes = {
+            "jetflock.prompt_tokens": self._num_prompt_tokens,
+            "jetflock.engine_queue_s": self._engine_queue_s,
+        }
         span = self._span("prefill", epoch_ns(self._started_at), attributes)
         if self._has_decoded:
             span.end(epoch_ns(self._first_output_at))

@@ -146,18 +146,18 @@ class Runs:
         held = self._held_requests.of_run(begun.run_id)
         if held is not None and held.clock is not None:
             held.clock.begin(begun.queue_s)
+            if held.trace is not None:
+                held.trace.on_begun(begun.queue_s)
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
         num_prefill = held.num_prefill_tokens
         if held.accept(output, self._storable(held.request, output.finish)):
             self._engine.abort(held.run_id)
-        trace = held.trace
-        if trace is not None and (trace.is_prefilling or held.finish is not None):
-            num_beam_tokens = held.finish.num_beam_tokens if held.finish is not None else 0
-            trace.on_output(held.finish, len(held.tokens) + num_beam_tokens)
         clock = held.clock
         if clock is not None and (not clock.first_token_at or held.finish is not None):
             clock.note_output(now, is_last=held.finish is not None)
+            if held.trace is not None:
+                held.trace.on_output(held.finish, held.num_output_tokens)
         if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
             self.meter.note_tokens(num_prefill)
         if held.finish is not None:

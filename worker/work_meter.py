@@ -40,5 +40,4 @@ class WorkMeter:
         assert held.finish is not None
         self._num_finished += 1
         num_prompt = held.request.reply.num_prompt_tokens - held.finish.num_cached_tokens
-        num_output = len(held.tokens) + held.finish.num_beam_tokens
-        self._num_finished_tokens += max(0, num_prompt) + num_output
+        self._num_finished_tokens += max(0, num_prompt) + held.num_output_tokens

@@ -86,6 +86,7 @@ async def test_a_request_is_one_trace_through_all_roles(roles: TracedRoles) -> N
     decode = recorder.named("decode")[0]
     assert decode.attributes["jetflock.worker"] == worker._worker_id
     assert decode.attributes["jetflock.output_tokens"] == 5
+    assert recorder.named("prefill")[0].attributes["jetflock.engine_queue_s"] >= 0
     assert [event.name for event in decode.events] == ["first token"]
     texts = [choice["text"] for choice in answer["choices"]]
     recorder.assert_tells_nothing_of(SECRET, "secret", *(text for text in texts if text.strip()))
