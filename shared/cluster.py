@@ -62,7 +62,7 @@ async def open_cluster(
     try:
         js = JetStream(nc)
         try:
-            subjects = await ensure_streams(js, config, default_partitions)
+            subjects = await _streams_in_time(js, config, default_partitions)
         except BrokerError as exc:
             raise ConfigError(
                 f"JetStream at {config.nats_url} refused: {exc}; is it enabled (nats-server -js)?"
@@ -91,7 +91,7 @@ async def _watched(cluster: Cluster, registry: CollectorRegistry) -> AsyncIterat
             await watching
 
 
-async def _ensure_streams(
+async def _streams_in_time(
     js: JetStream, config: ClusterConfig, default_partitions: int
 ) -> Subjects:
     """Again while servers choose a leader. Raises BrokerError."""

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
@@ -31,6 +32,29 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
         tmp_path, "--replicas", "3", nats=nats, config=ClusterConfig(replicas=3)
     ) as running:
         yield running
+
+
+async def test_a_role_waits_until_its_servers_have_a_leader(tmp_path: Path) -> None:
+    nats = NatsCluster(tmp_path / "nats")
+    config = ClusterConfig(nats_url=nats.servers[0].url, replicas=3, nats_connect_timeout_s=60)
+    made = asyncio.Event()
+
+    async def start_role() -> None:
+        async with open_cluster(config, "test"):
+            made.set()
+
+    try:
+        nats.start_one(nats.servers[0])  # alone it has no quorum
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(start_role())
+            deadline = time.monotonic() + 30
+            while not nats.servers[0].monitor("connz").get("connections"):
+                assert time.monotonic() < deadline, "the role does not connect"
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(nats.start)
+        assert made.is_set()
+    finally:
+        nats.kill()
 
 
 async def stream_leader(stack: RoleStack, stream: str) -> ClusteredServer:
