@@ -12,7 +12,6 @@ from jetflock.doctor.disk_checks import disk_findings
 from jetflock.doctor.doctor_config import DoctorConfig
 from jetflock.doctor.finding import Finding, Verdict, ok
 from jetflock.doctor.machine_checks import machine_findings
-from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from jetflock.doctor.report import print_as_they_come, print_findings_json
 from jetflock.local_service import local_nats_urls, nats_url_of
@@ -38,6 +37,9 @@ def _findings(model: str | None, config: DoctorConfig) -> Iterator[Finding]:
     folder = (config.data_dir or default_data_dir(config.port)).expanduser().absolute()
     yield from disk_findings(folder, config)
     if model is not None:
+        # Late: it needs an extra, and a doctor should be able to say so.
+        from jetflock.doctor.model_checks import model_findings
+
         yield from model_findings(model)
     running = [nats_url_of(folder), *local_nats_urls()]
     url = config.nats_url or next(filter(None, running), "")
