@@ -229,7 +229,7 @@ def test_times_of_a_start_hold_what_parts_measured_themselves() -> None:
 
 async def test_a_gate_lets_children_go_on_together() -> None:
     gate = StartGate()
-    script = "from shared.start_gate import wait_at_gate; wait_at_gate(); print('through')"
+    script = "from worker.start_gate import wait_at_gate; wait_at_gate(); print('through')"
     said: list[str] = []
     command = [sys.executable, "-c", script]
     early = await ChildProcess.start(command, os.environ, said.append, gate.stdin)
