@@ -12,6 +12,8 @@ from shared.errors import ConfigError
 SpeculateName = Literal["off", "ngram"]
 LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+AttentionName = Literal["auto", "triton", "torch"]
 CpuKernelsName = Literal["auto", "native", "torch"]
 
 
@@ -27,8 +29,14 @@ class EngineConfig:
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
     load_format: LoadFormat = "safetensors"
     """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
-    device: Literal["cpu"] = "cpu"
-    """Where the model runs."""
+    device: DeviceName = "auto"
+    """Where the model runs; auto: on an NVIDIA GPU where there is one."""
+    gpu_memory_utilization: float = 0.92
+    """Share of the GPU's memory for weights, keys and values, and all else of this worker."""
+    cuda_graph_sizes: tuple[int, ...] = ()
+    """Numbers of requests whose decode steps are captured; by default 1, 2, 4, 8, 16, ... all."""
+    attention_backend: AttentionName = "auto"
+    """On a GPU; triton: our kernels, torch: slow, to compare with; auto: triton."""
     cpu_kernels: CpuKernelsName = "auto"
     """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
     max_running: int = 32
@@ -122,6 +130,11 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.max_loras < 0:
             raise ConfigError(f"max_loras must be at least 0, not {self.max_loras}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0, up to 1, not "
+                f"{self.gpu_memory_utilization}"
+            )
         if not 0 <= self.max_pinned_share <= 1:
             raise ConfigError(f"max_pinned_share must be 0 to 1, not {self.max_pinned_share}")
         if not self.priority_aging_s > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -14,6 +14,8 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
+from worker.engine.cuda.gpu_model import GpuModel, load_decoder
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk
@@ -54,10 +56,18 @@ MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be sh
 PROGRESS_GRAIN = 0.05
 
 
+class KVSize(Protocol):
+    """A pool of keys and values, as the books know it."""
+
+    page_size: int
+    num_pages: int
+    num_tokens: int
+
+
 class LoadedModel(NamedTuple):
     """A model with its weights, and room for what it keeps."""
 
-    pool: KVCachePool
+    pool: KVSize
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
 
@@ -66,9 +76,14 @@ class EngineLoader:
     """Loads step by step, and tells how far it is. Every failure is a ConfigError."""
 
     def __init__(
-        self, config: EngineConfig, channel: EngineChannel, phases: LoadPhases | None = None
+        self,
+        config: EngineConfig,
+        channel: EngineChannel,
+        phases: LoadPhases | None = None,
+        gpu: GpuDevice | None = None,  # in the place of this machine's
     ) -> None:
         config.check()
+        self._gpu = gpu
         self._config = config
         self._channel = channel
         self._phases = phases or LoadPhases()
@@ -125,6 +140,8 @@ class EngineLoader:
         max_context_len: int,
         grammars: GrammarBackend,
     ) -> LoadedModel:
+        if (gpu := self._choose_gpu()) is not None:
+            return self._load_on_gpu(gpu, model_config, dtype, max_context_len, grammars)
         path, load_format = Path(self._config.model_path), self._config.load_format
         check_memory(self._config, model_config, dtype, max_context_len)
         self._tell("prepare kernels", 0.0)  # the first time the C++ compiler runs
@@ -168,6 +185,48 @@ class EngineLoader:
             torch_forward.lora_projections,
         )
 
+    def _choose_gpu(self) -> GpuDevice | None:
+        """None for the CPU. Raises ConfigError when it must be a GPU and there is none."""
+        device = self._config.device
+        if device == "cpu":
+            return None
+        if self._gpu is not None:
+            return self._gpu
+        if has_gpu():
+            return CudaDevice()
+        if device == "cuda":
+            raise ConfigError("device=cuda is not possible: torch finds no NVIDIA GPU")
+        return None
+
+    def _load_on_gpu(
+        self,
+        gpu: GpuDevice,
+        model_config: ModelConfig,
+        dtype: torch.dtype,
+        max_context_len: int,
+        grammars: GrammarBackend,
+    ) -> LoadedModel:
+        """Raises ConfigError."""
+        if not isinstance(model_config, DecoderConfig):
+            raise ConfigError(f"{model_config.architecture} is not supported on a GPU yet")
+        self._tell(LOAD_WEIGHTS, 0.0)
+        path, load_format = Path(self._config.model_path), self._config.load_format
+        with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
+            model = load_decoder(
+                self._config, model_config, reader, dtype, max_context_len, gpu.torch_device
+            )
+        self._tell("capture CUDA graphs", 1.0)
+        loaded = GpuModel(
+            self._config,
+            gpu,
+            model,
+            model_config.num_outputs,
+            dtype,
+            max_context_len,
+            grammars,
+        )
+        return LoadedModel(loaded.pool, loaded.make_runner, model.lora_projections)
+
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
         limit = model_config.max_context_limit
@@ -199,7 +258,7 @@ class EngineLoader:
         self,
         make_runner: Callable[[ReqToTokenPool], BatchRunner],
         model_config: ModelConfig,
-        pool: KVCachePool,
+        pool: KVSize,
         max_context_len: int,
     ) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
@@ -233,7 +292,7 @@ class EngineLoader:
     def _limits(
         self,
         model_config: ModelConfig,
-        pool: KVCachePool,
+        pool: KVSize,
         max_context_len: int,
         one_token_step_s: float,
     ) -> EngineReady:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
-from worker.engine.lora.lora_adapter import LoraAdapter, LoraBatch, LoraRows
+from worker.engine.lora.lora_adapter import LoraBatch, lora_batch
 from worker.engine.model_input import ImageRows
 from worker.engine.req import Req
 from worker.engine.sampling.sample_error import SampleError
@@ -84,7 +84,7 @@ class ForwardBatch:
             page_table=torch.from_numpy(page_table),
             sample_idx=torch.from_numpy(_ranges(token_ends, num_samples, num_samples.cumsum())),
             image_rows=image_rows,
-            loras=_loras([entry.req.adapter for entry in entries], row_of_token),
+            loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
         )
 
 
@@ -95,24 +95,6 @@ def _input_ids(batch: ScheduleBatch) -> npt.NDArray[np.int64]:
     for entry in batch.others:
         token_ids.extend(entry.input_ids)
     return np.array(token_ids, np.int64)
-
-
-def _loras(
-    adapters: list[LoraAdapter | None], row_of_token: npt.NDArray[np.int64]
-) -> LoraBatch | None:
-    """`adapters` [num_rows], `row_of_token` [num_tokens]."""
-    used = [adapter for adapter in dict.fromkeys(adapters) if adapter is not None]
-    if not used:
-        return None
-    numbers: dict[LoraAdapter | None, int] = {adapter: idx for idx, adapter in enumerate(used)}
-    number_of_row = np.array([numbers.get(adapter, -1) for adapter in adapters])
-    number_of_token = number_of_row[row_of_token]
-    return LoraBatch(
-        [
-            LoraRows(adapter, torch.from_numpy(np.flatnonzero(number_of_token == idx)))
-            for idx, adapter in enumerate(used)
-        ]
-    )
 
 
 def _ranges(

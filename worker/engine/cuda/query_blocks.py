@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+BLOCK_QUERIES = 32
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryBlocks:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from worker.engine.lora.lora_projection import LoraProjection
@@ -32,9 +34,34 @@ class LoraBatch:
     def __init__(self, groups: Sequence[LoraRows]) -> None:
         self._groups = groups
 
+    def move_to(self, device: torch.device) -> None:
+        """Where the model is, before the first `add`."""
+        self._groups = [
+            LoraRows(group.adapter, group.rows.to(device, non_blocking=True))
+            for group in self._groups
+        ]
+
     def add(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         """In place, to the output of the projection `name` on x."""
         for group in self._groups:
             projection = group.adapter.projections.get(name)
             if projection is not None:
                 projection.add(x, group.rows, output)
+
+
+def lora_batch(
+    adapters: Sequence[LoraAdapter | None], query_lens: npt.NDArray[np.int64]
+) -> LoraBatch | None:
+    """Of a step's rows [num_rows], each with so many tokens. None: no row has an adapter."""
+    used = [adapter for adapter in dict.fromkeys(adapters) if adapter is not None]
+    if not used:
+        return None
+    numbers: dict[LoraAdapter | None, int] = {adapter: idx for idx, adapter in enumerate(used)}
+    number_of_row = np.array([numbers.get(adapter, -1) for adapter in adapters])
+    number_of_token = number_of_row.repeat(query_lens)
+    return LoraBatch(
+        [
+            LoraRows(adapter, torch.from_numpy(np.flatnonzero(number_of_token == idx)))
+            for idx, adapter in enumerate(used)
+        ]
+    )

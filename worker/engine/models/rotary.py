@@ -26,6 +26,10 @@ class RotaryEmbedding:
         self.cos = (angles.cos() * scale).to(dtype)  # [max_positions, head_dim / 2]
         self.sin = (angles.sin() * scale).to(dtype)
 
+    def move_to(self, device: torch.device) -> None:
+        """Where the model is, before its first step."""
+        self.cos, self.sin = self.cos.to(device), self.sin.to(device)
+
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +19,18 @@ def row_logprobs(logits: FloatRow, token_id: int, num_top: int) -> bytes:
     normalizer = log_sum_exp(logits)
     rank = 1 + int(np.count_nonzero(logits > own))
     top_ids = largest_ids(logits, num_top)
-    head = np.array([token_id, rank], "<u4").tobytes()
     logprobs = np.concatenate([[own], logits[top_ids]]) - normalizer
+    return pack_record(token_id, rank, top_ids, logprobs)
+
+
+def pack_record(
+    token_id: int,
+    rank: int,
+    top_ids: npt.NDArray[np.int64],
+    logprobs: npt.NDArray[np.floating[Any]],  # of the token itself, then of the others
+) -> bytes:
+    """As `shared.logprobs` reads it."""
+    head = np.array([token_id, rank], "<u4").tobytes()
     packed = logprobs.astype("<f4").tobytes()
     return head + packed[:4] + top_ids.astype("<u4").tobytes() + packed[4:]
 

@@ -6,13 +6,12 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.sampling.counter_hash import SAMPLING_DOMAIN
+from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
 
-NOT_A_NUMBER = -1  # in the place of a token id: the row's largest logit is not finite
-NOTHING_ALLOWED = -2
 BLOCK = 4096
 THRESHOLD_BLOCK = 8192
-GREEDY_TEMPERATURE = 1e-5  # as in sampler.py: up to here noise decides nothing
 
 
 def draw(

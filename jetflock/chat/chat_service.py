@@ -1,4 +1,4 @@
-"""The frontends over HTTP: asks, streams, resumes what was cut, ends what is unwanted."""
+"""The frontends as a chat sees them: asks, streams, resumes what was cut, ends what is unwanted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from jetflock.chat.chat_backend import ChatEvent, ChatFailed, first_model
+from shared.errors import JetflockError
 
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0  # frontends send a comment every 15 s
@@ -20,11 +21,25 @@ _RETRY_FOR_S = 30.0
 _RETRY_S = 0.3
 
 
+class ChatFailed(JetflockError):
+    """The service refused, failed, or does not answer."""
+
+    exit_status = 1
+
+
 class _Away(Exception):
     """This frontend does not serve now; another one may."""
 
 
-class HttpChat:
+@dataclass(frozen=True, slots=True)
+class ChatEvent:
+    """One event of a stream; its id is enough to go on behind it."""
+
+    id: str
+    data: dict[str, Any]
+
+
+class ChatService:
     """Any of the frontends will do: they know the same requests."""
 
     def __init__(self, urls: Sequence[str], api_key: str | None) -> None:
@@ -33,7 +48,7 @@ class HttpChat:
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
         self._client = httpx.Client(headers=headers, timeout=timeout)
 
-    def __enter__(self) -> HttpChat:
+    def __enter__(self) -> ChatService:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -60,12 +75,15 @@ class HttpChat:
         raise failure
 
     def default_model(self) -> str:
-        """Raises ChatFailed."""
-        return first_model(self.models(), self.url)
+        """The first that generates. Raises ChatFailed."""
+        for model in self.models():
+            if model.get("parent") is None and "generate" in model.get("tasks", ("generate",)):
+                return str(model["id"])
+        raise ChatFailed(f"{self.url} serves no model that generates text; start a worker")
 
-    def stream(self, body: dict[str, Any]) -> HttpChatStream:
+    def stream(self, body: dict[str, Any]) -> ChatStream:
         """An answer to be read. Nothing is sent before its first event is asked for."""
-        return HttpChatStream(self, body)
+        return ChatStream(self, body)
 
     def open(
         self, method: str, path: str, headers: dict[str, str], body: object = None
@@ -102,13 +120,13 @@ class HttpChat:
         )
 
 
-class HttpChatStream:
+class ChatStream:
     """The events of one answer, in order and each once, over as many connections as it takes.
 
     Who leaves early ends the request: iterate inside `with`.
     """
 
-    def __init__(self, service: HttpChat, body: dict[str, Any]) -> None:
+    def __init__(self, service: ChatService, body: dict[str, Any]) -> None:
         self._service = service
         self._body = body | {"stream": True, "stream_options": {"include_usage": True}}
         # The same key on every try: a request whose acceptance was not heard is not run twice.
@@ -118,7 +136,7 @@ class HttpChatStream:
         self._is_over = False
         self.num_resumes = 0
 
-    def __enter__(self) -> HttpChatStream:
+    def __enter__(self) -> ChatStream:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

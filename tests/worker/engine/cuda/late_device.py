@@ -1,0 +1,71 @@
+"""A GPU that is none: it works on the CPU, and as late as it may."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.cuda.gpu_device import Work
+
+
+class LateDevice:
+    """Nothing that was enqueued is done before somebody waits for it.
+
+    Who reads what the GPU has not written yet, or writes what it has not read yet, is found out.
+    """
+
+    torch_device = torch.device("cpu")
+    num_processors = 2
+
+    def __init__(self, num_bytes: int = 4 << 30) -> None:
+        self._num_bytes = num_bytes
+        self._works: deque[Work] = deque()
+        self._num_done = 0
+        self.num_replays = 0
+        self.num_captured: list[int] = []
+        self.max_waiting = 0
+
+    def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
+        """Full of what nobody wants to read."""
+        return torch.full((num_values,), 77, dtype=dtype)
+
+    def enqueue(self, work: Work) -> None:
+        self._works.append(work)
+        self.max_waiting = max(self.max_waiting, len(self._works))
+
+    def mark(self) -> LateMoment:
+        return LateMoment(self, self._num_done + len(self._works))
+
+    def capture(self, work: Work) -> Work:
+        def replay() -> None:
+            self.num_replays += 1
+            work()
+
+        return replay
+
+    def do(self, num_works: int) -> None:
+        """All up to so many since the beginning."""
+        while self._num_done < num_works:
+            self._num_done += 1
+            self._works.popleft()()
+
+    def free_bytes(self) -> int:
+        return self._num_bytes
+
+    def total_bytes(self) -> int:
+        return self._num_bytes
+
+    def peak_bytes(self, work: Work) -> int:
+        work()
+        return 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LateMoment:
+    device: LateDevice
+    num_works: int
+
+    def wait(self) -> None:
+        self.device.do(self.num_works)

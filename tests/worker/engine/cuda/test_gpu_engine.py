@@ -1,0 +1,167 @@
+"""The engine on a GPU that is late, with plain torch for its kernels: its tokens are the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.logprobs import unpack_logprobs
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import FakeChannel, make_add
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
+from worker.engine.engine_loader import EngineLoader
+from worker.engine_messages import AddRequest, EngineCommand
+
+DEFAULTS: dict[str, Any] = {
+    "num_threads": 1,
+    "num_kv_tokens": 1024,
+    "max_running": 16,
+    "max_step_tokens": 64,
+    "max_step_s": 60.0,
+    "dtype": "float32",
+    "cpu_kernels": "torch",
+}
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 1.0, "seed": 2**63 + 5},
+    "kept": {"temperature": 1.3, "seed": 3, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
+    "biased": {"logit_bias": ((50, 9.0), (51, 8.5)), "min_tokens": 4},
+    "penalised": {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.2},
+    "allowed": {"allowed_token_ids": tuple(range(20, 60)), "temperature": 1.0, "seed": 9},
+    "banned": {"bad_words": ((55,), (60, 61))},
+    "logprobs": {"logprobs": 3, "prompt_logprobs": 2, "temperature": 0.7, "seed": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+class GpuRig:
+    """An engine over a late device, or on the CPU itself."""
+
+    def __init__(self, path: Path, gpu: GpuDevice | None, **config: Any) -> None:
+        self.channel = FakeChannel()
+        defaults = DEFAULTS | {
+            "device": "cpu" if gpu is None else "cuda",
+            "attention_backend": "torch",
+        }
+        engine_config = EngineConfig(model_path=str(path), **(defaults | config))
+        self.engine = EngineLoader(engine_config, self.channel, gpu=gpu).load()
+
+    def run(self, *commands: EngineCommand) -> dict[int, list[int]]:
+        self.channel.commands = list(commands)
+        self.engine.run(until_idle=True)
+        self.engine._scheduler.check_integrity()
+        return self.channel.tokens()
+
+
+def requests() -> list[AddRequest]:
+    """One of each sampling, with prompts of many lengths: chunks, pages and prefixes in common."""
+    prompt = random_prompt(90, seed=1)
+    lens = [1, 17, 90, 40, 33, 64, 5, 48]
+    return [
+        make_add(run_id, prompt[:length], max_tokens=20, ignore_eos=True, **sampling)
+        for run_id, (length, sampling) in enumerate(zip(lens, SAMPLINGS.values(), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_every_sampling_gives_the_tokens_of_the_cpu(checkpoint: Path, overlap: bool) -> None:
+    device = LateDevice()
+    ours = GpuRig(checkpoint, device, overlap=overlap).run(*requests())
+    theirs = GpuRig(checkpoint, None).run(*requests())
+    assert {name: ours[run_id] for run_id, name in enumerate(SAMPLINGS)} == {
+        name: theirs[run_id] for run_id, name in enumerate(SAMPLINGS)
+    }
+    assert device.num_replays > 10
+    if overlap:
+        assert device.max_waiting > 1, "no step was launched before the last one was done"
+
+
+def test_logprobs_are_those_of_the_cpu(checkpoint: Path) -> None:
+    add = make_add(1, random_prompt(40, 1), max_tokens=6, logprobs=4, prompt_logprobs=2)
+    rigs = [GpuRig(checkpoint, LateDevice(), overlap=True), GpuRig(checkpoint, None)]
+    ours, theirs = ([*told(rig, add)] for rig in rigs)
+    assert len(ours) == len(theirs) > 40
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.token_id, one.rank) == (other.token_id, other.rank)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [top[0] for top in one.top] == [top[0] for top in other.top]
+
+
+def told(rig: GpuRig, add: AddRequest) -> list[Any]:
+    rig.run(add)
+    outputs = [output for step in rig.channel.steps for output in step.outputs]
+    prompt = b"".join(output.prompt_logprobs for output in outputs)
+    records = b"".join(output.logprobs for output in outputs)
+    return [*unpack_logprobs(prompt, 2), *unpack_logprobs(records, 4)]
+
+
+def test_few_pages_and_retractions_change_nothing(checkpoint: Path) -> None:
+    """Rows change hands, pages are evicted and come back: the device's page table follows."""
+    adds = [
+        make_add(run_id, random_prompt(20 + run_id, run_id), max_tokens=60, ignore_eos=True)
+        for run_id in range(8)
+    ]
+    device = LateDevice()
+    ours = GpuRig(checkpoint, device, num_kv_tokens=320, overlap=True, max_running=6).run(*adds)
+    assert ours == GpuRig(checkpoint, None).run(*adds)
+
+
+def test_a_step_without_a_graph_of_its_size_runs_without_one(checkpoint: Path) -> None:
+    device = LateDevice()
+    rig = GpuRig(checkpoint, device, cuda_graph_sizes=(2,))
+    captured = device.num_replays
+    adds = [
+        make_add(run_id, random_prompt(9, run_id), max_tokens=5 * run_id, ignore_eos=True)
+        for run_id in (1, 2, 3)
+    ]
+    ours = rig.run(*adds)
+    assert 0 < device.num_replays - captured < 15
+    assert ours == GpuRig(checkpoint, None).run(*adds)
+
+
+def test_guesses_are_confirmed_as_on_the_cpu(checkpoint: Path) -> None:
+    prompt = random_prompt(12, 1) * 4
+    add = make_add(1, prompt, max_tokens=40, ignore_eos=True)
+    ours = GpuRig(checkpoint, LateDevice(), speculate="ngram").run(add)
+    assert ours == GpuRig(checkpoint, None).run(add)
+
+
+def test_keys_and_values_get_what_is_left(checkpoint: Path) -> None:
+    rig = GpuRig(checkpoint, LateDevice(2 << 30), num_kv_tokens=None)
+    small = GpuRig(checkpoint, LateDevice((2 << 30) - (64 << 20)), num_kv_tokens=None)
+    more, less = rig.engine._limits.num_kv_tokens, small.engine._limits.num_kv_tokens
+    assert more > less > 0
+    with pytest.raises(ConfigError, match="the GPU has no room for keys and values"):
+        GpuRig(checkpoint, LateDevice(1 << 30), num_kv_tokens=None)
+
+
+def test_the_kernels_give_the_tokens_of_the_cpu(checkpoint: Path, device: torch.device) -> None:
+    """By Triton's interpreter where there is no GPU."""
+    gpu: GpuDevice = LateDevice() if device.type == "cpu" else CudaDevice()
+    config = {"overlap": True, "cuda_graph_sizes": (2,), "attention_backend": "triton"}
+    adds = [
+        make_add(1, random_prompt(21, 1), max_tokens=4),
+        make_add(2, random_prompt(5, 2), max_tokens=3, temperature=1.0, seed=5, top_p=0.8),
+    ]
+    assert GpuRig(checkpoint, gpu, **config).run(*adds) == GpuRig(checkpoint, None).run(*adds)
+
+
+def test_a_size_that_no_step_has_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="cuda_graph_sizes has 17"):
+        GpuRig(checkpoint, LateDevice(), cuda_graph_sizes=(4, 17))
+
+
+def test_without_a_gpu_there_is_no_cuda(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="torch finds no NVIDIA GPU"):
+        GpuRig(checkpoint, None, device="cuda")

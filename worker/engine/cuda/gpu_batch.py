@@ -1,0 +1,32 @@
+"""One step as model and attention read it on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.cuda.query_blocks import QueryBlocks
+from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.model_input import ImageRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuBatch:
+    """Tokens of all requests; rows are requests, those of one token first. All on the GPU."""
+
+    input_ids: torch.Tensor  # [num_tokens] int64
+    positions: torch.Tensor  # [num_tokens] int64
+    out_loc: torch.Tensor  # [num_tokens] int64, slots of the KV pool to write
+    token_rows: torch.Tensor  # [num_tokens] int64: which row of `page_table`
+    num_decode: int  # rows of one token
+    seq_lens: torch.Tensor  # [num_rows] int32
+    page_table: torch.Tensor  # [num_rows, max_pages] int32
+    blocks: QueryBlocks | None = None  # of the rows behind; None: there are none
+    image_rows: Sequence[ImageRows] = ()
+    loras: LoraBatch | None = None
+
+    def with_loras(self, loras: LoraBatch) -> GpuBatch:
+        return dataclasses.replace(self, loras=loras)

@@ -1,0 +1,141 @@
+"""The order of work on a GPU: a stream, moments in it, and pieces of work that are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Work = Callable[[], None]
+
+
+class Moment(Protocol):
+    """A place in the order of work."""
+
+    def wait(self) -> None:
+        """Until all work before it is done. Lets other threads run."""
+        ...
+
+
+class GpuDevice(Protocol):
+    """Tests have one that does its work as late as it may."""
+
+    @property
+    def torch_device(self) -> torch.device: ...
+
+    def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
+        """Host memory that is copied without waiting. Who enqueued work with it may forget it."""
+        ...
+
+    def enqueue(self, work: Work) -> None:
+        """`work` is done behind all that was enqueued before; it must not wait for its results."""
+        ...
+
+    def mark(self) -> Moment:
+        """Behind all that was enqueued so far."""
+        ...
+
+    def capture(self, work: Work) -> Work:
+        """What `work` does to tensors, to be repeated on the same ones without its host code."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that new tensors may take."""
+        ...
+
+    def total_bytes(self) -> int: ...
+
+    @property
+    def num_processors(self) -> int:
+        """Multiprocessors."""
+        ...
+
+    def peak_bytes(self, work: Work) -> int:
+        """What `work` takes at most beyond what there was before. It is run once."""
+        ...
+
+
+def upload(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
+    """A copy on the device, of the same shape. Part of enqueued work."""
+    dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+    host = device.empty_host(values.size, dtype).view(values.shape)
+    host.numpy()[...] = values
+    return host.to(device.torch_device, non_blocking=True)
+
+
+def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
+    """A copy on the host, there behind the work. Part of enqueued work."""
+    host = device.empty_host(values.numel(), values.dtype).view(values.shape)
+    host.copy_(values, non_blocking=True)
+    return host
+
+
+def has_gpu() -> bool:
+    """Whether this machine has one that torch can use."""
+    return torch.cuda.is_available()
+
+
+class CudaDevice:
+    """One NVIDIA GPU. Everything is in the order of one stream."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self.torch_device)
+        self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self._graph_pool = torch.cuda.graph_pool_handle()
+
+    def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
+        """Torch gives the memory to somebody else only when copies from and to it are done."""
+        return torch.empty(num_values, dtype=dtype, pin_memory=True)
+
+    def enqueue(self, work: Work) -> None:
+        with torch.cuda.stream(self._stream):
+            work()
+
+    def mark(self) -> Moment:
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return _CudaMoment(event)
+
+    def capture(self, work: Work) -> Work:
+        """After two runs: kernels are compiled and libraries have their workspaces before."""
+        for _ in range(2):
+            self.enqueue(work)
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_pool, stream=self._stream):
+            work()
+        return graph.replay
+
+    def free_bytes(self) -> int:
+        """What torch holds without using it counts as free."""
+        torch.cuda.synchronize(self.torch_device)
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self.torch_device)
+        return free
+
+    @property
+    def num_processors(self) -> int:
+        return torch.cuda.get_device_properties(self.torch_device).multi_processor_count
+
+    def total_bytes(self) -> int:
+        _, total = torch.cuda.mem_get_info(self.torch_device)
+        return total
+
+    def peak_bytes(self, work: Work) -> int:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        before = torch.cuda.memory_allocated(self.torch_device)
+        self.enqueue(work)
+        self._stream.synchronize()
+        return torch.cuda.max_memory_allocated(self.torch_device) - before
+
+
+class _CudaMoment:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()

@@ -1,0 +1,42 @@
+"""The memory of keys and values on a GPU."""
+
+from __future__ import annotations
+
+import torch
+
+
+class GpuKVPool:
+    """Keys and values of all layers, in pages; within a page one token after the other ("NHD").
+
+    The last page is the padding page: rows of a CUDA graph that nobody uses write there.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.page_size = page_size
+        self.num_pages = num_pages
+        self.num_tokens = num_pages * page_size
+        # [num_layers, 2, num_pages + 1, page_size, num_kv_heads, head_dim]
+        self._data = torch.zeros(
+            num_layers,
+            2,
+            num_pages + 1,
+            page_size,
+            num_kv_heads,
+            head_dim,
+            dtype=dtype,
+            device=device,
+        )
+
+    def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views."""
+        keys, values = self._data[layer_id].unbind(0)
+        return keys, values

@@ -1,0 +1,198 @@
+"""A model on a GPU: its weights there, room for keys and values, and what its steps need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.decode_graphs import DecodeGraphs
+from worker.engine.cuda.device_page_table import DevicePageTable
+from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
+from worker.engine.cuda.gpu_attention import GpuAttention
+from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_device import GpuDevice
+from worker.engine.cuda.gpu_forward import GpuForward
+from worker.engine.cuda.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
+from worker.engine.cuda.gpu_runner import GpuRunner
+from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
+from worker.engine.cuda.plain_attention import PlainAttention
+from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.models.decoder import DecoderModel
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.rotary import RotaryEmbedding
+from worker.engine.torch_forward import Model
+
+GRAPH_BYTES = 1 << 30  # for what capturing takes, and kernels that are loaded later
+
+
+class ReaderToDevice:
+    """Reads tensors and puts them on a device."""
+
+    def __init__(self, reader: WeightReader, device: torch.device) -> None:
+        self._reader = reader
+        self._device = device
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._reader.read(name, *shape).to(self._device)
+
+
+def load_decoder(
+    config: EngineConfig,
+    model_config: DecoderConfig,
+    reader: WeightReader,
+    dtype: torch.dtype,
+    max_context_len: int,
+    device: torch.device,
+) -> DecoderModel:
+    """Raises ConfigError."""
+    rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
+    rotary.move_to(device)
+    ops = PlainGpuLayerOps(rotary)
+    if config.attention_backend != "torch":
+        from worker.engine.cuda.triton_layer_ops import TritonLayerOps
+
+        ops = TritonLayerOps(rotary)
+    return DecoderModel(model_config, ReaderToDevice(reader, device), ops)
+
+
+class GpuModel:
+    """Made once: graphs are captured, and serve one scheduler after the other."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: GpuDevice,
+        model: Model,
+        num_outputs: int,
+        dtype: torch.dtype,
+        max_context_len: int,
+        grammars: GrammarBackend,
+    ) -> None:
+        """Raises ConfigError when keys and values have no room."""
+        self._config = config
+        self._device = device
+        self._model = model
+        self._layers = model.attention_layers
+        self._dtype = dtype
+        self._num_outputs = num_outputs
+        self._grammars = grammars
+        page_size = config.page_size
+        num_pages = self._num_pages(self._step_bytes())
+        self.pool = self._make_pool(num_pages)
+        self._forward = GpuForward(model, self._make_attention(self.pool), page_size)
+        max_pages = min(num_pages, -(-max_context_len // page_size))
+        self._page_table = DevicePageTable(
+            config.max_running, max_pages, num_pages, device.torch_device
+        )
+        self._last_token_ids = torch.zeros(
+            config.max_running + 1, dtype=torch.int64, device=device.torch_device
+        )
+        sizes = config.cuda_graph_sizes
+        self._graphs = DecodeGraphs(
+            device,
+            self._forward,
+            self._page_table,
+            self._last_token_ids,
+            check_sizes(sizes, config.max_running) if sizes else default_sizes(config.max_running),
+            num_outputs,
+        )
+
+    def make_runner(self, req_to_token: ReqToTokenPool) -> GpuRunner:
+        """Of the rows of one scheduler. The runner before has no steps left."""
+        self._page_table.follow(req_to_token)
+        return GpuRunner(
+            self._device,
+            self._forward,
+            self._page_table,
+            self._last_token_ids,
+            self._graphs,
+            GpuSampler(self._device, self._make_draws()),
+            self._num_outputs,
+            self._grammars,
+        )
+
+    def _make_pool(self, num_pages: int) -> GpuKVPool:
+        layers = self._layers
+        return GpuKVPool(
+            len(layers),
+            num_pages,
+            self._config.page_size,
+            layers[0].num_kv_heads,
+            layers[0].head_dim,
+            self._dtype,
+            self._device.torch_device,
+        )
+
+    def _make_attention(self, pool: GpuKVPool) -> GpuAttention:
+        if self._config.attention_backend == "torch":
+            return PlainAttention(pool, self._layers)
+        from worker.engine.cuda.triton_attention import TritonAttention
+
+        return TritonAttention(pool, self._layers, self._device.num_processors)
+
+    def _make_draws(self) -> Draws:
+        if self._config.attention_backend == "torch":
+            return HostDraws(self._num_outputs)
+        return TritonDraws()
+
+    def _num_pages(self, step_bytes: int) -> int:
+        config = self._config
+        page_bytes = config.page_size * _bytes_per_token(self._layers, self._dtype)
+        if config.num_kv_tokens is not None:
+            num_pages = config.num_kv_tokens // config.page_size
+        elif config.kv_memory_bytes is not None:
+            num_pages = config.kv_memory_bytes // page_bytes
+        else:
+            kept_free = int(self._device.total_bytes() * (1 - config.gpu_memory_utilization))
+            room = self._device.free_bytes() - kept_free - step_bytes - GRAPH_BYTES
+            num_pages = room // page_bytes - 1  # of padding
+        if num_pages < 1:
+            raise ConfigError(
+                f"the GPU has no room for keys and values: {self._device.free_bytes() >> 20} MiB "
+                f"are free beside the weights, a step takes {step_bytes >> 20} MiB; a larger "
+                "gpu_memory_utilization or a smaller max_step_tokens leaves more"
+            )
+        return num_pages
+
+    @torch.inference_mode()
+    def _step_bytes(self) -> int:
+        """What the largest step takes: a prefill of all its tokens, which is run once."""
+        config, device = self._config, self._device.torch_device
+        num_tokens = config.max_step_tokens
+        num_pages = -(-num_tokens // config.page_size)
+        forward = GpuForward(
+            self._model, self._make_attention(self._make_pool(num_pages)), config.page_size
+        )
+        table = cut_queries([0], [0], [num_tokens], [num_tokens], BLOCK_QUERIES)
+        places = torch.arange(num_tokens, device=device)
+        batch = GpuBatch(
+            input_ids=torch.zeros_like(places),
+            positions=places,
+            out_loc=places,
+            token_rows=torch.zeros_like(places),
+            num_decode=0,
+            seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
+            page_table=torch.arange(num_pages, dtype=torch.int32, device=device)[None],
+            blocks=QueryBlocks(torch.from_numpy(table).to(device), BLOCK_QUERIES),
+        )
+
+        @torch.inference_mode()
+        def work() -> None:
+            hidden = forward.hidden(batch)
+            forward.logits(hidden[: config.max_running])
+
+        return self._device.peak_bytes(work)
+
+
+def _bytes_per_token(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> int:
+    """Of the KV pool."""
+    return len(layers) * 2 * layers[0].num_kv_heads * layers[0].head_dim * dtype.itemsize

@@ -1,0 +1,87 @@
+"""Chooses tokens where the logits are; the host learns them behind the step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from worker.engine.cuda.device_logprobs import DeviceLogprobs
+from worker.engine.cuda.device_params import DeviceParams
+from worker.engine.cuda.draws import Draws
+from worker.engine.cuda.gpu_device import GpuDevice, upload
+from worker.engine.grammar.grammar_masks import GrammarMasks
+from worker.engine.sampling.row_params import RowParams
+from worker.engine.sampling.sampling_batch import SamplingBatch
+
+
+class DeviceSamples(NamedTuple):
+    """What a step chose."""
+
+    token_ids: torch.Tensor  # [num_rows] int64, on the device; negative: draws.py says why
+    logprobs: DeviceLogprobs | None
+
+
+class GpuSampler:
+    """As `Sampler`, in the same order: biases, masks, penalties, then the draw."""
+
+    def __init__(self, device: GpuDevice, draws: Draws) -> None:
+        self._device = device
+        self._draws = draws
+        self._host_params = RowParams.of([])
+        self._params: DeviceParams | None = None
+
+    def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSamples:
+        """`logits` [num_rows, vocab_size] float32, overwritten. Part of enqueued work."""
+        params = self._device_params(batch.params)
+        asked = batch.params.logprob_rows
+        asked_rows = upload(self._device, np.array([row for row, _ in asked], np.int64))
+        raw = logits[asked_rows] if asked else None
+        self._change(logits, batch)
+        positions = upload(self._device, np.array(batch.positions, np.int64))
+        token_ids = self._draws.draw(logits, params, positions)
+        if raw is None:
+            return DeviceSamples(token_ids, None)
+        logprobs = DeviceLogprobs.of(self._device, asked, raw, token_ids[asked_rows])
+        return DeviceSamples(token_ids, logprobs)
+
+    def _device_params(self, params: RowParams) -> DeviceParams:
+        if self._params is None or params is not self._host_params:
+            self._params = DeviceParams.of(params, self._device)
+            self._host_params = params
+        return self._params
+
+    def _change(self, logits: torch.Tensor, batch: SamplingBatch) -> None:
+        if batch.bias is not None:
+            rows, token_ids, values = self._upload(
+                batch.bias.rows, batch.bias.token_ids, batch.bias.values
+            )
+            logits.index_put_((rows, token_ids), values, accumulate=True)
+        for row, token_ids in batch.allowed:
+            (ids,) = self._upload(token_ids)
+            allowed = logits[row, ids]
+            logits[row] = -torch.inf
+            logits[row, ids] = allowed
+        if batch.banned is not None:
+            nothing = torch.tensor(-torch.inf, device=logits.device)
+            logits.index_put_(self._upload(*batch.banned), nothing)
+        if batch.grammar_masks is not None:
+            self._apply_masks(logits, batch.grammar_masks)
+        if batch.penalties is not None:
+            penalties = batch.penalties
+            pairs = self._upload(penalties.rows, penalties.token_ids)
+            repetition, subtracted = self._upload(penalties.repetition, penalties.subtracted)
+            values = logits[pairs]
+            values = torch.where(values > 0, values / repetition, values * repetition)
+            logits.index_put_(pairs, values - subtracted)
+
+    def _apply_masks(self, logits: torch.Tensor, masks: GrammarMasks) -> None:
+        words = upload(self._device, masks.bitmask)
+        bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32)
+        is_forbidden = (bits & 1).flatten(1)[:, : logits.shape[1]] == 0
+        rows = upload(self._device, np.array(masks.rows, np.int64))
+        logits.index_copy_(0, rows, logits[rows].masked_fill_(is_forbidden, -torch.inf))
+
+    def _upload(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(upload(self._device, tensor.numpy()) for tensor in tensors)

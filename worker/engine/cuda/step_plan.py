@@ -1,0 +1,84 @@
+"""One step as the host plans it for a GPU: integers that travel in one piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.engine.schedule_batch import ScheduleBatch
+
+Ints = npt.NDArray[np.int64]
+
+NOT_AWAITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Rows are requests: those that decode first, then prefill chunks. Tokens follow the rows."""
+
+    num_decode: int  # rows of one token each
+    rows: Ints  # [num_rows], of the page table
+    query_lens: Ints  # [num_rows]
+    seq_lens: Ints  # [num_rows], tokens of each in the KV pool after this step
+    input_ids: Ints  # [num_tokens], anything where one is awaited
+    positions: Ints  # [num_tokens]
+    awaited_rows: Ints  # [num_tokens], whose last token is the input; NOT_AWAITED
+    sample_idx: Ints  # [num_samples], into the tokens
+    sample_rows: Ints  # [num_samples], of the page table
+    sample_positions: Ints  # [num_samples], of the tokens to be chosen
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def is_decode(self) -> bool:
+        """Each row has one token, and a sample behind it."""
+        return self.num_decode == len(self.rows) == len(self.sample_idx)
+
+    @property
+    def token_rows(self) -> Ints:
+        """[num_tokens], of the page table."""
+        return self.rows.repeat(self.query_lens)
+
+    @classmethod
+    def of(cls, batch: ScheduleBatch) -> Self:
+        entries = batch.entries
+        ends = np.array([entry.end for entry in entries], np.int64)
+        query_lens = np.array([entry.end - entry.start for entry in entries], np.int64)
+        num_samples = np.array([entry.num_samples for entry in entries], np.int64)
+        rows = np.array([entry.req.row for entry in entries], np.int64)
+        token_ends = query_lens.cumsum()
+        input_ids = [
+            token_id for entry in entries[batch.num_plain :] for token_id in entry.input_ids
+        ]
+        plain_ids = [entry.req.token_ids[-1] for entry in entries[: batch.num_plain]]
+        awaited_rows = np.full(int(token_ends[-1]), NOT_AWAITED, np.int64)
+        if batch.may_await:
+            is_awaited = np.array([entry.has_awaited_input for entry in entries])
+            awaited_rows[token_ends[is_awaited] - 1] = rows[is_awaited]
+        num_decode = batch.num_plain
+        while num_decode < len(entries) and query_lens[num_decode] == 1:
+            num_decode += 1
+        return cls(
+            num_decode=num_decode,
+            rows=rows,
+            query_lens=query_lens,
+            seq_lens=ends,
+            input_ids=np.array(plain_ids + input_ids, np.int64),
+            positions=_ranges(ends, query_lens),
+            awaited_rows=awaited_rows,
+            sample_idx=_ranges(token_ends, num_samples),
+            sample_rows=rows.repeat(num_samples),
+            sample_positions=_ranges(ends + 1, num_samples),
+        )
+
+
+def _ranges(ends: Ints, lens: Ints) -> Ints:
+    """[ends[i] - lens[i], ends[i]) for each i, one behind the other."""
+    shifts: Ints = (ends - lens.cumsum()).repeat(lens)
+    shifts += np.arange(len(shifts))
+    return shifts
