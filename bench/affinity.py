@@ -22,8 +22,8 @@ import httpx
 import uvloop
 
 from bench.local_serve import LocalServe, local_serve
-from bench.plane import percentile
 from deploy.local.ports import free_port
+from jetflock.bench.percentile import percentile
 from shared.cluster import open_cluster
 from shared.codec import decode
 from shared.config import ClusterConfig

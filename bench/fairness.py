@@ -22,8 +22,8 @@ import cyclopts
 import uvloop
 
 from bench.local_serve import local_serve
-from bench.plane import percentile
 from bench.stream_client import StreamProtocol, StreamResult, http_request
+from jetflock.bench.percentile import percentile
 
 NUM_TOKENS = 20
 TOKEN_S = 0.010

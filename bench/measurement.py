@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from bench.peers.runner import RequestTrace
-from bench.plane import percentile
 from bench.workloads import Workload
+from jetflock.bench.percentile import percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ import cyclopts
 import psutil
 import uvloop
 
-from bench.plane import NUM_TOKENS, percentile
+from bench.plane import NUM_TOKENS
 from bench.stream_client import PeerProtocol, StreamClient
+from jetflock.bench.percentile import percentile
 
 
 def find_processes(words: list[str]) -> list[psutil.Process]:

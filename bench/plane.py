@@ -21,6 +21,7 @@ import uvloop
 
 from bench.local_serve import ROLES, LocalServe, local_serve
 from bench.stream_client import StreamClient, StreamResult
+from jetflock.bench.percentile import percentile
 
 MODEL = "jetflock-demo"
 NUM_TOKENS = 128
@@ -45,12 +46,6 @@ class Scenario:
     name: str
     flags: tuple[str, ...]
     measure: Callable[[LocalServe], Row]
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """By nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def run_streams(serve: LocalServe, concurrency: int, num_requests: int) -> list[StreamResult]:
