@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,19 +107,19 @@ async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
     for subject in (subjects.control(pool), subjects.replay(0), *map(subjects.reply, frontends)):
         await nc.publish(subject, b"\xc1", reply=nc.new_inbox())
     await nc.flush()
-    await _until_shown(urls, "jetflock_malformed_messages", ("frontend", "worker", "detok"))
-    await _until_shown(urls, "jetflock_frontend_workers", ("frontend",))
-    await _until_shown(urls, "jetflock_autoscaler_wanted_workers", ("autoscale",))
+    for role in ("frontend", "worker", "detok"):
+        await until_shown(urls[role], "jetflock_malformed_messages")
+    await until_shown(urls["frontend"], "jetflock_frontend_workers")
+    await until_shown(urls["autoscale"], "jetflock_autoscaler_wanted_workers")
 
 
-async def _until_shown(urls: Mapping[str, str], name: str, roles: Iterable[str]) -> None:
-    """There are samples of it, wherever it is to be."""
+async def until_shown(url: str, name: str) -> None:
+    """There are samples of it."""
     async with asyncio.timeout(60):
-        for role in roles:
-            while True:
-                if await _is_shown(urls[role], name):
-                    break
-                await asyncio.sleep(0.2)
+        while True:
+            if await _is_shown(url, name):
+                return
+            await asyncio.sleep(0.2)
 
 
 async def _is_shown(url: str, name: str) -> bool:

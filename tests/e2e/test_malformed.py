@@ -16,9 +16,11 @@ from shared.codec import decode
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
 from shared.subjects import pool_slug
+from tests.e2e.metrics_stack import scrape, until_shown
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.garbage import BOMBS, SMALL, subjects_to_disturb
+from tests.nats_server import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -35,6 +37,23 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
         yield running
 
 
+@pytest.fixture
+async def measured(tmp_path: Path) -> AsyncIterator[tuple[RoleStack, list[str]]]:
+    """A stack, and the addresses of all its roles' metrics."""
+    ports: list[int] = []
+
+    def flags(role: str) -> list[str]:
+        if role == "frontend":
+            return []
+        ports.append(free_port())
+        return ["--metrics-port", str(ports[-1])]
+
+    async with RoleStack(tmp_path, role_flags=flags) as running:
+        running.start_worker(*SCRIPTED)
+        running.start_worker(*SCRIPTED)
+        yield running, [f"{running.url()}/metrics", *(f"http://127.0.0.1:{p}/" for p in ports)]
+
+
 async def targets(stack: RoleStack) -> list[str]:
     """Those of the roles that run, by their own ids, and of nobody."""
     subjects = stack.cluster.subjects
@@ -46,10 +65,10 @@ async def targets(stack: RoleStack) -> list[str]:
     return [*found, *(f"jetflock.{name}" for name in ("generate", "resume", "abort", "models"))]
 
 
-async def disturb(stack: RoleStack) -> int:
+async def disturb(stack: RoleStack, num_rounds: int = 1) -> int:
     bombs = itertools.cycle(BOMBS.values())
     nc, num_sent = stack.cluster.nc, 0
-    for subject in await targets(stack):
+    for subject in await targets(stack) * num_rounds:
         messages = [*SMALL, *(next(bombs) for _ in range(BOMBS_A_SUBJECT))]
         for message in messages:
             await nc.publish(subject, message, reply=nc.new_inbox())
@@ -107,6 +126,74 @@ async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
         assert "Traceback" not in role.log, role.name
         assert "secretsecret" not in role.log, role.name
         assert max(map(len, role.log.splitlines()), default=0) < MAX_LOG_LINE, role.name
+
+
+async def stalls(url: str) -> dict[str, float]:
+    """Looks at an event loop, by the bound below which its own work kept it waiting."""
+    [histogram] = [
+        metric for metric in await scrape(url) if metric.name == "jetflock_event_loop_stall_seconds"
+    ]
+    return {s.labels["le"]: s.value for s in histogram.samples if s.name.endswith("_bucket")}
+
+
+async def num_malformed(url: str) -> float:
+    return sum(
+        sample.value
+        for metric in await scrape(url)
+        if metric.name == "jetflock_malformed_messages"
+        for sample in metric.samples
+    )
+
+
+async def post_bombs(url: str) -> None:
+    """Bodies that are slow to read for who reads them carelessly."""
+    head = f'{{"model": "{MODEL_NAME}", "max_tokens": 1, "prompt": '.encode()
+    bodies = {
+        "deep": b"[" * 1_000_000,
+        "deep in a field": head + b"[" * 1_000_000,
+        "a long number": head + b"9" * 1_000_000 + b"}",
+        "many keys": b"{" + b",".join(b'"k%d":0' % i for i in range(100_000)) + b"}",
+        "many biases": b'{"logit_bias": {'
+        + b",".join(b'"%d":1' % i for i in range(150_000))
+        + b"}, "
+        + head[1:]
+        + b'"x"}',
+        "keys in a field": head + b"{" + b",".join(b'"k%d":0' % i for i in range(190_000)) + b"}}",
+        "many lists": head + b"[" + b",".join([b"[]"] * 300_000) + b"]}",
+        "many tokens": head + b"[" + b",".join([b"7"] * 1_000_000) + b"]}",
+        "a long text": head + b'"' + b"once upon a time " * 100_000 + b'"}',
+        "one long word": head + b'"' + b"a" * 1_000_000 + b'"}',
+        "escapes": head + b'"' + rb"\ud83d" * 200_000 + b'"}',
+    }
+    async with httpx.AsyncClient(timeout=60) as client:
+        for name, body in bodies.items():
+            headers = {"content-type": "application/json"}
+            answer = await client.post(f"{url}/v1/completions", content=body, headers=headers)
+            assert 400 <= answer.status_code < 500, (name, answer.status_code)
+
+
+async def test_garbage_keeps_no_event_loop_from_turning(
+    measured: tuple[RoleStack, list[str]],
+) -> None:
+    """CPU time of the loop's own thread, in a look every 50 ms: of a stall it sees at least what is
+    left behind the next look that was due, so that a stall of 100 ms cannot hide, and one of 75 ms
+    hides from every second look. Each kind of message comes many times.
+    """
+    stack, urls = measured
+    await stack.wait_ready(2)
+    for url in urls:
+        await until_shown(url, "jetflock_event_loop_stall_seconds")
+    before = [await stalls(url) for url in urls]
+    await disturb(stack, num_rounds=2)
+    await until_nothing_waits(stack)
+    await post_bombs(stack.url())
+    await asyncio.sleep(0.2)  # the last look is over
+    for url, old in zip(urls, before, strict=True):
+        new = await stalls(url)
+        told = {bound: new[bound] - old[bound] for bound in new}
+        assert told["+Inf"] > 10
+        assert told["0.05"] == told["+Inf"], f"{url}: {told}"
+        assert await num_malformed(url) > 50, url
 
 
 async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: RoleStack) -> None:
