@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start bench-autoscale-sim chaos wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -35,6 +35,7 @@ help:
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
 	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
 	@echo "make bench-start       how long 'make serve' takes until it is ready, and on what"
+	@echo "make screenshots       the pictures of the page in docs/images (needs a Chromium)"
 	@echo "make wheel             build dist/jetflock-*.whl"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
@@ -98,6 +99,9 @@ bench-autoscale-sim: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m bench.chaos $(ARGS)
+
+screenshots: $(STAMP)
+	$(BIN)/python -m tests.frontend.page.screenshots $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --no-isolation $(ARGS)

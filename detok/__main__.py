@@ -17,7 +17,6 @@ from shared.log import setup_logging
 from shared.loop_watch import LoopWatch
 from shared.metrics import new_registry
 from shared.program import Program
-from shared.start_gate import wait_at_gate
 from shared.startup_phases import StartupPhases
 from shared.status_server import serving_status
 from shared.subjects import new_incarnation
@@ -35,8 +34,6 @@ def main(config: Annotated[DetokConfig, FLAT] = DetokConfig()) -> None:  # noqa:
     """Turn the token log into text."""
     setup_logging("detok", config.log_level, config.log_format)
     detok_id = new_incarnation(config.detok_id)
-    if config.start_gate:
-        wait_at_gate()
     with open_tracer(config.otel, "detok", detok_id) as tracer:
         uvloop.run(_run(config, detok_id, tracer))
 

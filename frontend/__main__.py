@@ -19,7 +19,6 @@ from shared.garbage import settle_garbage
 from shared.log import setup_logging
 from shared.metrics import new_registry
 from shared.program import Program
-from shared.start_gate import wait_at_gate
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
 from shared.tracing import Tracer
@@ -34,8 +33,6 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     config.api_keys()
     allow_many_connections()
     listener = bind(config.host, config.port)
-    if config.start_gate:
-        wait_at_gate()
     frontend_id = config.frontend_id or new_incarnation(ROLE)
     with open_tracer(config.otel, ROLE, frontend_id) as tracer:
         uvloop.run(serve(config, frontend_id, listener, tracer))

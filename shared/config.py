@@ -81,8 +81,6 @@ class ClusterConfig:
     """How long requests that were given up are kept."""
     ack_wait_s: float = 8.0
     """Silence after which the server gives a worker's request to another."""
-    start_gate: bool = False
-    """Get ready, but use NATS only when standard input has ended: for who starts both together."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "auto"

@@ -8,11 +8,11 @@ from shared.config import FLAT
 from shared.log import setup_logging
 from shared.model_files import resolve_model, served_name
 from shared.program import Program
-from shared.start_gate import wait_at_gate
 from shared.subjects import new_incarnation
 from shared.trace_export import open_tracer
 from worker.config import WorkerConfig
 from worker.engine_launch import EngineLaunch
+from worker.start_gate import wait_at_gate
 
 _FIRST = (
     "nats_url",

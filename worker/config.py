@@ -22,6 +22,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
 
     model_name: str | None = None
     """Name under which the model is served; by default the folder's name or the hub id."""
+    start_gate: bool = False
+    """Load, but use NATS only when standard input has ended: for who starts both together."""
     worker_id: str | None = None
     """Incarnation id, never reused; by default a random one."""
     lora: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from deploy.local.http_probe import reachable_host
+from deploy.local.http_probe import http_url
 from deploy.local.progress import amount_done
 from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
 from frontend.config import FrontendConfig
@@ -33,10 +33,10 @@ def opening_words(config: ServeConfig, files: ModelFiles, has_own_nats: bool) ->
 def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times: str = "") -> str:
     """Page, API, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
-    admin = f"  Admin    http://{config.admin_host}:{config.admin_port}\n" * bool(config.admin_port)
     workers = config.worker_range
     plural = "" if workers.most == 1 else "es"
     url = base_url(config)
+    admin = f"  Admin    {_admin(config, url)}\n" if config.admin_port else ""
     table = f"\n{times}" if times else ""
     chat = "jetflock chat" + f" --url {url}" * (config.port != FrontendConfig.port)
     return (
@@ -55,8 +55,14 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times
 
 def base_url(config: ServeConfig) -> str:
     """Where a client on this machine finds the API."""
-    host = reachable_host(config.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
+    return http_url(config.host, config.port)
+
+
+def _admin(config: ServeConfig, page_url: str) -> str:
+    url = http_url(config.admin_host, config.admin_port)
+    if not config.takes_orders_from_page:
+        return url
+    return f"{url}; {page_url}/#cluster drains and kills workers, with the admin key"
 
 
 def curl(config: ServeConfig) -> str:

@@ -1,4 +1,4 @@
-"""Lets the roles of a tree start before their NATS is up, and wait until it is."""
+"""Lets workers load before their NATS is up, and wait until it is."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Supervisor:
         self._gate = StartGate()
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
         self._detok_herald: DetokHerald | None = None  # likewise
-        self._detok = self._kept("detok", launches.detok, self._announce_detok_death, self._gate)
-        self._frontend = self._kept("frontend", launches.frontend, gate=self._gate)
+        self._detok = self._kept("detok", launches.detok, self._announce_detok_death)
+        self._frontend = self._kept("frontend", launches.frontend)
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._fleet = WorkerFleet(
             lambda idx: self._kept(
@@ -144,14 +144,16 @@ class Supervisor:
                 raise
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
-        """All at once, so that nobody's imports wait for anybody; what needs NATS is at the gate.
+        """NATS and the workers, which take longest: they load, and wait for NATS at the gate.
 
-        First NATS, for which the others wait, then the workers, which take longest.
+        The others follow when it is up. All at once would share the cores out, and be later.
         """
-        kept_ones = [*self._fleet.members, self._detok, self._frontend]
-        for kept in [self._nats, *kept_ones] if self._nats is not None else kept_ones:
-            self._progress.update(kept.name, "starting")
-            tasks.create_task(self._run(kept))
+        for kept in (*self._fleet.members, *([] if self._nats is None else [self._nats])):
+            self._run_part(kept, tasks)
+
+    def _run_part(self, kept: KeptProcess, tasks: asyncio.TaskGroup) -> None:
+        self._progress.update(kept.name, "starting")
+        tasks.create_task(self._run(kept))
 
     async def _wait_for_nats(self) -> None:
         if self._nats_child is not None:
@@ -175,9 +177,8 @@ class Supervisor:
                 for kept in self._fleet.members:
                     await self._herald.tell_state(kept.launch.id, STARTING)
                 self._gate.open()
-                for kept in self._admin:
-                    self._progress.update(kept.name, "starting")
-                    tasks.create_task(self._run(kept))
+                for kept in (self._detok, self._frontend, *self._admin):
+                    self._run_part(kept, tasks)
                 await self._wait_until_ready(cluster)
                 limit.reschedule(None)
                 self._say_ready()

@@ -84,7 +84,7 @@ function marksOf({ numbers: { path = [], numResumes = 0 } }) {
   const marks = [];
   if (path.length) {
     const stays = path.map(({ worker, left }) => (left ? `${worker}, left: ${left.replace('_', ' ')}` : worker));
-    marks.push(chip(path.map(({ worker }) => shortWorker(worker)).join(' → '), `worker: ${stays.join('; then ')}`, 'is-worker'));
+    marks.push(chip(`worker ${path.map(({ worker }) => shortWorker(worker)).join(' → ')}`, `worker: ${stays.join('; then ')}`, 'is-worker'));
   }
   if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
   return marks;
@@ -96,5 +96,5 @@ function chip(text, title, kind = null) {
 
 /** Ids of workers are long; their ends tell them apart. */
 function shortWorker(worker) {
-  return worker.replace(/^worker-/, '').slice(0, 12);
+  return worker.replace(/^worker-/, '').slice(0, 8);
 }

@@ -35,7 +35,7 @@ class MessageView {
     this.element.classList.toggle('is-running', Boolean(run));
     this.#showExtra(run, isLast);
     if (run) this.#showProgress(run);
-    else this.foot.replaceChildren(answerNumbersElement(message), this.#buttons(isLast));
+    else this.foot.replaceChildren(this.#buttons(isLast), answerNumbersElement(message));
   }
 
   #showExtra(run, isLast) {

@@ -12,8 +12,9 @@ from rich.text import Text
 from jetflock.chat.answer_view import AnswerView, MarkdownView, PlainView
 from jetflock.chat.asker import Asker
 from jetflock.chat.chat_config import ChatConfig
-from jetflock.chat.chat_service import ChatService
 from jetflock.chat.conversation import Conversation
+from jetflock.chat.http_chat import HttpChat
+from jetflock.chat.nats_chat import NatsChat
 from jetflock.chat.repl import Repl
 from shared.config import FLAT
 from shared.errors import ConfigError
@@ -48,7 +49,7 @@ def _chat(prompt: str | None, config: ChatConfig) -> int:
     console = Console(highlight=False)
     if prompt is None and not console.is_terminal:
         raise ConfigError("a conversation needs a terminal; give a PROMPT")
-    with ChatService(config.urls(), config.key()) as service:
+    with _service(config) as service:
         conversation = _conversation(config)
         conversation.model = conversation.model or service.default_model()
         asker = Asker(
@@ -61,6 +62,17 @@ def _chat(prompt: str | None, config: ChatConfig) -> int:
             return Repl(asker, console).run()
         conversation.ask(prompt)
         return 0 if asker.answer() else INTERRUPTED
+
+
+def _service(config: ChatConfig) -> HttpChat | NatsChat:
+    """Raises ConfigError when HTTP and NATS are mixed."""
+    urls = config.urls()
+    num_nats = sum(url.startswith(("nats://", "tls://")) for url in urls)
+    if not num_nats:
+        return HttpChat(urls, config.key())
+    if num_nats < len(urls):
+        raise ConfigError(f"--url {config.url!r} mixes HTTP and NATS; give one kind")
+    return NatsChat(",".join(urls), config.key())
 
 
 def _conversation(config: ChatConfig) -> Conversation:

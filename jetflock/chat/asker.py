@@ -7,7 +7,7 @@ from typing import Any
 
 from jetflock.chat.answer import Answer
 from jetflock.chat.answer_view import AnswerView
-from jetflock.chat.chat_service import ChatService
+from jetflock.chat.chat_backend import ChatBackend
 from jetflock.chat.conversation import Conversation
 
 
@@ -16,7 +16,7 @@ class Asker:
 
     def __init__(
         self,
-        service: ChatService,
+        service: ChatBackend,
         conversation: Conversation,
         new_view: Callable[[], AnswerView],
         show_numbers: Callable[[str], None],

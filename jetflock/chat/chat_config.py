@@ -27,7 +27,8 @@ class ChatConfig:
     """Flags of `jetflock chat`."""
 
     url: str = "http://127.0.0.1:8000"
-    """Of a frontend; several, comma separated, and a cut answer goes on at the next one."""
+    """Of a frontend; of several, comma separated, a cut answer goes on at the next one. nats:// is
+    a NATS server."""
     api_key: str | None = None
     """Key to send."""
     api_key_file: Path | None = None

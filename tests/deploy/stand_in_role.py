@@ -16,8 +16,8 @@ from shared.cluster import Cluster, open_cluster
 from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from shared.start_gate import wait_at_gate
 from shared.subjects import pool_slug
+from worker.start_gate import wait_at_gate
 
 # Dies with its parent, as the real one does.
 _ENGINE = """

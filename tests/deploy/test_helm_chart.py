@@ -321,6 +321,32 @@ def test_credentials_come_from_one_secret_a_role(chart: HelmChart) -> None:
             assert variables <= {item["name"] for item in container["env"]}
 
 
+@pytest.mark.parametrize(
+    ("with_limits", "variable", "key"),
+    [
+        (False, "JETFLOCK_API_KEY_FILE", "api-keys"),
+        (True, "JETFLOCK_API_KEYS_FILE", "api-keys.yaml"),
+    ],
+)
+def test_api_keys_are_a_mounted_file(
+    chart: HelmChart, with_limits: bool, variable: str, key: str
+) -> None:
+    keys = {"existingSecret": "who-may", "withLimits": with_limits}
+    pods = dict(chart.render({"frontend": {"apiKeys": keys}}).pods())
+    pod = pods["jf-jetflock-frontend"]
+    [container] = pod["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    assert {name: value for name, value in env.items() if "API_KEY" in name} == {
+        variable: f"/etc/jetflock/api-keys/{key}"
+    }
+    # The whole folder: a file that is mounted alone never changes.
+    [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "api-keys"]
+    assert mount == {"name": "api-keys", "mountPath": "/etc/jetflock/api-keys", "readOnly": True}
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "api-keys"]
+    assert volume["secret"] == {"secretName": "who-may", "defaultMode": 0o440}
+    assert not [name for name, other in pods.items() if "who-may" in str(other) and other != pod]
+
+
 def test_all_roles_are_told_of_the_collector(chart: HelmChart) -> None:
     otel = {"endpoint": "http://collector:4318", "samplingRatio": 0.05}
     for name, pod in chart.render(EVERYTHING | {"otel": otel}).pods():

@@ -8,6 +8,7 @@ import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,27 @@ def test_the_ready_block_can_be_read_aloud() -> None:
     assert "Data" not in block
 
 
+def test_with_an_admin_key_the_page_of_the_stack_gives_orders() -> None:
+    def completed(**flags: Any) -> ServeConfig:
+        return ServeConfig(port=8000, admin_port=8001, **flags).completed(demo_model())
+
+    config = completed(admin_key="secret", host="0.0.0.0")
+    origins = ["http://127.0.0.1:8000", "http://localhost:8000"]
+    assert (config.admin_url, list(config.admin_page_origin)) == ("http://127.0.0.1:8001", origins)
+    launches = make_launches(config, JETFLOCK_ADMIN_KEY="another")
+    assert launches.frontend().env["JETFLOCK_ADMIN_URL"] == "http://127.0.0.1:8001"
+    argv = launches.admin().command
+    assert [argv[at + 1] for at, word in enumerate(argv) if word.endswith("-origin")] == origins
+    assert launches.admin().env["JETFLOCK_ADMIN_KEY"] == "secret"
+    for launch in (launches.frontend(), launches.detok(), launches.worker(0)()):
+        assert "JETFLOCK_ADMIN_KEY" not in launch.env
+    assert "drains and kills workers" in ready_block(config, has_own_nats=False, elapsed_s=1.0)
+    named = completed(admin_key="k", admin_url="https://a", admin_page_origin=("https://p",))
+    assert (named.admin_url, named.admin_page_origin) == ("https://a", ("https://p",))
+    without_key = completed()
+    assert (without_key.admin_url, without_key.admin_page_origin) == ("", ())
+
+
 def test_the_curl_survives_a_shell() -> None:
     words = shlex.split(curl(ServeConfig(model_name="it's", api_key=("k",))))
     assert words[1] == "http://127.0.0.1:8000/v1/chat/completions"
@@ -207,7 +229,7 @@ def test_times_of_a_start_hold_what_parts_measured_themselves() -> None:
 
 async def test_a_gate_lets_children_go_on_together() -> None:
     gate = StartGate()
-    script = "from shared.start_gate import wait_at_gate; wait_at_gate(); print('through')"
+    script = "from worker.start_gate import wait_at_gate; wait_at_gate(); print('through')"
     said: list[str] = []
     command = [sys.executable, "-c", script]
     early = await ChildProcess.start(command, os.environ, said.append, gate.stdin)

@@ -54,14 +54,19 @@ async def test_a_pipe_gets_the_answer_alone_and_the_status_tells(shared_stack: R
     assert asked.stderr.startswith("20 tokens, first after ")
     assert asked.stderr.endswith(", length\n")
 
+    over_nats = await chat("hi", *flags, "--stats", url=shared_stack.nats.url)
+    assert over_nats.stdout == piped.stdout
+    assert over_nats.stderr.startswith("20 tokens, first after ")
+
     refused = await chat("hi", "--temperature", "7", url=shared_stack.url())
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "'temperature' is 7.0" in refused.stderr
     empty = await chat(url=shared_stack.url(), stdin="")
     assert empty.returncode == 2
-    nobody = await chat("hi", url=f"http://127.0.0.1:{free_port()}")
-    assert nobody.returncode == 1
-    assert "is it running" in nobody.stderr
+    for scheme in ("http", "nats"):
+        nobody = await chat("hi", url=f"{scheme}://127.0.0.1:{free_port()}")
+        assert nobody.returncode == 1
+        assert "is it running" in nobody.stderr
     misspelt = await chat("hi", "--temprature", "1", url=shared_stack.url())
     assert misspelt.returncode == 2
     assert "--temperature" in misspelt.stderr

@@ -18,9 +18,14 @@ KEY = "the-key-of-these-tests"
 PHONE = {"width": 390, "height": 844}
 
 
+def find_chromium() -> str | None:
+    """The path of whatever browser of the family there is."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
 def chromium() -> str:
     """Skips where there is none, except in CI, which installs it."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    found = find_chromium()
     if found is None:
         reason = "no Chromium on this machine: Debian's package is named chromium"
         if os.environ.get("CI"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
@@ -100,7 +100,7 @@ def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) ->
     for text in ("TTFT ", " tok/s", f"{numbers['promptTokens']} in", " out", "stop", "id "):
         expect(foot).to_contain_text(text)
     [hop] = api.get(f"/v1/streams/{answer['rid']}/path").json()["paths"][0]
-    expect(foot).to_contain_text(hop["worker"].removeprefix("worker-"))
+    expect(foot).to_contain_text(hop["worker"].removeprefix("worker-")[:8])
     page.reload()
     expect(page.locator(".conversation")).to_have_text([STORY])
     expect(page.locator(".message:last-child > .markdown")).to_have_text(shown.inner_text())
@@ -265,3 +265,26 @@ def test_it_is_light_or_dark_as_the_system_or_its_reader_wants(visit: Visitor, u
     page.click("#theme-button")
     page.emulate_media(color_scheme="light")
     assert brightness(page) < 60
+
+
+def test_it_works_below_a_path_of_another_host(visit: Visitor, url: str, browser: Browser) -> None:
+    """As behind a proxy that serves it together with other things."""
+    outside = "http://proxy.example/models/here"
+    context = browser.new_context()
+
+    def forward(route: Route) -> None:
+        path = route.request.url.removeprefix(outside).removeprefix("/")
+        route.fulfill(response=route.fetch(url=url + path))
+
+    context.route(f"{outside}/**", forward)
+    context.route(outside, forward)
+    context.add_init_script(f"sessionStorage.setItem('jetflock:/models/here/:key', '{KEY}')")
+    for address in (outside + "/", outside):  # some forget the slash
+        page = context.new_page()
+        page.goto(address)
+        expect(page.locator("#chat-model")).to_have_value("jetflock-demo")
+    page.fill("#chat-max_tokens", "3")
+    ask(page, STORY)
+    wait_answer(page)
+    expect(page.locator(".message:last-child > .markdown")).not_to_be_empty()
+    context.close()

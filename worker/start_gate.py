@@ -1,4 +1,4 @@
-"""A role that is started before NATS is up: it gets ready meanwhile, and goes on when it may."""
+"""For a worker that is started before NATS is up: it loads meanwhile, and goes on when it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frontends as a chat sees them: asks, streams, resumes what was cut, ends what is unwanted."""
+"""The frontends over HTTP: asks, streams, resumes what was cut, ends what is unwanted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from shared.errors import JetflockError
+from jetflock.chat.chat_backend import ChatEvent, ChatFailed, first_model
 
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0  # frontends send a comment every 15 s
@@ -21,25 +20,11 @@ _RETRY_FOR_S = 30.0
 _RETRY_S = 0.3
 
 
-class ChatFailed(JetflockError):
-    """The service refused, failed, or does not answer."""
-
-    exit_status = 1
-
-
 class _Away(Exception):
     """This frontend does not serve now; another one may."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatEvent:
-    """One event of a stream; its id is enough to go on behind it."""
-
-    id: str
-    data: dict[str, Any]
-
-
-class ChatService:
+class HttpChat:
     """Any of the frontends will do: they know the same requests."""
 
     def __init__(self, urls: Sequence[str], api_key: str | None) -> None:
@@ -48,7 +33,7 @@ class ChatService:
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
         self._client = httpx.Client(headers=headers, timeout=timeout)
 
-    def __enter__(self) -> ChatService:
+    def __enter__(self) -> HttpChat:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -75,15 +60,12 @@ class ChatService:
         raise failure
 
     def default_model(self) -> str:
-        """The first that generates. Raises ChatFailed."""
-        for model in self.models():
-            if model.get("parent") is None and "generate" in model.get("tasks", ("generate",)):
-                return str(model["id"])
-        raise ChatFailed(f"{self.url} serves no model that generates text; start a worker")
+        """Raises ChatFailed."""
+        return first_model(self.models(), self.url)
 
-    def stream(self, body: dict[str, Any]) -> ChatStream:
+    def stream(self, body: dict[str, Any]) -> HttpChatStream:
         """An answer to be read. Nothing is sent before its first event is asked for."""
-        return ChatStream(self, body)
+        return HttpChatStream(self, body)
 
     def open(
         self, method: str, path: str, headers: dict[str, str], body: object = None
@@ -120,13 +102,13 @@ class ChatService:
         )
 
 
-class ChatStream:
+class HttpChatStream:
     """The events of one answer, in order and each once, over as many connections as it takes.
 
     Who leaves early ends the request: iterate inside `with`.
     """
 
-    def __init__(self, service: ChatService, body: dict[str, Any]) -> None:
+    def __init__(self, service: HttpChat, body: dict[str, Any]) -> None:
         self._service = service
         self._body = body | {"stream": True, "stream_options": {"include_usage": True}}
         # The same key on every try: a request whose acceptance was not heard is not run twice.
@@ -136,7 +118,7 @@ class ChatStream:
         self._is_over = False
         self.num_resumes = 0
 
-    def __enter__(self) -> ChatStream:
+    def __enter__(self) -> HttpChatStream:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

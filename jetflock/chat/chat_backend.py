@@ -1,0 +1,54 @@
+"""What a chat asks of a service, over HTTP or NATS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shared.errors import JetflockError
+
+
+class ChatFailed(JetflockError):
+    """The service refused, failed, or does not answer."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEvent:
+    """One event of a stream, as `data` of HTTP's; over HTTP its id is enough to go on behind it."""
+
+    id: str
+    data: dict[str, Any]
+
+
+class AnswerStream(Protocol):
+    """The events of one answer. Iterating raises ChatFailed."""
+
+    @property
+    def num_resumes(self) -> int: ...
+
+    def __iter__(self) -> Iterator[ChatEvent]: ...
+
+
+class ChatBackend(Protocol):
+    """Any of the frontends behind it will do."""
+
+    @property
+    def url(self) -> str: ...
+
+    def models(self) -> list[dict[str, Any]]: ...
+
+    def default_model(self) -> str: ...
+
+    def stream(self, body: dict[str, Any]) -> AbstractContextManager[AnswerStream]: ...
+
+
+def first_model(models: Sequence[dict[str, Any]], url: str) -> str:
+    """The first that generates. Raises ChatFailed."""
+    for model in models:
+        if model.get("parent") is None and "generate" in model.get("tasks", ("generate",)):
+            return str(model["id"])
+    raise ChatFailed(f"{url} serves no model that generates text; start a worker")
