@@ -18,7 +18,7 @@ def test_a_run_becomes_speed_and_latencies() -> None:
     assert measurement.tokens_per_s == 3.0  # six tokens in two seconds
     assert measurement.ttft_p50_s == 0.75
     assert measurement.itl_p50_s == pytest.approx(0.15)
-    assert measurement.itl_p99_s == pytest.approx(0.8)
+    assert measurement.itl_p99_s == pytest.approx(0.782)  # between 0.2 and 0.8
     assert measurement.peak_bytes == 7
 
 
