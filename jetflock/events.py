@@ -51,7 +51,7 @@ def main(config: Annotated[EventsConfig, FLAT] = EventsConfig()) -> None:
         raise ConfigError(f"last is {config.last}, must not be below 0")
     try:
         asyncio.run(_show(config))
-    except (KeyboardInterrupt, BrokenPipeError):
+    except BrokenPipeError:
         sys.stderr.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cyclopts
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownOptionError
 
 from shared.config import ENV_PREFIX
 from shared.errors import JetflockError
@@ -75,8 +76,7 @@ class Program:
 
     def usage_error(self, exc: CycloptsError) -> str:
         """What is wrong with the words it was given, and where the right ones are listed."""
-        exc.verbose = False
-        return f"{str(exc).strip()} {self.name} --help-all lists the flags."
+        return f"{_fault(exc)} {self.name} --help-all lists the flags."
 
     def _prepare_help(self, app: cyclopts.App, *, is_all: bool) -> None:
         from shared.help_page import HelpPage, field_groups  # late: roles start sooner without rich
@@ -93,6 +93,18 @@ class Program:
 
     def _say(self, sentence: str) -> None:
         sys.stderr.write(f"{self.name}: {sentence}\n")
+
+
+def _fault(exc: CycloptsError) -> str:
+    """cyclopts suggests flags, and no keys of files."""
+    exc.verbose = False
+    if not isinstance(exc, UnknownOptionError) or exc.token.source == "cli":
+        return str(exc).strip()
+    key = (exc.token.keyword or "").strip("[]")
+    known = [name.removeprefix("--") for each in exc.argument_collection for name in each.names]
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"Unknown key {key!r} in {exc.token.source}.{hint}"
 
 
 def _sources(yaml_file: Path | None) -> list[Any]:

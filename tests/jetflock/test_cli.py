@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from jetflock import cli
+from jetflock.command_program import program_of
 from tests.deploy.local_stack import REPOSITORY
 
 
@@ -67,6 +68,15 @@ def test_help_is_a_screenful_or_everything(name: str) -> None:
     assert line.endswith("[default 8; JETFLOCK_ACK_WAIT_S]")  # one line, however narrow
     for text in (short, everything):
         assert text.endswith("130 ended by Ctrl-C.\n")
+        assert not set(text) & set("\x1b│╭─")
+
+
+def test_every_command_explains_itself_in_a_screenful(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in cli.COMMANDS.items():
+        program_of(command).run(["--help"])
+        text = capsys.readouterr().out
+        assert text.startswith(f"Usage: jetflock {name}")
+        assert len(text.splitlines()) <= 25, name
         assert not set(text) & set("\x1b│╭─")
 
 

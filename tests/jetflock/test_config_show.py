@@ -49,7 +49,7 @@ def test_what_the_role_would_refuse_is_an_error(
     file = tmp_path / "jetflock.yaml"
     file.write_text("prot: 1\n")
     for argv, words in {
-        ("frontend", "--config", str(file)): 'Unknown option: "[prot]" from',
+        ("frontend", "--config", str(file)): f"Unknown key 'prot' in {file}. Did you mean port?",
         ("detok", "--log-levl", "debug"): "Did you mean --log-level?",
         ("dead",): "has no configuration to show; try serve, frontend",
     }.items():
