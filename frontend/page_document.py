@@ -18,6 +18,7 @@ _SCRIPTS = re.compile(r'(?:<script src="[\w-]+\.js"></script>\s*)+')
 # Margins and comments of their own lines: a fifth of the sources, and nothing to the browser.
 _COMMENT = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
 _MARGIN = re.compile(r"^\s+", re.MULTILINE)
+_STYLE_SPACE = re.compile(r"(?<=[:;,{]) +| +(?=[{}])")  # behind and before what ends a word anyhow
 _NAME = re.compile(r'"([\w-]+\.(?:js|css))"')
 
 
@@ -62,6 +63,8 @@ class PageDocument:
         assert found is not None, f"page.html names no {kind}"
         paths = [self.folder / name for name in _NAME.findall(found[0])]
         text = "".join(_bare(path.read_text("utf-8")) for path in paths)
+        if kind == "style":
+            text = _STYLE_SPACE.sub("", text)
         assert f"</{kind}" not in text, f"a {kind} would end its own element"
         assert "<!--" not in text, f"a {kind} would begin a comment"
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -25,19 +25,22 @@ class RequestTable {
   constructor(onMark) {
     this.onMark = onMark;
     this.showsAll = false;
+    this.movedOnly = el('input', { type: 'checkbox', id: 'moved-only', onchange: () => this.show(this.cluster) });
     this.rows = new Map(); // by id: {text, row}
     this.body = el('tbody');
     this.more = el('button', { class: 'cl-more', onclick: () => this.#toggle() });
-    this.empty = el('p', { class: 'cl-empty' }, 'No request yet. Ask something in the Chat tab, or start a stream above.');
+    this.empty = el('p', { class: 'cl-empty' }, 'None yet. Ask something in the Chat tab, or start a stream above.');
     const titles = ['Time', 'Request', 'Outcome', 'Prompt', 'Output', 'First token', 'Total', 'Path'];
     const head = el('thead', {}, el('tr', {}, ...titles.map((title) => el('th', { scope: 'col' }, title))));
     this.table = el('table', {}, head, this.body);
-    this.root = el('section', { class: 'cl-card', 'aria-label': 'Recent requests' }, el('header', {}, el('h2', {}, 'Recent requests'), el('small', { class: 'cl-hint' }, 'of this frontend')), el('div', { class: 'cl-scroll' }, this.table), this.empty, this.more);
+    this.root = el('section', { class: 'cl-card', 'aria-label': 'Recent requests' }, el('header', {}, el('h2', {}, 'Recent requests'), el('label', { for: 'moved-only' }, this.movedOnly, ' Only those that moved')), el('div', { class: 'cl-scroll' }, this.table), this.empty, this.more);
   }
 
   show(cluster) {
     this.cluster = cluster;
-    const all = Object.entries(cluster.requests).sort(([, a], [, b]) => b.arrived_at - a.arrived_at);
+    const all = Object.entries(cluster.requests)
+      .filter(([, request]) => !this.movedOnly.checked || RequestTable.#isMoved(request))
+      .sort(([, a], [, b]) => b.arrived_at - a.arrived_at);
     const shown = this.showsAll ? all : all.slice(0, FEW_REQUESTS);
     const ids = new Set(shown.map(([id]) => id));
     for (const id of this.rows.keys()) if (!ids.has(id)) this.rows.delete(id);
@@ -68,11 +71,10 @@ class RequestTable {
 
   #made(id, request) {
     const paths = request.paths.filter((hops) => hops.length);
-    const isMoved = paths.some((hops) => hops.length > 1);
     const cached = request.num_cached_tokens ? el('small', {}, ` ${request.num_cached_tokens} cached`) : null;
     return el(
       'tr',
-      { class: isMoved ? 'is-moved' : '' },
+      { class: RequestTable.#isMoved(request) ? 'is-moved' : '' },
       el('td', {}, new Date(request.arrived_at * 1000).toLocaleTimeString()),
       el('td', {}, el('span', { class: 'cl-id', title: id }, id.slice(0, 8)), el('small', {}, ` ${request.route}`), el('small', { class: 'cl-model' }, request.model), request.tenant ? el('small', { class: 'cl-model' }, request.tenant) : null),
       el('td', {}, RequestTable.#outcome(request)),
@@ -82,6 +84,10 @@ class RequestTable {
       el('td', {}, RequestTable.#time(request.e2e_ms)),
       el('td', {}, paths.length ? paths.map((hops) => requestPath(hops, this.onMark)) : el('small', {}, request.is_running ? 'waits' : '–')),
     );
+  }
+
+  static #isMoved({ paths }) {
+    return paths.some((hops) => hops.length > 1);
   }
 
   static #outcome({ is_running: isRunning, status, finish }) {

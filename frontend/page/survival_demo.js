@@ -154,7 +154,8 @@ class SurvivalDemo {
   async #kill() {
     this.killButton.hidden = true;
     try {
-      const { paths } = await this.api.json(`v1/streams/${this.round.rid}/path`); // it may have moved just now
+      // It may have moved just now.
+      const { paths } = await this.api.json(`v1/streams/${this.round.rid}/path`);
       await this.orders.give('kill', paths[0].at(-1).worker);
     } catch (error) {
       toast(`The worker of this stream is not known: ${error.message}`);
@@ -174,6 +175,7 @@ class SurvivalDemo {
       ? `Nothing lost, nothing twice: the ${disturbed.text.length.toLocaleString()} characters are those of an undisturbed run.`
       : 'An undisturbed run has another text from some place on: the rounding of this hardware depends on the batch.';
     this.root.dataset.verdict = isSame ? 'same' : 'different';
+    this.#showMove();
   }
 
   /** What the document tells is a second old: the stream may be over before its path is known. */
@@ -205,6 +207,12 @@ class SurvivalDemo {
     if (isAtEnd) this.view.scrollTop = this.view.scrollHeight;
   }
 
+  /** Scrolls to where it went on. */
+  #showMove() {
+    const mark = this.view.querySelector('.cl-move');
+    if (mark) this.view.scrollTop += mark.getBoundingClientRect().top - this.view.getBoundingClientRect().top - this.view.clientHeight / 2;
+  }
+
   #pieces() {
     const { text, moves } = this.round;
     const pieces = [];
@@ -221,7 +229,8 @@ class SurvivalDemo {
     const { round } = this;
     if (!round) return;
     const parts = [];
-    if (this.hops.length) parts.push(this.hops.map(({ worker }) => workerLabel(worker)).join(' → '));
+    const workers = round.moves.length ? [round.moves[0].from, ...round.moves.map(({ to }) => to)] : this.hops.map(({ worker }) => worker);
+    if (workers.length) parts.push(workers.map(workerLabel).join(' → '));
     if (round.numTokens) parts.push(`${round.numTokens.toLocaleString()} tokens`);
     if (round.moves.length) parts.push(`gap ${Math.round(round.moves.at(-1).ms)} ms`);
     if (this.isKilling && !round.moves.length) parts.push('its worker was killed: wait …');

@@ -74,6 +74,8 @@ def test_a_stream_survives_the_kill_of_its_worker(visit: Visitor, url: str) -> N
     expect(gone).to_contain_text("killed by signal 9", timeout=WAIT_MS)
     killed = gone.get_attribute("data-worker")
     assert killed in before
+    page.check("#moved-only")
+    expect(page.locator(".cl-card tbody tr")).to_have_count(1)
     path = page.locator("tr.is-moved .cl-path").first
     expect(path).to_contain_text("it died")
     assert path.locator(".cl-chip").first.get_attribute("title") == killed
