@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,13 +62,14 @@ class ScriptedOpenai:
     """Knows `/v1/models`; all else is the script's."""
 
     script: Script
+    scheme: str = "http"
     port: int = 0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     num_connections: int = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
@@ -99,9 +101,11 @@ class ScriptedOpenai:
 
 
 @contextlib.asynccontextmanager
-async def scripted_openai(script: Script) -> AsyncIterator[ScriptedOpenai]:
-    server = ScriptedOpenai(script)
-    listener = await asyncio.start_server(server._serve, "127.0.0.1", 0)
+async def scripted_openai(
+    script: Script, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedOpenai]:
+    server = ScriptedOpenai(script, "http" if tls is None else "https")
+    listener = await asyncio.start_server(server._serve, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

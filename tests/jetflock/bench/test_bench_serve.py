@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -25,12 +26,13 @@ from tests.jetflock.bench.scripted_openai import (
     usage_event,
     whole,
 )
+from tests.tls_files import make_tls_files
 
 ANSWER = stream(event("a"), 0.01, event("b"), event("c", "length"), usage_event(12, 3, 6), DONE)
 
 
 @contextlib.contextmanager
-def running(script: Script) -> Iterator[ScriptedOpenai]:
+def running(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedOpenai]:
     """In a thread: the command has a loop of its own."""
     started = threading.Event()
     found: list[ScriptedOpenai] = []
@@ -38,7 +40,7 @@ def running(script: Script) -> Iterator[ScriptedOpenai]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        async with scripted_openai(script) as server:
+        async with scripted_openai(script, tls) as server:
             found.append(server)
             loops.append(asyncio.get_running_loop())
             started.set()
@@ -115,6 +117,17 @@ def test_an_open_loop(capsys: pytest.CaptureFixture[str]) -> None:
         flags = ("--request-rate", "100", "--num-requests", "10", "--input-len", "20")
         assert bench(server, *flags) == 0
     assert "sent after due" in capsys.readouterr().out
+
+
+def test_https(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tls_files(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    flags = ("--num-requests", "4", "--concurrency", "2", "--input-len", "20")
+    with running(of_chats, tls) as server:
+        assert bench(server, *flags) == 2
+        assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
+        assert bench(server, *flags, "--insecure") == 0
 
 
 def failing(every: int) -> Script:
