@@ -70,8 +70,8 @@ def serve(*, config: Annotated[BenchServeConfig, FLAT] = _DEFAULTS) -> None:
     result = _result(config, outcome, stages)
     if earlier is not None:
         sys.stdout.write(compare(earlier, result))
-    if config.json_file is not None:
-        result.write(config.json_file)
+    if config.json is not None:
+        result.write(config.json)
     if config.plot is not None:
         heading = f"{outcome.model}: {config.endpoint} at {config.url}"
         write_plot(config.plot, heading, outcome.prompts, outcome.runs, stages)

@@ -2,13 +2,13 @@
 
 # No `from __future__ import annotations` here: cyclopts reads the types of the fields.
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from cyclopts import Group, Parameter
+import msgspec
+from cyclopts import Parameter
 
 from jetflock.bench.endpoint import EndpointName
 from jetflock.bench.load_stage import LoadStage, swept
@@ -17,88 +17,109 @@ from jetflock.bench.target import Target
 from shared.config import read_secret
 from shared.errors import ConfigError
 
-_SERVER = Group("Server", sort_key=1)
-_LOAD = Group("Load", sort_key=2)
-_PROMPTS = Group("Prompts", sort_key=3)
-_RESULT = Group("Result", sort_key=4)
-
 _DEFAULT_NUM_REQUESTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchServeConfig:
-    """What is asked of whom, how often, and what is told of it."""
+class ServerFlags:
+    """Who is asked."""
 
-    url: Annotated[str, Parameter(group=_SERVER)] = "http://127.0.0.1:8000"
+    help_group: ClassVar[str] = "Server"
+
+    url: str = "http://127.0.0.1:8000"
     """Of any OpenAI-compatible server, with /v1 or without."""
-    model: Annotated[str | None, Parameter(group=_SERVER)] = None
+    model: str | None = None
     """Model to ask for; by default the first of /v1/models."""
-    endpoint: Annotated[EndpointName, Parameter(group=_SERVER)] = "chat"
+    endpoint: EndpointName = "chat"
     """Route: /v1/chat/completions, /v1/completions or /v1/embeddings."""
-    api_key: Annotated[str | None, Parameter(group=_SERVER)] = None
+    api_key: str | None = None
     """Key to send; else that of the variable OPENAI_API_KEY."""
-    api_key_file: Annotated[Path | None, Parameter(group=_SERVER)] = None
+    api_key_file: Path | None = None
     """File that holds the key."""
-    header: Annotated[tuple[str, ...], Parameter(group=_SERVER, negative="")] = ()
+    header: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Header to send, "Name: value"; may be given more than once."""
-    extra_body: Annotated[str, Parameter(group=_SERVER)] = "{}"
+    extra_body: str = "{}"
     """JSON object of more fields for each body; null leaves one of ours out."""
-    insecure: Annotated[bool, Parameter(group=_SERVER, negative="")] = False
+    insecure: Annotated[bool, Parameter(negative="")] = False
     """Do not check the server's certificate."""
-    timeout_s: Annotated[float, Parameter(group=_SERVER)] = 600.0
+    timeout_s: float = 600.0
     """Longest time of a request, with its retries."""
 
-    concurrency: Annotated[int | None, Parameter(group=_LOAD)] = None
+
+@dataclass(frozen=True, kw_only=True)
+class LoadFlags:
+    """How often."""
+
+    help_group: ClassVar[str] = "Load"
+
+    concurrency: int | None = None
     """Clients of a closed loop, each waiting for its answer (8); beside --request-rate, the most \
 requests at a time."""
-    request_rate: Annotated[float | None, Parameter(group=_LOAD)] = None
+    request_rate: float | None = None
     """Open loop: requests a second, however slow the answers are."""
-    burstiness: Annotated[float, Parameter(group=_LOAD)] = 1.0
+    burstiness: float = 1.0
     """Shape of the gamma-distributed pauses of --request-rate: 1 is Poisson, less is burstier."""
-    sweep: Annotated[str | None, Parameter(group=_LOAD)] = None
+    sweep: str | None = None
     """Several stages: 1,2,4,8 at a time, or rate:1,2,4 a second."""
-    num_requests: Annotated[int | None, Parameter(group=_LOAD)] = None
+    num_requests: int | None = None
     """Of each stage (200, or as many as --duration-s allows)."""
-    duration_s: Annotated[float | None, Parameter(group=_LOAD)] = None
+    duration_s: float | None = None
     """Of each stage; requests that run then are waited for."""
-    warmup: Annotated[int, Parameter(group=_LOAD)] = 1
+    warmup: int = 1
     """Requests before the first stage, which count for nothing."""
-    max_retries: Annotated[int, Parameter(group=_LOAD)] = 0
+    max_retries: int = 0
     """Send a request again after a 429, when Retry-After has passed, so many times."""
-    seed: Annotated[int, Parameter(group=_LOAD)] = 0
+    seed: int = 0
     """Draws prompts, lengths and arrivals. Prompts sent before are found in prefix caches."""
 
-    input_len: Annotated[int, Parameter(group=_PROMPTS)] = 256
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFlags:
+    """What is asked."""
+
+    help_group: ClassVar[str] = "Prompts"
+
+    input_len: int = 256
     """Tokens of a prompt, as the server counts them."""
-    output_len: Annotated[int | None, Parameter(group=_PROMPTS)] = None
+    output_len: int | None = None
     """Tokens of an output (128, or what --dataset says)."""
-    range_ratio: Annotated[float, Parameter(group=_PROMPTS)] = 0.0
+    range_ratio: float = 0.0
     """Draw both lengths from [len * (1 - ratio), len * (1 + ratio)]."""
-    lengths: Annotated[Literal["fixed", "sharegpt"], Parameter(group=_PROMPTS)] = "fixed"
-    """fixed: the three above; sharegpt: a log-normal mix like that of shared chats."""
-    prefix_len: Annotated[int, Parameter(group=_PROMPTS)] = 0
+    lengths: Literal["fixed", "sharegpt"] = "fixed"
+    """fixed: --input-len and --output-len; sharegpt: a log-normal mix like that of shared chats."""
+    prefix_len: int = 0
     """Tokens of a common beginning, on top of the prompt."""
-    num_prefixes: Annotated[int, Parameter(group=_PROMPTS)] = 1
+    num_prefixes: int = 1
     """How many such beginnings there are."""
-    dataset: Annotated[Path | None, Parameter(group=_PROMPTS)] = None
+    dataset: Path | None = None
     """Prompts from a file: lines of {"prompt": ...} or {"messages": ...}, or a ShareGPT file."""
-    tokenizer: Annotated[Path | None, Parameter(group=_PROMPTS)] = None
+    tokenizer: Path | None = None
     """tokenizer.json to count by, in place of the server's /tokenize."""
 
-    goodput: Annotated[
-        tuple[str, ...], Parameter(group=_RESULT, consume_multiple=True, negative="")
-    ] = ()
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFlags:
+    """What is told of it."""
+
+    help_group: ClassVar[str] = "Result"
+
+    goodput: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
     """Limits in ms of a good request: ttft:500 itl:50 tpot:30 e2el:10000."""
-    max_error_rate: Annotated[float, Parameter(group=_RESULT)] = 0.0
+    max_error_rate: float = 0.0
     """Share of failed requests above which the status is 1."""
-    json_file: Annotated[Path | None, Parameter(name="--json", group=_RESULT)] = None
+    json: Path | None = None
     """Write all figures to this file."""
-    json_requests: Annotated[bool, Parameter(group=_RESULT, negative="")] = False
+    json_requests: Annotated[bool, Parameter(negative="")] = False
     """With those of every request."""
-    plot: Annotated[Path | None, Parameter(group=_RESULT)] = None
+    plot: Path | None = None
     """Draw an .svg, or an .html page."""
-    compare: Annotated[Path | None, Parameter(group=_RESULT)] = None
+    compare: Path | None = None
     """Show the figures beside those of an earlier --json file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchServeConfig(ResultFlags, PromptFlags, LoadFlags, ServerFlags):
+    """What is asked of whom, how often, and what is told of it."""
 
     def check(self) -> None:
         """Raises ConfigError."""
@@ -143,8 +164,8 @@ requests at a time."""
     def extra_fields(self) -> dict[str, Any]:
         """Raises ConfigError."""
         try:
-            fields = json.loads(self.extra_body)
-        except ValueError:
+            fields = msgspec.json.decode(self.extra_body)
+        except msgspec.DecodeError:
             fields = None
         if not isinstance(fields, dict):
             raise ConfigError(f"extra_body is {self.extra_body!r}, must be a JSON object")
