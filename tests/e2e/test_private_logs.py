@@ -69,3 +69,4 @@ async def test_no_role_logs_prompts_keys_or_answers(tmp_path: Path) -> None:
             for text in texts:
                 assert text[:20] not in role.log, role.name
         assert "request_finished" in frontend.log
+        assert frontend.log.count("request_refused") == len(wrong) + 1
