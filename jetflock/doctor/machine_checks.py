@@ -110,7 +110,21 @@ def _gpu() -> Finding:
     gpus = _first_line(query)
     if not gpus:
         return warn("GPU", "nvidia-smi finds none", "check the driver: nvidia-smi")
-    return ok("GPU", f"{gpus} free; this version runs models on the processor all the same")
+    if _is_cpu_torch():
+        return warn(
+            "GPU",
+            f"{gpus} free, but torch is built for the processor alone",
+            "pip install torch from a CUDA index, and 'jetflock[cuda]'",
+        )
+    return ok("GPU", f"{gpus} free; --device auto uses it")
+
+
+def _is_cpu_torch() -> bool:
+    """By its version: importing it would take seconds."""
+    try:
+        return version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return False
 
 
 def _open_files() -> Finding:

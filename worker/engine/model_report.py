@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import torch
 
 from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
 from worker.engine.host_limits import available_memory_bytes
 from worker.engine.memory_check import check_memory, weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig
@@ -43,7 +45,8 @@ def report_on(path: Path) -> ModelReport:
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
     dtype = choose_dtype(config.dtype, model)
-    kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
+    if has_gpu():
+        return report_on_gpu(config, model, dtype, CudaDevice())
     shortage = ""
     try:
         check_memory(config, model, dtype, max_context_len=1 << 20)
@@ -52,10 +55,40 @@ def report_on(path: Path) -> ModelReport:
     return ModelReport(
         architecture=model.architecture,
         computed_by=_computed_by(model, native_obstacle(config, model, dtype) is None),
-        dtype=str(dtype).removeprefix("torch."),
-        need=f"weights take {weight_bytes(model, dtype) / (1 << 30):.2f} GiB, a token of the cache "
-        f"{kv_bytes / 1024:.1f} KiB; {available_memory_bytes() / (1 << 30):.2f} GiB are available",
+        dtype=_name(dtype),
+        need=_need(model, dtype, available_memory_bytes()),
         shortage=shortage,
+    )
+
+
+def report_on_gpu(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, gpu: GpuDevice
+) -> ModelReport:
+    """Of one that takes its weights to `gpu`."""
+    if not isinstance(model, DecoderConfig):
+        words = "is not supported on a GPU yet; --device cpu runs it"
+        return ModelReport(refusal=f"{model.architecture} {words}")
+    share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
+    usable_bytes = min(gpu.free_bytes(), share_bytes)
+    need = _need(model, dtype, usable_bytes)
+    return ModelReport(
+        architecture=model.architecture,
+        computed_by="our decoder on the GPU",
+        dtype=_name(dtype),
+        need=need,
+        shortage=need if weight_bytes(model, dtype) > usable_bytes else "",
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int) -> str:
+    kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
+    return (
+        f"weights take {weight_bytes(model, dtype) / (1 << 30):.2f} GiB, a token of the cache "
+        f"{kv_bytes / 1024:.1f} KiB; {usable_bytes / (1 << 30):.2f} GiB are available"
     )
 
 
