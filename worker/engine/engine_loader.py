@@ -211,10 +211,9 @@ class EngineLoader:
             raise ConfigError(f"{model_config.architecture} is not supported on a GPU yet")
         self._tell(LOAD_WEIGHTS, 0.0)
         path, load_format = Path(self._config.model_path), self._config.load_format
-        with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
-            model = load_decoder(
-                self._config, model_config, reader, dtype, max_context_len, gpu.torch_device
-            )
+        device, on_progress = gpu.torch_device, self._on_progress
+        with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
+            model = load_decoder(self._config, model_config, reader, dtype, max_context_len, device)
         self._tell("capture CUDA graphs", 1.0)
         loaded = GpuModel(
             self._config,

@@ -10,6 +10,7 @@ import torch
 from worker.engine.models.loader import OnProgress
 
 STD = 0.02
+CPU = torch.device("cpu")
 
 
 class DummyWeights:
@@ -18,14 +19,21 @@ class DummyWeights:
     Never zeros: products with zeros may take another time, and give nothing to compare.
     """
 
-    def __init__(self, num_parameters: int, dtype: torch.dtype, on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        num_parameters: int,
+        dtype: torch.dtype,
+        on_progress: OnProgress,
+        device: torch.device = CPU,
+    ) -> None:
         self._num_parameters = num_parameters
+        self._device = device  # where they are made: other numbers on another one
         self._num_made = 0
         self._dtype = dtype
         self._on_progress = on_progress
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = fill_with_noise(name, torch.empty(shape, dtype=self._dtype))
+        tensor = fill_with_noise(name, torch.empty(shape, dtype=self._dtype, device=self._device))
         self._num_made += math.prod(shape)
         self._on_progress(min(1.0, self._num_made / self._num_parameters))
         return tensor
@@ -33,7 +41,7 @@ class DummyWeights:
 
 def fill_with_noise(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """In place; seeded by the name."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    generator = torch.Generator(tensor.device).manual_seed(zlib.crc32(name.encode()))
     tensor.normal_(0.0, STD, generator=generator)
     if tensor.ndim == 1 and "norm" in name and name.endswith("weight"):
         tensor += 1.0

@@ -10,7 +10,7 @@ import torch
 from worker.engine.config import LoadFormat
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.dummy_weights import DummyWeights
+from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
 from worker.engine.models.model_config import ModelConfig
@@ -48,8 +48,9 @@ def open_weights(
     load_format: LoadFormat,
     dtype: torch.dtype,
     on_progress: OnProgress,
+    device: torch.device = CPU,
 ) -> AbstractContextManager[WeightReader]:
-    """The checkpoint's, or random ones."""
+    """The checkpoint's, on the CPU; or random ones, made on the device."""
     if load_format == "dummy":
-        return nullcontext(DummyWeights(config.num_parameters, dtype, on_progress))
+        return nullcontext(DummyWeights(config.num_parameters, dtype, on_progress, device))
     return CheckpointReader(model_path, dtype, on_progress)

@@ -1,0 +1,1 @@
+"""What the GPU engine reaches of what the hardware can do."""
