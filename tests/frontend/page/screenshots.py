@@ -12,11 +12,15 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
+from tests.frontend.page.cluster_life import live
 from tests.frontend.page.conftest import PHONE, find_chromium
+from tests.nats_server import free_port
 
 IMAGES = REPOSITORY / "docs" / "images"
-MAX_BYTES = 150_000
+MAX_BYTES = 200_000
 WIDE = {"width": 1280, "height": 800}
+TALL = {"width": 1280, "height": 1040}
+ADMIN_KEY = "the-key-of-these-pictures"
 
 
 def chat(page: Page) -> None:
@@ -40,6 +44,10 @@ def ask(page: Page, text: str) -> None:
     page.mouse.move(0, 0)
 
 
+def cluster(page: Page) -> None:
+    live(page, ADMIN_KEY)
+
+
 # What the browser has kept from an earlier visit, so that the pictures are the same every time.
 KEPT = {
     "settings": {"seed": "7"},
@@ -50,6 +58,8 @@ SHOTS: dict[str, tuple[Callable[[Page], None], dict[str, Any]]] = {
     "chat": (chat, {"viewport": WIDE, "color_scheme": "light"}),
     "chat-dark": (chat, {"viewport": WIDE, "color_scheme": "dark"}),
     "completions": (completion, {"viewport": WIDE, "color_scheme": "light"}),
+    "cluster": (cluster, {"viewport": TALL, "color_scheme": "light"}),
+    "cluster-dark": (cluster, {"viewport": TALL, "color_scheme": "dark"}),
     "phone": (chat, {"viewport": PHONE, "is_mobile": True, "device_scale_factor": 1.5}),
 }
 
@@ -70,6 +80,14 @@ def shoot(browser: Browser, url: str, name: str) -> Path:
     return path
 
 
+def _flags(folder: Path) -> list[str]:
+    """Two workers, which the page may kill."""
+    key_file = folder / "admin.key"
+    key_file.write_text(ADMIN_KEY)
+    admin = ["--admin-port", str(free_port()), "--admin-key-file", str(key_file)]
+    return ["--workers", "2", *admin]
+
+
 def main(names: list[str]) -> None:
     """Those named, or all."""
     chromium = find_chromium()
@@ -78,7 +96,7 @@ def main(names: list[str]) -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        stack = LocalStack(Path(folder) / "service", program=REAL_ROLES)
+        stack = LocalStack(Path(folder), *_flags(Path(folder)), program=REAL_ROLES)
         try:
             url = f"http://127.0.0.1:{stack.start().wait_ready().port}/"
             for name in names or SHOTS:
