@@ -71,7 +71,7 @@ PROGRAM = Program(
     name="jetflock detok",
     summary="Turn the token log into text.",
     main=main,
-    first=("nats_url", "metrics_port", "log_level"),
+    first=_FIRST,
 )
 
 if __name__ == "__main__":

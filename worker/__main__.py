@@ -52,18 +52,7 @@ PROGRAM = Program(
     name="jetflock worker",
     summary=_SUMMARY,
     main=main,
-    first=(
-        "nats_url",
-        "model_name",
-        "lora",
-        "dtype",
-        "max_running",
-        "max_context_len",
-        "kv_memory_bytes",
-        "num_threads",
-        "shutdown_timeout_s",
-        "log_level",
-    ),
+    first=_FIRST,
 )
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ PROGRAM = Program(
     name="jetflock autoscale",
     summary=_SUMMARY,
     main=main,
-    first=("nats_url", "model_name", "scale_idle_s", "scale_target_s", "metrics_port"),
+    first=_FIRST,
 )
 
 if __name__ == "__main__":
