@@ -61,7 +61,10 @@ function answerNumbersElement(answer) {
   const parts = numbersShown(answer).map(([text, meaning]) => chip(text, meaning));
   if (answer.rid) {
     const id = el('button', { type: 'button', class: 'chip is-button', title: `request id: ${answer.rid} (click to copy)` }, `id ${answer.rid.slice(0, 8)}…`);
-    id.addEventListener('click', () => copyText(answer.rid).then(() => (id.textContent = 'copied')));
+    id.addEventListener('click', async () => {
+      await copyText(answer.rid);
+      toast('The request id was copied.');
+    });
     parts.push(id);
   }
   return el('div', { class: 'numbers' }, parts, marksOf(answer));

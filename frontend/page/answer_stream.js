@@ -5,6 +5,7 @@ const RESUME_GRACE_S = 120; // so long the request runs on while nobody reads it
 const GIVE_UP_AFTER_MS = 90_000; // without any event: then a frontend would have come back
 const FIRST_RETRY_MS = 250;
 const LONGEST_RETRY_MS = 4_000;
+const PATIENCE_MS = 2_000; // with a request that is to be stopped before its id is known
 
 /** What cannot be helped by coming back later. */
 function isFinal(error) {
@@ -49,8 +50,13 @@ class AnswerStream {
   /** Ends the request in the service too: without that, it would run on for the grace period. */
   stop() {
     this.isStopped = true;
+    if (this.rid) this.#endRequest();
+    else setTimeout(() => this.controller.abort(), PATIENCE_MS); // what was sent has an id soon: that is to end
+  }
+
+  #endRequest() {
     this.controller.abort();
-    if (this.rid) this.api.post('abort_request', { rid: this.rid }).catch(() => {}); // its deadline ends it
+    this.api.post('abort_request', { rid: this.rid }).catch(() => {}); // its deadline ends it
   }
 
   async #reopen() {
@@ -89,6 +95,7 @@ class AnswerStream {
 
   async #read(response) {
     this.rid ??= response.headers.get('x-request-id');
+    if (this.isStopped && this.rid) this.#endRequest();
     if (this.rid) this.listener.onAccepted(this.rid);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new SseParser();

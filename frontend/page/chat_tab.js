@@ -38,6 +38,7 @@ class ChatTab {
       button.addEventListener('click', () => this.#send(button.textContent));
     }
     document.addEventListener('keydown', (event) => this.#onKey(event));
+    window.addEventListener('storage', (event) => this.#onOtherTab(event.key));
     window.addEventListener('pagehide', () => this.runs.forEach((run) => run.save()));
     this.#open(this.book.get(store.read('current')) ?? this.book.list[0] ?? this.#fresh());
     for (const conversation of this.book.list) if (conversation.running) this.#start(conversation);
@@ -85,6 +86,14 @@ class ChatTab {
     this.#open(this.book.get(this.conversation.id) ?? this.conversation);
   }
 
+  /** Another tab of this browser has changed what is kept. */
+  #onOtherTab(key) {
+    const id = this.book.reload(key);
+    if (!id || this.runs.has(id)) return;
+    if (id === this.conversation.id) this.#open(this.book.get(id) ?? this.#fresh());
+    else this.#showSidebar();
+  }
+
   #keepSettings() {
     const { conversation } = this;
     conversation.settings = this.controls.values;
@@ -108,7 +117,7 @@ class ChatTab {
   }
 
   #canSend() {
-    const problem = this.models.chosen ? this.controls.findProblem() : 'No model is being served yet.';
+    const problem = this.models.chosen ? this.controls.findProblem() : this.models.problem;
     if (problem) toast(problem);
     return !problem;
   }

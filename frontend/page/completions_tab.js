@@ -63,7 +63,7 @@ class CompletionsTab {
   }
 
   #canSend() {
-    const problem = (!this.models.chosen && 'No model is being served yet.') || this.controls.findProblem() || (!this.prompt.value && 'A completion needs a text to begin with.');
+    const problem = (!this.models.chosen && this.models.problem) || this.controls.findProblem() || (!this.prompt.value && 'A completion needs a text to begin with.');
     if (problem) toast(problem);
     return !problem;
   }

@@ -2,12 +2,13 @@
 // All conversations of this browser, each under a name of its own.
 
 const EXPORT_FORMAT = 'jetflock-conversations';
+const KEPT = 'conversation:'; // and the id
 
 class ConversationBook {
   constructor(store) {
     this.store = store;
     this.conversations = new Map();
-    for (const name of store.names('conversation:')) this.#load(store.read(name));
+    for (const name of store.names(KEPT)) this.#load(store.read(name));
   }
 
   /** Newest first. */
@@ -21,12 +22,12 @@ class ConversationBook {
 
   save(conversation) {
     this.conversations.set(conversation.id, conversation);
-    this.store.write(`conversation:${conversation.id}`, conversation);
+    this.store.write(KEPT + conversation.id, conversation);
   }
 
   remove(id) {
     this.conversations.delete(id);
-    this.store.remove(`conversation:${id}`);
+    this.store.remove(KEPT + id);
   }
 
   export() {
@@ -43,6 +44,16 @@ class ConversationBook {
       this.save(each);
     }
     return conversations.length;
+  }
+
+  /** Takes what another tab has made of a conversation. Returns its id; null: the key names none. */
+  reload(key) {
+    const name = this.store.nameOf(key);
+    if (!name?.startsWith(KEPT)) return null;
+    const id = name.slice(KEPT.length);
+    this.conversations.delete(id);
+    this.#load(this.store.read(name));
+    return id;
   }
 
   #load(json) {

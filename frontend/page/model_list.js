@@ -9,6 +9,7 @@ class ModelList {
     this.store = store;
     this.models = [];
     this.selects = [];
+    this.problem = ''; // why there is none
     this.refresh();
   }
 
@@ -31,21 +32,24 @@ class ModelList {
 
   async refresh() {
     clearTimeout(this.timer);
+    this.problem = 'No model is being served yet.';
     try {
       const { data } = await this.api.json('v1/models');
       this.models = data.filter((model) => (model.tasks ?? ['generate']).includes('generate')).map((model) => model.id);
     } catch (error) {
-      if (error instanceof ApiError && error.status === 401) return this.#show('a key is needed');
       this.models = [];
+      this.problem = error.message;
+      this.#show();
+      if (error instanceof ApiError && error.status === 401) return; // until there is a key
     }
     this.#show();
     if (!this.models.length) this.timer = setTimeout(() => this.refresh(), NO_MODEL_RETRY_MS);
   }
 
-  #show(reason = 'no model yet') {
+  #show() {
     for (const select of this.selects) {
       const names = this.models.length ? this.models : [''];
-      select.replaceChildren(...names.map((name) => el('option', { value: name }, name || reason)));
+      select.replaceChildren(...names.map((name) => el('option', { value: name }, name || 'no model yet')));
       select.value = this.chosen ?? '';
       select.disabled = !this.models.length;
     }

@@ -28,6 +28,11 @@ class Store {
     localStorage.removeItem(this.prefix + name);
   }
 
+  /** The name of a key of the browser's storage; null: it is not ours. */
+  nameOf(key) {
+    return key?.startsWith(this.prefix) ? key.slice(this.prefix.length) : null;
+  }
+
   /** Names that begin with `start`. */
   names(start) {
     return Object.keys(localStorage)
