@@ -15,7 +15,7 @@ from typing import Self
 from tests.deploy.local_stack import REPOSITORY, LocalStack
 from tests.docs.markdown_page import CodeBlock
 
-_BLOCK_TIMEOUT_S = 20.0
+_BLOCK_TIMEOUT_S = 60.0
 _TAIL_CHARACTERS = 600
 _CLIENT = Path(__file__).with_name("command_client.py")
 
