@@ -37,6 +37,7 @@ help:
 	@echo "make bench-start       how long 'make serve' takes until it is ready, and on what"
 	@echo "make screenshots       the pictures of the page in docs/images (needs a Chromium)"
 	@echo "make wheel             build dist/jetflock-*.whl"
+	@echo "make clean             remove what builds and tools left, but no environment"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
 
