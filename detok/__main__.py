@@ -9,6 +9,7 @@ import uvloop
 
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
+from detok.live_detoks import ROLE
 from shared.cluster import open_cluster
 from shared.config import FLAT
 from shared.garbage import settle_garbage
@@ -33,7 +34,7 @@ _FIRST = (
 def main(config: Annotated[DetokConfig, FLAT] = DetokConfig()) -> None:  # noqa: B008
     """Turn the token log into text."""
     setup_logging("detok", config.log_level, config.log_format)
-    detok_id = new_incarnation(config.detok_id)
+    detok_id = config.detok_id or new_incarnation(ROLE)
     with open_tracer(config.otel, "detok", detok_id) as tracer:
         uvloop.run(_run(config, detok_id, tracer))
 
@@ -45,7 +46,7 @@ async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
     startup.enter("connect")
     async with (
         serving_status(registry, board, config.metrics_port),
-        open_cluster(config, config.detok_id, registry=registry) as cluster,
+        open_cluster(config, detok_id, registry=registry) as cluster,
     ):
         startup.enter("catch up")
         detokenizer = Detokenizer(cluster, config, detok_id, tracer)

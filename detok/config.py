@@ -14,7 +14,7 @@ class DetokConfig(ClusterConfig):
 
     help_group: ClassVar[str] = "Detokenizer"
 
-    detok_id: str = "detok"
-    """Name of this detokenizer; a random part is added at each start."""
+    detok_id: str | None = None
+    """Id of this process; random when not given. Never use one twice."""
     tokenizer_cache_size: int = 16
     """Tokenizers kept in memory."""

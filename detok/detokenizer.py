@@ -48,7 +48,7 @@ class Detokenizer:
         detok_id: str | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        self.id = detok_id or new_incarnation(config.detok_id)
+        self.id = detok_id or config.detok_id or new_incarnation(ROLE)
         self.stats = DetokStats()
         self.malformed = cluster.malformed
         self.collector = DetokCollector(self.stats, self._gauges)

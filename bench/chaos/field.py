@@ -47,13 +47,9 @@ class Field:
                 return [run for run in single if holders.get(run.transcript.rid) in names]
             if role == "detok":
                 owners = await self.flock.partition_owners()
-                heads = tuple(f"{victim.name}-" for victim in victims)
+                names = {victim.incarnation for victim in victims}
                 partition = self.flock.cluster.subjects.partition
-                return [
-                    run
-                    for run in single
-                    if owners.get(partition(run.transcript.rid), "").startswith(heads)
-                ]
+                return [run for run in single if owners.get(partition(run.transcript.rid)) in names]
         frontends = self.flock.of("frontend")
         indices = {frontends.index(victim) for victim in victims if victim in frontends}
         return [run for run in self.running if run.frontend in indices]

@@ -26,14 +26,12 @@ class DetokHerald:
             return
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._forget(f"{launch.id}-")
+                await self._forget(launch.id)
 
-    async def _forget(self, prefix: str) -> None:
+    async def _forget(self, detok_id: str) -> None:
         """First the heartbeat: whoever takes its partitions shares them among the living."""
-        for card in await self._roles.entries():
-            if card.key.startswith(prefix):
-                await self._roles.delete(card.key)
+        await self._roles.delete(detok_id)
         for lease in await self._leases.entries():
-            if lease.value.startswith(prefix.encode()):
+            if lease.value == detok_id.encode():
                 with contextlib.suppress(CasConflict):  # it has expired, and is another's
                     await self._leases.put_if(lease.key, FREE, lease.revision)

@@ -65,7 +65,7 @@ class RoleLaunches:
         )
 
     def detok(self) -> Launch:
-        detok_id = new_incarnation(self._config.detok_id)  # it adds a random part of its own
+        detok_id = new_incarnation(self._config.detok_id or "detok")
         return Launch(
             [*self._programs.detok, "--detok-id", detok_id],
             self._env(DetokConfig, exclude=("detok_id",)),

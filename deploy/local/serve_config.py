@@ -63,7 +63,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
 
     # Made here for each start of a role, or given as MODEL.
     frontend_id: Annotated[str | None, _NOT_A_FLAG] = None
-    detok_id: Annotated[str, _NOT_A_FLAG] = "detok"
+    detok_id: Annotated[str | None, _NOT_A_FLAG] = None
     worker_id: Annotated[str | None, _NOT_A_FLAG] = None
     model_path: Annotated[str, _NOT_A_FLAG] = ""
     start_gate: Annotated[bool, _NOT_A_FLAG] = False

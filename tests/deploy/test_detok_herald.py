@@ -18,7 +18,7 @@ from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
 
-DEAD, LIVING = "detok-1-a", "detok-12-b"
+DEAD, LIVING = "detok-1", "detok-12"
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ async def cluster(nats_server: NatsServer) -> AsyncIterator[Cluster]:
 
 
 async def test_a_death_frees_leases_and_ends_the_heartbeat(cluster: Cluster) -> None:
-    await DetokHerald(cluster).announce_death(Launch([], {}, "detok-1"), -9)
+    await DetokHerald(cluster).announce_death(Launch([], {}, DEAD), -9)
     assert await held(cluster) == {"0": FREE, "1": LIVING.encode(), "2": FREE}
     assert await alive(cluster) == [LIVING]
 
 
 async def test_who_ended_by_itself_is_left_to_it(cluster: Cluster) -> None:
-    await DetokHerald(cluster).announce_death(Launch([], {}, "detok-1"), 0)
+    await DetokHerald(cluster).announce_death(Launch([], {}, DEAD), 0)
     assert (await held(cluster))["0"] == DEAD.encode()
     assert await alive(cluster) == [DEAD, LIVING]
 
