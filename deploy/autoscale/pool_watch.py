@@ -17,6 +17,7 @@ from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
 from shared.queue_age import oldest_wait_s
 
 _LEAVING = (WorkerState.DRAINING, WorkerState.HUNG)
+_ASSUMED_RUNNING = 32  # requests of a worker, until one has told
 _HELD = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)
 
 
@@ -32,10 +33,10 @@ class PoolView:
 class PoolWatch:
     """Sums up what the consumers and the workers count; remembers their last counts."""
 
-    def __init__(self, cluster: Cluster, pool: str, max_running: int) -> None:
+    def __init__(self, cluster: Cluster, pool: str, max_running: int | None) -> None:
         self._cluster = cluster
         self._pool = pool
-        self._max_running = max_running
+        self._max_running = max_running or _ASSUMED_RUNNING
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._num_handed_out: int | None = None  # by the queue so far, beside what waits
         self._work: dict[str, WorkDone] | None = None  # by worker

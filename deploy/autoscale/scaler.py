@@ -35,7 +35,7 @@ class Scaler:
         fleet: WorkerFleet,
         policy: ScalePolicy,
         interval_s: float,
-        max_running: int,
+        max_running: int | None,
         report: Report = lambda _seen, _decision, _is_change: None,
     ) -> None:
         self._card = card

@@ -39,10 +39,11 @@ class EngineConfig:
     """On a GPU; triton: our kernels, torch: slow, to compare with; auto: triton."""
     cpu_kernels: CpuKernelsName = "auto"
     """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
-    max_running: int = 32
-    """Requests that decode in one step."""
-    max_step_tokens: int = 512
-    """Token budget of a step: one for each decoding request, the rest for prefill chunks."""
+    max_running: int | None = None
+    """Requests that decode in one step; by default 32 on a CPU, 256 on a GPU."""
+    max_step_tokens: int | None = None
+    """Token budget of a step: one for each decoding request, the rest for prefill chunks; by
+    default 512 on a CPU, 8192 on a GPU."""
     max_step_s: float = 0.5
     """A step gets fewer prefill tokens when it would take longer."""
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
@@ -68,8 +69,9 @@ class EngineConfig:
     """LoRA adapters that are loaded at once."""
     max_lora_rank: int = 64
     """The largest rank (r) of an adapter."""
-    overlap: bool = False
-    """Launch a step before the tokens of the one before it are known; no gain on a CPU."""
+    overlap: bool | None = None
+    """Launch a step before the tokens of the one before it are known; by default on a GPU, no gain
+    on a CPU."""
     speculate: SpeculateName = "off"
     """Guess tokens for a step to confirm; ngram: what followed the same words in the request."""
     num_draft_tokens: int = 8
@@ -115,8 +117,6 @@ class EngineConfig:
     def check(self) -> None:
         """Raises ConfigError for a value that no engine can run with."""
         for name in (
-            "max_running",
-            "max_step_tokens",
             "page_size",
             "num_draft_tokens",
             "min_ngram_len",
@@ -124,7 +124,14 @@ class EngineConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("num_kv_tokens", "kv_memory_bytes", "max_context_len", "num_threads"):
+        for name in (
+            "max_running",
+            "max_step_tokens",
+            "num_kv_tokens",
+            "kv_memory_bytes",
+            "max_context_len",
+            "num_threads",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
@@ -143,9 +150,4 @@ class EngineConfig:
             raise ConfigError(
                 f"max_ngram_len={self.max_ngram_len} is less than "
                 f"min_ngram_len={self.min_ngram_len}"
-            )
-        if self.max_running > self.max_step_tokens:
-            raise ConfigError(
-                f"max_step_tokens={self.max_step_tokens} leaves no token for each of "
-                f"max_running={self.max_running} requests"
             )

@@ -46,6 +46,7 @@ from worker.engine.req import Req
 from worker.engine.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine.step_budget import StepBudget
+from worker.engine.step_limits import StepLimits
 from worker.engine.step_result import BatchRunner
 from worker.engine.stop_check import StopCheck
 from worker.engine.torch_forward import TorchForward
@@ -83,7 +84,8 @@ class EngineLoader:
         gpu: GpuDevice | None = None,  # in the place of this machine's
     ) -> None:
         config.check()
-        self._gpu = gpu
+        self._gpu = _choose_gpu(config, gpu)
+        self._step = StepLimits.of(config, on_gpu=self._gpu is not None)
         self._config = config
         self._channel = channel
         self._phases = phases or LoadPhases()
@@ -101,10 +103,10 @@ class EngineLoader:
                 model_config, dtype, max_context_len, grammars
             )
         budget = StepBudget(
-            self._config.max_step_tokens, self._config.max_running, self._config.max_step_s
+            self._step.max_step_tokens, self._step.max_running, self._config.max_step_s
         )
         self._tell("warm up", 1.0)
-        num_warm_up_tokens = min(max_context_len, self._config.max_step_tokens, pool.num_tokens)
+        num_warm_up_tokens = min(max_context_len, self._step.max_step_tokens, pool.num_tokens)
         parts = (make_runner, model_config, pool, max_context_len)
         pooling = None
         if isinstance(model_config, EncoderConfig):
@@ -120,7 +122,7 @@ class EngineLoader:
             AdapterPool(
                 make_projections, dtype, self._config.max_loras, self._config.max_lora_rank
             ),
-            overlap_depth=int(self._config.overlap),
+            overlap_depth=int(self._step.has_overlap),
             vision=model_config.vision,
         )
 
@@ -140,8 +142,8 @@ class EngineLoader:
         max_context_len: int,
         grammars: GrammarBackend,
     ) -> LoadedModel:
-        if (gpu := self._choose_gpu()) is not None:
-            return self._load_on_gpu(gpu, model_config, dtype, max_context_len, grammars)
+        if self._gpu is not None:
+            return self._load_on_gpu(self._gpu, model_config, dtype, max_context_len, grammars)
         path, load_format = Path(self._config.model_path), self._config.load_format
         check_memory(self._config, model_config, dtype, max_context_len)
         self._tell("prepare kernels", 0.0)  # the first time the C++ compiler runs
@@ -185,19 +187,6 @@ class EngineLoader:
             torch_forward.lora_projections,
         )
 
-    def _choose_gpu(self) -> GpuDevice | None:
-        """None for the CPU. Raises ConfigError when it must be a GPU and there is none."""
-        device = self._config.device
-        if device == "cpu":
-            return None
-        if self._gpu is not None:
-            return self._gpu
-        if has_gpu():
-            return CudaDevice()
-        if device == "cuda":
-            raise ConfigError("device=cuda is not possible: torch finds no NVIDIA GPU")
-        return None
-
     def _load_on_gpu(
         self,
         gpu: GpuDevice,
@@ -217,6 +206,7 @@ class EngineLoader:
         self._tell("capture CUDA graphs", 1.0)
         loaded = GpuModel(
             self._config,
+            self._step,
             gpu,
             model,
             model_config.num_outputs,
@@ -250,7 +240,7 @@ class EngineLoader:
         page_size = self._config.page_size
         num_tokens = self._config.num_kv_tokens
         if num_tokens is None:
-            num_tokens = self._config.max_running * (max_context_len + page_size)
+            num_tokens = self._step.max_running * (max_context_len + page_size)
         return KVCachePool(0, max(1, num_tokens // page_size), page_size, 1, 1, dtype)
 
     def _make_books(
@@ -261,7 +251,7 @@ class EngineLoader:
         max_context_len: int,
     ) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
-        max_running = self._config.max_running
+        max_running = self._step.max_running
         ledger = KVLedger(
             pool.num_pages,
             pool.page_size,
@@ -298,9 +288,9 @@ class EngineLoader:
         return EngineReady(
             max_context_len=max_context_len,
             vocab_size=model_config.vocab_size,
-            max_running=self._config.max_running,
+            max_running=self._step.max_running,
             num_kv_tokens=pool.num_tokens,
-            max_step_tokens=self._config.max_step_tokens,
+            max_step_tokens=self._step.max_step_tokens,
             one_token_step_s=one_token_step_s,
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
@@ -344,3 +334,16 @@ def _warm_up(
 def _default_num_threads(model_config: ModelConfig) -> int:
     is_small = model_config.num_parameters < MAX_PARAMETERS_OF_ONE_THREAD
     return 1 if is_small else num_usable_cores()
+
+
+def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | None:
+    """None for the CPU. Raises ConfigError when it must be a GPU and there is none."""
+    if config.device == "cpu":
+        return None
+    if given is not None:
+        return given
+    if has_gpu():
+        return CudaDevice()
+    if config.device == "cuda":
+        raise ConfigError("device=cuda is not possible: torch finds no NVIDIA GPU")
+    return None

@@ -22,6 +22,7 @@ from shared.protocol.sampling import SamplingParams
 from shared.token_ids import unpack_token_ids
 from worker.engine.config import EngineConfig
 from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
+from worker.engine.step_limits import StepLimits
 from worker.engine.stop_check import StopCheck
 from worker.engine_channel import EngineChannel
 from worker.engine_messages import (
@@ -110,12 +111,13 @@ class ScriptedEngine:
         self._hang_token = config.scripted_hang_token
         self._hang_s = config.scripted_hang_s
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
+        limits = StepLimits.of(config, on_gpu=False)
         self._limits = EngineReady(
             max_context_len=config.max_context_len or DEFAULT_CONTEXT_LEN,
             vocab_size=config.scripted_vocab_size,
-            max_running=config.max_running,
+            max_running=limits.max_running,
             num_kv_tokens=self._num_kv_tokens,
-            max_step_tokens=config.max_step_tokens,
+            max_step_tokens=limits.max_step_tokens,
         )
         self._stop_check = StopCheck((), self._limits.max_context_len)
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission

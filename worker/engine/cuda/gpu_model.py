@@ -29,6 +29,7 @@ from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.rotary import RotaryEmbedding
+from worker.engine.step_limits import StepLimits
 from worker.engine.torch_forward import Model
 
 GRAPH_BYTES = 1 << 30  # for what capturing takes, and kernels that are loaded later
@@ -70,6 +71,7 @@ class GpuModel:
     def __init__(
         self,
         config: EngineConfig,
+        step: StepLimits,
         device: GpuDevice,
         model: Model,
         num_outputs: int,
@@ -79,6 +81,7 @@ class GpuModel:
     ) -> None:
         """Raises ConfigError when keys and values have no room."""
         self._config = config
+        self._step = step
         self._device = device
         self._model = model
         self._layers = model.attention_layers
@@ -91,10 +94,10 @@ class GpuModel:
         self._forward = GpuForward(model, self._make_attention(self.pool), page_size)
         max_pages = min(num_pages, -(-max_context_len // page_size))
         self._page_table = DevicePageTable(
-            config.max_running, max_pages, num_pages, device.torch_device
+            step.max_running, max_pages, num_pages, device.torch_device
         )
         self._last_token_ids = torch.zeros(
-            config.max_running + 1, dtype=torch.int64, device=device.torch_device
+            step.max_running + 1, dtype=torch.int64, device=device.torch_device
         )
         sizes = config.cuda_graph_sizes
         self._graphs = DecodeGraphs(
@@ -102,7 +105,7 @@ class GpuModel:
             self._forward,
             self._page_table,
             self._last_token_ids,
-            check_sizes(sizes, config.max_running) if sizes else default_sizes(config.max_running),
+            check_sizes(sizes, step.max_running) if sizes else default_sizes(step.max_running),
             num_outputs,
         )
 
@@ -167,7 +170,7 @@ class GpuModel:
     def _step_bytes(self) -> int:
         """What the largest step takes: a prefill of all its tokens, which is run once."""
         config, device = self._config, self._device.torch_device
-        num_tokens = config.max_step_tokens
+        num_tokens = self._step.max_step_tokens
         num_pages = -(-num_tokens // config.page_size)
         forward = GpuForward(
             self._model, self._make_attention(self._make_pool(num_pages)), config.page_size
@@ -188,7 +191,7 @@ class GpuModel:
         @torch.inference_mode()
         def work() -> None:
             hidden = forward.hidden(batch)
-            forward.logits(hidden[: config.max_running])
+            forward.logits(hidden[: self._step.max_running])
 
         return self._device.peak_bytes(work)
 
