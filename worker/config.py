@@ -50,6 +50,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
             split_lora(text)
         if len(self.lora) > self.max_loras:
             raise ConfigError(f"{len(self.lora)} lora, and max_loras={self.max_loras}")
+        if self.lora and self.tp > 1:
+            raise ConfigError(f"lora is not possible with tp={self.tp} yet, only with tp=1")
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "

@@ -22,7 +22,11 @@ _BUILTINS = (bytes,)
 
 def encode_frame(message: EngineCommand | EngineEvent) -> bytes:
     """One frame, its length included."""
-    body: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=_BUILTINS))
+    return to_frame(msgpack.packb(msgspec.to_builtins(message, builtin_types=_BUILTINS)))
+
+
+def to_frame(body: bytes) -> bytes:
+    """With its length before it."""
     return _LENGTH.pack(len(body)) + body
 
 

@@ -36,7 +36,7 @@ class EngineLaunch:
                     *(str(theirs.fileno()), config.to_json()),
                 ],
                 pass_fds=(theirs.fileno(),),
-                env=_environment(),
+                env=engine_environment(),
             )
         return cls(config.model_path, process, ours)
 
@@ -47,7 +47,7 @@ class EngineLaunch:
         self.connection.close()
 
 
-def _environment() -> dict[str, str]:
+def engine_environment() -> dict[str, str]:
     """Ours, and the folder that `worker` was imported from.
 
     By default the engine's threads sleep while they wait for each other. Spinning, they take the

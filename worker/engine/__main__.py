@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import socket
 import sys
 import traceback
@@ -12,16 +10,16 @@ from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
 from worker.engine.load_phases import LoadPhases
+from worker.engine.parent_death import die_with_parent
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
 from worker.engine_messages import EngineFailed, EngineLoading
 
-PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 5.0
 
 
 def main(argv: list[str]) -> int:
     """The exit code: 0 when the I/O process closed the socket."""
-    _die_with_parent()
+    die_with_parent()
     socket_fd, config_json = argv
     channel = EngineSocket(socket.socket(fileno=int(socket_fd)))
     try:
@@ -62,16 +60,6 @@ def _fail(channel: EngineSocket, message: str) -> int:
     except ChannelClosed:
         pass
     return 1
-
-
-def _die_with_parent() -> None:
-    """No engine outlives its I/O process, which also decides alone when it is time to end.
-
-    A parent that died before this call is noticed at the socket.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

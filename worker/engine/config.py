@@ -33,6 +33,8 @@ class EngineConfig:
     """Where the model runs; auto: on an NVIDIA GPU where there is one."""
     gpu_memory_utilization: float = 0.92
     """Share of the GPU's memory for weights, keys and values, and all else of this worker."""
+    tp: int = 1
+    """GPUs that share the model, with a process each: its heads and MLPs are divided among them."""
     cuda_graph_sizes: tuple[int, ...] = ()
     """Numbers of requests whose decode steps are captured; by default 1, 2, 4, 8, 16, ... all."""
     attention_backend: AttentionName = "auto"
@@ -117,6 +119,7 @@ class EngineConfig:
     def check(self) -> None:
         """Raises ConfigError for a value that no engine can run with."""
         for name in (
+            "tp",
             "page_size",
             "num_draft_tokens",
             "min_ngram_len",

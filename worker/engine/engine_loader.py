@@ -14,8 +14,11 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
+from worker.engine.cuda.followers import Followers
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
 from worker.engine.cuda.gpu_model import GpuModel, load_decoder
+from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.rank_config import rank_config
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk
@@ -29,6 +32,8 @@ from worker.engine.kv.kv_size import num_kv_pages
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.load_phases import LoadPhases
 from worker.engine.lora.adapter_pool import AdapterPool, MakeProjections
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.memory_check import check_memory
 from worker.engine.model_runner import ModelRunner
 from worker.engine.models.decoder_config import DecoderConfig
@@ -85,7 +90,7 @@ class EngineLoader:
     ) -> None:
         config.check()
         self._gpu = _choose_gpu(config, gpu)
-        self._step = StepLimits.of(config, on_gpu=self._gpu is not None)
+        self._step = StepLimits.of(config, on_gpu=self._gpu is not None and config.device != "cpu")
         self._config = config
         self._channel = channel
         self._phases = phases or LoadPhases()
@@ -94,7 +99,9 @@ class EngineLoader:
     def load(self) -> Engine:
         self._tell("read configuration", 0.0)
         model_config = read_model_config(Path(self._config.model_path))
-        torch.set_num_threads(self._config.num_threads or _default_num_threads(model_config))
+        torch.set_num_threads(
+            self._config.num_threads or _default_num_threads(model_config, self._config.tp)
+        )
         dtype = choose_dtype(self._config.dtype, model_config)
         max_context_len = self._max_context_len(model_config)
         grammars = self._make_grammars(model_config)
@@ -198,23 +205,35 @@ class EngineLoader:
         """Raises ConfigError."""
         if not isinstance(model_config, DecoderConfig):
             raise ConfigError(f"{model_config.architecture} is not supported on a GPU yet")
+        config, followers, group = self._config, None, None
+        if config.tp > 1:
+            self._tell("start ranks", 0.0)
+            config = rank_config(config, self._step, model_config, dtype, max_context_len)
+            followers = Followers.start(config, gpu)
+            group = followers.group
         self._tell(LOAD_WEIGHTS, 0.0)
-        path, load_format = Path(self._config.model_path), self._config.load_format
+        path, load_format = Path(config.model_path), config.load_format
         device, on_progress = gpu.torch_device, self._on_progress
         with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
-            model = load_decoder(self._config, model_config, reader, dtype, max_context_len, device)
+            model = load_decoder(
+                config, model_config, reader, dtype, max_context_len, device, group
+            )
         self._tell("capture CUDA graphs", 1.0)
         loaded = GpuModel(
-            self._config,
+            config,
             self._step,
             gpu,
             model,
             model_config.num_outputs,
             dtype,
             max_context_len,
-            grammars,
+            group,
         )
-        return LoadedModel(loaded.pool, loaded.make_runner, model.lora_projections)
+        return LoadedModel(
+            loaded.pool,
+            lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
+            model.lora_projections if group is None else _refuse_adapter,
+        )
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
         wanted = self._config.max_context_len
@@ -331,19 +350,28 @@ def _warm_up(
     return elapsed_s
 
 
-def _default_num_threads(model_config: ModelConfig) -> int:
+def _default_num_threads(model_config: ModelConfig, num_ranks: int) -> int:
     is_small = model_config.num_parameters < MAX_PARAMETERS_OF_ONE_THREAD
-    return 1 if is_small else num_usable_cores()
+    return 1 if is_small else max(1, num_usable_cores() // num_ranks)
 
 
 def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | None:
-    """None for the CPU. Raises ConfigError when it must be a GPU and there is none."""
+    """None for the CPU, which several ranks take for a GPU. Raises ConfigError when it must be one
+    and there is none, or there are fewer than ranks.
+    """
     if config.device == "cpu":
-        return None
+        return HostDevice() if config.tp > 1 else None
     if given is not None:
         return given
-    if has_gpu():
-        return CudaDevice()
-    if config.device == "cuda":
+    if config.device == "cuda" and not has_gpu():
         raise ConfigError("device=cuda is not possible: torch finds no NVIDIA GPU")
-    return None
+    if config.tp > 1 and num_gpus() < config.tp:
+        raise ConfigError(
+            f"tp={config.tp} needs {config.tp} NVIDIA GPUs, torch finds {num_gpus()}; with "
+            "device=cpu it can be tried without"
+        )
+    return CudaDevice() if has_gpu() else None
+
+
+def _refuse_adapter(_: LoraWeights) -> dict[str, LoraProjection]:
+    raise ConfigError("LoRA adapters are not possible with tp above 1 yet")

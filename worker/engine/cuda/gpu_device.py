@@ -26,6 +26,11 @@ class GpuDevice(Protocol):
     @property
     def torch_device(self) -> torch.device: ...
 
+    @property
+    def collectives(self) -> str:
+        """The backend of torch.distributed for its tensors."""
+        ...
+
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory that is copied without waiting. Who enqueued work with it may forget it."""
         ...
@@ -78,8 +83,15 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def num_gpus() -> int:
+    """That torch can use."""
+    return torch.cuda.device_count() if has_gpu() else 0
+
+
 class CudaDevice:
     """One NVIDIA GPU. Everything is in the order of one stream."""
+
+    collectives = "nccl"
 
     def __init__(self, index: int = 0) -> None:
         self.torch_device = torch.device("cuda", index)
@@ -106,7 +118,13 @@ class CudaDevice:
             self.enqueue(work)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool, stream=self._stream):
+        # thread_local: NCCL has a thread that looks at events meanwhile.
+        with torch.cuda.graph(
+            graph,
+            pool=self._graph_pool,
+            stream=self._stream,
+            capture_error_mode="thread_local",
+        ):
             work()
         return graph.replay
 

@@ -9,7 +9,7 @@ import torch
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.models.layer_ops import add_rms_norm, silu_mul
-from worker.engine.models.linear import PlainLinears
+from worker.engine.models.linear import Linear, Linears, PlainLinears
 from worker.engine.models.rotary import RotaryEmbedding
 
 
@@ -17,7 +17,7 @@ class PlainGpuLayerOps:
     """What comes before attention is part of it here: one kernel takes it all to the KV pool."""
 
     def __init__(self, rotary: RotaryEmbedding) -> None:
-        self.linears = PlainLinears()
+        self.linears: Linears = PlainLinears()
         self._rotary = rotary
 
     def begin(self, positions: torch.Tensor) -> None:
@@ -41,3 +41,6 @@ class PlainGpuLayerOps:
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up)
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        return self.linears.make(weight, None)

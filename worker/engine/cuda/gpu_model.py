@@ -12,6 +12,7 @@ from worker.engine.config import EngineConfig
 from worker.engine.cuda.decode_graphs import DecodeGraphs
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
+from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_device import GpuDevice
@@ -23,10 +24,15 @@ from worker.engine.cuda.gpu_sampler import GpuSampler
 from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
+from worker.engine.cuda.rank_group import RankGroup
+from worker.engine.cuda.rank_layer_ops import RankLayerOps
+from worker.engine.cuda.rank_runner import RankRunner
+from worker.engine.cuda.rank_weights import RankReader, divide
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.step_limits import StepLimits
@@ -53,15 +59,20 @@ def load_decoder(
     dtype: torch.dtype,
     max_context_len: int,
     device: torch.device,
+    group: RankGroup | None = None,
 ) -> DecoderModel:
-    """Raises ConfigError."""
+    """A rank's share of it, where there is a group. Raises ConfigError."""
     rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
     rotary.move_to(device)
-    ops = PlainGpuLayerOps(rotary)
+    ops: LayerOps = PlainGpuLayerOps(rotary)
     if config.attention_backend != "torch":
         from worker.engine.cuda.triton_layer_ops import TritonLayerOps
 
         ops = TritonLayerOps(rotary)
+    if group is not None:
+        model_config = divide(model_config, group.size)
+        reader = RankReader(reader, group.rank, group.size)
+        ops = RankLayerOps(ops, group)
     return DecoderModel(model_config, ReaderToDevice(reader, device), ops)
 
 
@@ -77,7 +88,7 @@ class GpuModel:
         num_outputs: int,
         dtype: torch.dtype,
         max_context_len: int,
-        grammars: GrammarBackend,
+        group: RankGroup | None = None,
     ) -> None:
         """Raises ConfigError when keys and values have no room."""
         self._config = config
@@ -87,40 +98,49 @@ class GpuModel:
         self._layers = model.attention_layers
         self._dtype = dtype
         self._num_outputs = num_outputs
-        self._grammars = grammars
         page_size = config.page_size
         num_pages = self._num_pages(self._step_bytes())
+        if group is not None:
+            num_pages = group.least(num_pages, device.torch_device)
         self.pool = self._make_pool(num_pages)
-        self._forward = GpuForward(model, self._make_attention(self.pool), page_size)
+        forward = GpuForward(model, self._make_attention(self.pool), page_size)
         max_pages = min(num_pages, -(-max_context_len // page_size))
         self._page_table = DevicePageTable(
             step.max_running, max_pages, num_pages, device.torch_device
         )
-        self._last_token_ids = torch.zeros(
+        last_token_ids = torch.zeros(
             step.max_running + 1, dtype=torch.int64, device=device.torch_device
         )
         sizes = config.cuda_graph_sizes
-        self._graphs = DecodeGraphs(
+        graphs = DecodeGraphs(
             device,
-            self._forward,
+            forward,
             self._page_table,
-            self._last_token_ids,
+            last_token_ids,
             check_sizes(sizes, step.max_running) if sizes else default_sizes(step.max_running),
             num_outputs,
         )
+        self.rank_runner = RankRunner(
+            device, forward, self._page_table, last_token_ids, graphs, group
+        )
 
-    def make_runner(self, req_to_token: ReqToTokenPool) -> GpuRunner:
+    def make_runner(
+        self,
+        req_to_token: ReqToTokenPool,
+        grammars: GrammarBackend,
+        followers: Followers | None = None,
+    ) -> GpuRunner:
         """Of the rows of one scheduler. The runner before has no steps left."""
         self._page_table.follow(req_to_token)
         return GpuRunner(
             self._device,
-            self._forward,
+            self.rank_runner,
             self._page_table,
-            self._last_token_ids,
-            self._graphs,
+            self._config.page_size,
             GpuSampler(self._device, self._make_draws()),
             self._num_outputs,
-            self._grammars,
+            grammars,
+            followers,
         )
 
     def _make_pool(self, num_pages: int) -> GpuKVPool:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from worker.engine.cuda.decode_graphs import NUM_COLUMNS, DecodeGraphs
 from worker.engine.cuda.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import GpuDevice, Moment, download, upload
-from worker.engine.cuda.gpu_forward import GpuForward
+from worker.engine.cuda.followers import Followers
+from worker.engine.cuda.gpu_device import GpuDevice, Moment, download
 from worker.engine.cuda.gpu_sampler import GpuSampler
-from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
-from worker.engine.cuda.step_plan import Ints, StepPlan
+from worker.engine.cuda.rank_orders import RankOrder, RunHead, RunStep
+from worker.engine.cuda.rank_runner import RankRunner
+from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.pooler import Pooler
@@ -46,38 +44,34 @@ class _StepOutput:
 
 
 class GpuRunner:
-    """Never waits for the GPU when it launches: what the next step needs of this one stays there.
-
-    The token that a request chose last lies in `last_token_ids`, by its row of the page table: the
-    input of a step that was planned before the host knew it.
-    """
+    """Never waits for the GPU when it launches: what the next step needs of it stays there."""
 
     def __init__(
         self,
         device: GpuDevice,
-        forward: GpuForward,
+        rank: RankRunner,
         page_table: DevicePageTable,
-        last_token_ids: torch.Tensor,  # [num_table_rows] int64
-        graphs: DecodeGraphs,
+        page_size: int,
         sampler: GpuSampler,
         num_outputs: int,
         grammars: GrammarBackend | None = None,
+        followers: Followers | None = None,
     ) -> None:
         self._device = device
-        self._forward = forward
+        self._rank = rank
         self._page_table = page_table
-        self._last_token_ids = last_token_ids
-        self._graphs = graphs
+        self._page_size = page_size
         self._sampler = sampler
         self._num_outputs = num_outputs
         self._grammars = grammars
+        self._followers = followers
         self._pooler = Pooler()
         self._row_params = RowParams.of([])
 
     def launch(self, batch: ScheduleBatch) -> StepHandle:
         plan = StepPlan.of(batch)
-        max_pages = -(-int(plan.seq_lens.max()) // self._forward.page_size)
-        updates = self._page_table.updates(plan.rows, max_pages)
+        max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
+        step = RunStep(plan, max_pages, self._page_table.updates(plan.rows, max_pages))
         sampling = self._sampling(batch)
         loras = lora_batch([entry.req.adapter for entry in batch.entries], plan.query_lens)
         reads_hidden = any(
@@ -88,27 +82,19 @@ class GpuRunner:
 
         @torch.inference_mode()
         def work() -> None:
-            if updates.shape[1]:
-                self._page_table.apply(upload(self._device, updates))
-            if plan.is_decode and loras is None and self._graphs.has_room(len(plan.rows)):
-                logits = self._graphs.run(upload(self._device, _columns(plan)))
-            else:
-                gpu_batch = self._gpu_batch(plan, max_pages)
-                if loras is not None:
-                    loras.move_to(self._device.torch_device)
-                    gpu_batch = gpu_batch.with_loras(loras)
-                hidden = self._forward.hidden(gpu_batch)
-                if reads_hidden:
-                    output.hidden = download(self._device, hidden)
-                if sampling is None:
-                    return
-                sample_idx = upload(self._device, plan.sample_idx)
-                logits = self._forward.logits(hidden[sample_idx])
-            if sampling is not None:
+            hidden, logits = self._rank.compute(step, loras)
+            if reads_hidden and hidden is not None:
+                output.hidden = download(self._device, hidden)
+            if logits is not None and sampling is not None:
                 self._choose(logits, sampling, plan, output)
 
+        self._tell(step)
         self._device.enqueue(work)
         return _GpuStep(self._device.mark(), batch, output, self._pooler, self._host_logits)
+
+    def _tell(self, order: RankOrder) -> None:
+        if self._followers is not None:
+            self._followers.tell(order)
 
     def _sampling(self, batch: ScheduleBatch) -> SamplingBatch | None:
         points = batch.sample_points
@@ -125,49 +111,9 @@ class GpuRunner:
         self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _StepOutput
     ) -> None:
         samples = self._sampler.forward(logits, sampling)
-        rows = upload(self._device, plan.sample_rows)
-        # Of a request with guesses the last one wins; nobody awaits it.
-        self._last_token_ids[rows] = samples.token_ids.clamp(min=0)
+        self._rank.keep(samples.token_ids, plan)
         output.token_ids = download(self._device, samples.token_ids)
         output.logprobs = samples.logprobs
-
-    def _gpu_batch(self, plan: StepPlan, max_pages: int) -> GpuBatch:
-        """Of a step that is not a plain decode, or has no graph."""
-        device, page_size = self._device, self._forward.page_size
-        awaited = upload(device, plan.awaited_rows)
-        input_ids = torch.where(
-            awaited >= 0,
-            self._last_token_ids[awaited.clamp(min=0)],
-            upload(device, plan.input_ids),
-        )
-        positions = upload(device, plan.positions)
-        own_pages = self._page_table.table[upload(device, plan.rows), :max_pages].contiguous()
-        token_rows = upload(device, np.arange(len(plan.rows)).repeat(plan.query_lens))
-        pages = own_pages[token_rows, positions // page_size]
-        return GpuBatch(
-            input_ids=input_ids,
-            positions=positions,
-            out_loc=pages.long() * page_size + positions % page_size,
-            token_rows=token_rows,
-            num_decode=plan.num_decode,
-            seq_lens=upload(device, plan.seq_lens.astype(np.int32)),
-            page_table=own_pages,
-            blocks=self._blocks(plan),
-        )
-
-    def _blocks(self, plan: StepPlan) -> QueryBlocks | None:
-        behind = slice(plan.num_decode, None)
-        if plan.num_decode == len(plan.rows):
-            return None
-        starts = plan.query_lens.cumsum() - plan.query_lens
-        table = cut_queries(
-            range(plan.num_decode, len(plan.rows)),
-            starts[behind].tolist(),
-            plan.query_lens[behind].tolist(),
-            plan.seq_lens[behind].tolist(),
-            BLOCK_QUERIES,
-        )
-        return QueryBlocks(upload(self._device, table), BLOCK_QUERIES)
 
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -175,9 +121,10 @@ class GpuRunner:
         result: list[torch.Tensor] = []
 
         def work() -> None:
-            rows = hidden.to(self._device.torch_device)
-            result.append(download(self._device, self._forward.logits(rows)))
+            rows = hidden.to(self._device.torch_device).contiguous()
+            result.append(download(self._device, self._rank.head(rows)))
 
+        self._tell(RunHead(len(hidden)))
         self._device.enqueue(work)
         self._device.mark().wait()
         return result[0]
@@ -225,10 +172,3 @@ class _GpuStep:
                 records[entry.req.run_id] = score_prompt(self.host_logits, rows, entry)
             start += entry.num_tokens
         return records
-
-
-def _columns(plan: StepPlan) -> Ints:
-    """[NUM_COLUMNS, num_rows] int64, as decode_graphs.py names them."""
-    columns = np.stack([plan.rows, plan.seq_lens, plan.input_ids, plan.awaited_rows])
-    assert len(columns) == NUM_COLUMNS
-    return columns

@@ -35,6 +35,10 @@ class StepPlan:
         return len(self.input_ids)
 
     @property
+    def num_samples(self) -> int:
+        return len(self.sample_idx)
+
+    @property
     def is_decode(self) -> bool:
         """Each row has one token, and a sample behind it."""
         return self.num_decode == len(self.rows) == len(self.sample_idx)

@@ -45,7 +45,7 @@ class DecoderModel:
             for layer_id in range(config.num_layers)
         ]
         self._norm = weights.norm()
-        self._lm_head = ops.linears.make(weights.lm_head(self._embeddings), None)
+        self._lm_head = ops.head(weights.lm_head(self._embeddings))
 
     @property
     def attention_layers(self) -> Sequence[AttentionLayer]:

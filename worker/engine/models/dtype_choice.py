@@ -17,7 +17,7 @@ from worker.engine.models.model_config import ModelConfig
 
 MAX_SMALL_PARAMETERS = 100_000_000
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def choose_dtype(name: DTypeName, config: ModelConfig) -> torch.dtype:

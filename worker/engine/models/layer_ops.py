@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.models.linear import Linears, choose_linears
+from worker.engine.models.linear import Linear, Linears, choose_linears
 from worker.engine.models.rotary import RotaryEmbedding, rotate
 
 
@@ -41,6 +41,10 @@ class LayerOps(Protocol):
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[num_tokens, 2 * intermediate_size] -> [num_tokens, intermediate_size]."""
+        ...
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        """To all outputs; `weight` [num_outputs, hidden_size]."""
         ...
 
 
@@ -78,6 +82,9 @@ class TorchLayerOps:
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up)
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        return self.linears.make(weight, None)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

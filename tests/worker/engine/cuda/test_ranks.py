@@ -1,0 +1,163 @@
+"""Two ranks that share a model, on a CPU: they give the tokens of one, and end together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.logprobs import unpack_logprobs
+from tests.lora_adapters import save_adapter
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.test_gpu_engine import SAMPLINGS, GpuRig, requests
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
+from tests.worker.engine_listener import Listener
+from worker.config import WorkerConfig
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.rank_orders import RunHead, RunStep, decode_order, encode_order
+from worker.engine.cuda.step_plan import StepPlan
+from worker.engine.engine_loader import EngineLoader
+from worker.engine_frames import FrameReader
+from worker.engine_messages import AdapterLoaded, EngineEvent, LoadAdapter, StepOutput
+from worker.engine_process import EngineProcess
+
+CONFIG: dict[str, Any] = {
+    "device": "cpu",
+    "tp": 2,
+    "num_threads": 1,
+    "num_kv_tokens": 320,
+    "max_running": 6,
+    "max_step_tokens": 64,
+    "max_step_s": 60.0,
+    "overlap": True,
+    "cuda_graph_sizes": (2, 5),  # steps with and without one
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a bias everywhere, and outputs of which one rank has more."""
+    path = tmp_path_factory.mktemp("llama")
+    return save_tiny_llama(path, attention_bias=True, mlp_bias=True, vocab_size=301)
+
+
+@asynccontextmanager
+async def two_ranks(checkpoint: Path) -> AsyncIterator[tuple[EngineProcess, Listener]]:
+    listener = Listener()
+    config = EngineConfig(model_path=str(checkpoint), **CONFIG)
+    engine = EngineProcess(config, listener.on_event, listener.on_exit)
+    await engine.start()
+    try:
+        yield engine, listener
+    finally:
+        engine.kill()
+        await engine.wait()
+
+
+def follower_of(engine: EngineProcess) -> psutil.Process:
+    (follower,) = psutil.Process(engine.pid).children()
+    return follower
+
+
+def logprobs_of(events: list[EngineEvent], run_id: int) -> list[Any]:
+    outputs = [
+        output
+        for event in events
+        if isinstance(event, StepOutput)
+        for output in event.outputs
+        if output.run_id == run_id
+    ]
+    prompt = b"".join(output.prompt_logprobs for output in outputs)
+    return [
+        *unpack_logprobs(prompt, 2),
+        *unpack_logprobs(b"".join(output.logprobs for output in outputs), 3),
+    ]
+
+
+async def test_two_ranks_give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
+    """Every sampling, in chunks, with rows and pages that change hands."""
+    many = [
+        make_add(100 + idx, random_prompt(20 + idx, idx), max_tokens=60, ignore_eos=True)
+        for idx in range(8)
+    ]
+    adds = [*many, *requests()]
+    alone = GpuRig(checkpoint, None)
+    expected = alone.run(*adds)
+    async with two_ranks(checkpoint) as (engine, listener):
+        engine.send(LoadAdapter("one", str(save_adapter(tmp_path / "one", checkpoint))))
+        for add in adds:
+            engine.send(add)
+        await listener.until_finished(*expected)
+        follower = follower_of(engine)
+    events = listener.events
+    assert tokens_of(events) == expected
+    assert any(isinstance(each, StepOutput) and each.load.num_preemptions for each in events)
+    (answer,) = (each for each in events if isinstance(each, AdapterLoaded))
+    assert answer.error == "LoRA adapters are not possible with tp above 1 yet"
+    asked = [*SAMPLINGS].index("logprobs")
+    ours, theirs = logprobs_of(events, asked), logprobs_of(alone.channel.events, asked)
+    assert len(ours) == len(theirs) > 60
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.token_id, one.rank) == (other.token_id, other.rank)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+    assert psutil.wait_procs([follower], timeout=10.0)[1] == [], "it outlived rank 0"
+
+
+async def test_a_follower_that_dies_takes_the_engine_with_it(checkpoint: Path) -> None:
+    """In the middle of its steps: the worker sees it exit, and starts another one."""
+    async with two_ranks(checkpoint) as (engine, listener):
+        engine.send(make_add(1, random_prompt(9, 1), max_tokens=400, ignore_eos=True))
+        await listener.until_event(StepOutput)
+        follower_of(engine).kill()
+        await listener.until_exit()
+    assert listener.returncodes == [1]
+
+
+def test_a_model_that_cannot_be_divided_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tp=3 does not divide .* 2 heads .*possible are 1, 2$"):
+        GpuRig(checkpoint, LateDevice(), tp=3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there are several GPUs")
+def test_ranks_need_a_gpu_each(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="tp=2 needs 2 NVIDIA GPUs, torch finds"):
+        EngineLoader(EngineConfig(model_path=str(checkpoint), tp=2), FakeChannel()).load()
+
+
+def test_adapters_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="lora is not possible with tp=2 yet"):
+        WorkerConfig(tp=2, lora=("one=/adapters/one",)).check()
+
+
+def test_an_order_arrives_as_it_was_sent() -> None:
+    plan = StepPlan(
+        num_decode=1,
+        rows=np.array([3, 1]),
+        query_lens=np.array([1, 2]),
+        seq_lens=np.array([9, 2]),
+        input_ids=np.array([7, 8, 9]),
+        positions=np.array([8, 0, 1]),
+        awaited_rows=np.array([3, -1, -1]),
+        sample_idx=np.array([0]),
+        sample_rows=np.array([3]),
+        sample_positions=np.array([9]),
+    )
+    updates = np.array([[5, 6, 7], [1, 2, 3]], np.int32)
+    frames = FrameReader().feed(encode_order(RunStep(plan, 4, updates)) + encode_order(RunHead(2)))
+    step, head = map(decode_order, frames)
+    assert head == RunHead(2)
+    assert isinstance(step, RunStep)
+    assert (step.max_pages, step.plan.num_decode) == (4, 1)
+    assert step.page_updates.dtype == np.int32
+    assert step.page_updates.tolist() == updates.tolist()
+    for name in ("rows", "query_lens", "seq_lens", "input_ids", "positions", "awaited_rows"):
+        assert getattr(step.plan, name).tolist() == getattr(plan, name).tolist()
+    assert step.plan.num_samples == 1

@@ -1,0 +1,75 @@
+"""A follower: `python -m worker.engine.cuda RANK PORT SOCKET_FD CONFIG_JSON`, started by rank 0."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+from shared.errors import ConfigError
+from shared.garbage import settle_garbage
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.follower import Follower
+from worker.engine.cuda.gpu_model import GpuModel, load_decoder
+from worker.engine.cuda.rank_config import rank_device
+from worker.engine.cuda.rank_group import RankGroup, reach_store
+from worker.engine.cuda.rank_orders import OrderInbox
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.dtype_choice import choose_dtype
+from worker.engine.models.model_loading import open_weights
+from worker.engine.models.registry import read_model_config
+from worker.engine.parent_death import die_with_parent
+from worker.engine.step_limits import StepLimits
+
+
+def main(argv: list[str]) -> int:
+    """The exit code: never 0 but when rank 0 is gone."""
+    die_with_parent()
+    rank, port, socket_fd = map(int, argv[:3])
+    inbox = OrderInbox(socket.socket(fileno=socket_fd), on_end=lambda: os._exit(0))
+    config = EngineConfig.from_json(argv[3])
+    try:
+        _make_follower(config, rank, port, inbox).run()
+    except ConfigError as exc:
+        sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
+    return 1
+
+
+def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox) -> Follower:
+    """Raises ConfigError."""
+    torch.set_num_threads(config.num_threads or 1)
+    device = rank_device(config, rank)
+    group = RankGroup.join(device, reach_store(port, config.tp), rank, config.tp)
+    path = Path(config.model_path)
+    model_config = read_model_config(path)
+    assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
+    assert config.max_context_len is not None, "rank 0 has chosen it"
+    dtype = choose_dtype(config.dtype, model_config)
+    with (
+        torch.inference_mode(),
+        open_weights(
+            model_config, path, config.load_format, dtype, lambda _: None, device.torch_device
+        ) as reader,
+    ):
+        model = load_decoder(
+            config, model_config, reader, dtype, config.max_context_len, device.torch_device, group
+        )
+        loaded = GpuModel(
+            config,
+            StepLimits.of(config, on_gpu=True),
+            device,
+            model,
+            model_config.num_outputs,
+            dtype,
+            config.max_context_len,
+            group,
+        )
+    settle_garbage()
+    return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
