@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -16,6 +17,8 @@ from worker.engine.cuda.gpu_device import GpuDevice
 from worker.engine.cuda.rank_group import RankGroup, open_store
 from worker.engine.cuda.rank_orders import RankOrder, encode_order
 from worker.engine_launch import engine_environment
+
+OWN_ERROR_S = 10.0
 
 
 class _Process(NamedTuple):
@@ -75,8 +78,11 @@ def _end_with(processes: Sequence[_Process]) -> None:
         poller.register(fd, select.POLLIN)
     ((fd, _), *_) = poller.poll()
     ended = by_fd[fd]
+    returncode = ended.process.wait()
+    if returncode > 0:  # what it cannot load we cannot load either: our error reaches the worker
+        time.sleep(OWN_ERROR_S)
     sys.stderr.write(
-        f"rank {ended.rank} of {len(processes) + 1} has ended with {ended.process.wait()}: "
+        f"rank {ended.rank} of {len(processes) + 1} has ended with {returncode}: "
         "the engine ends with it\n"
     )
     sys.stderr.flush()

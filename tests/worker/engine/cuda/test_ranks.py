@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.logprobs import unpack_logprobs
@@ -26,7 +27,7 @@ from worker.engine.cuda.rank_orders import RunHead, RunStep, decode_order, encod
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.engine_loader import EngineLoader
 from worker.engine_frames import FrameReader
-from worker.engine_messages import AdapterLoaded, EngineEvent, LoadAdapter, StepOutput
+from worker.engine_messages import AdapterLoaded, EngineEvent, EngineFailed, LoadAdapter, StepOutput
 from worker.engine_process import EngineProcess
 
 CONFIG: dict[str, Any] = {
@@ -119,6 +120,17 @@ async def test_a_follower_that_dies_takes_the_engine_with_it(checkpoint: Path) -
         follower_of(engine).kill()
         await listener.until_exit()
     assert listener.returncodes == [1]
+
+
+async def test_what_no_rank_can_load_is_told(checkpoint: Path, tmp_path: Path) -> None:
+    """By rank 0, whichever rank finds out first."""
+    (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    save_file({"model.embed_tokens.weight": torch.zeros(301, 48)}, tmp_path / "model.safetensors")
+    async with two_ranks(tmp_path) as (engine, listener):
+        assert await engine.wait() == 1
+    failed = listener.events[-1]
+    assert isinstance(failed, EngineFailed)
+    assert "has no tensor 'model.layers.0." in failed.message
 
 
 def test_a_model_that_cannot_be_divided_is_refused(checkpoint: Path) -> None:
