@@ -17,10 +17,11 @@ from detok.tokenizer_cache import TokenizerCache
 from shared.cluster import Cluster
 from shared.codec import decode, encode
 from shared.done_chunk import done_chunk
-from shared.errors import BrokerError, ProtocolError
+from shared.errors import BrokerError, MalformedMessage, ProtocolError
 from shared.log import get_logger
 from shared.protocol.log_records import Claim
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, ReplayStatus, TextChunk
+from shared.subjects import is_rid
 
 _PATIENCE_S = 1.0  # for a text that is being caught up with; askers wait half a second longer
 _POLL_S = 0.02
@@ -75,7 +76,7 @@ class ReplayDesk:
     async def answer(self, message: Msg) -> None:
         """Never raises: who gets no answer asks again."""
         try:
-            request = decode(ReplayRequest, message.data)
+            request = _read(message.data)
             reply = await self._reply_to(request)
             await message.respond(encode(reply))
             self._stats.replays += 1
@@ -150,6 +151,14 @@ class ReplayDesk:
             fold.prompt_logprobs,
         )
         return ReplayReply(status, claim.reply, chunk)
+
+
+def _read(data: bytes) -> ReplayRequest:
+    """Raises ProtocolError: subjects are made of the id."""
+    request = decode(ReplayRequest, data)
+    if not is_rid(request.rid):
+        raise MalformedMessage(f"request id {request.rid[:40]!r} is not 32 hex digits")
+    return request
 
 
 async def read_done(cluster: Cluster, rid: str) -> Done | None:

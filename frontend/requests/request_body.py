@@ -19,12 +19,12 @@ Refused = Mapping[str, Callable[[Any], bool]]
 log = get_logger(__name__)
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
-# Decoding keeps the event loop: what each costs at most, in microseconds. Those in texts count as
-# well; a text that has so many is longer than any context.
+# Decoding keeps the event loop: what each costs at most, in microseconds of a usual core. Those in
+# texts count as well; a text that has so many is longer than any context.
 _LIST_US = 0.15
 _COMMA_US = 0.045
 _QUOTE_US = 0.11  # as of a key that no other object has
-_MAX_US = 45_000
+_MAX_US = 25_000  # half of what may be felt: another machine, or a busy one, takes longer
 _MAX_FIELDS = 1000
 _MAX_NOTED = 1000  # fields that nobody knows
 

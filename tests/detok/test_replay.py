@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from shared.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
-from shared.protocol.text import ReplayStatus
+from shared.protocol.text import ReplayRequest, ReplayStatus
 from tests.detok.scripted import (
     Listener,
     Stage,
@@ -143,3 +144,17 @@ async def test_nonsense_gets_no_answer_and_does_no_harm(stage: Stage) -> None:
         epoch = await worker.claim(rid)
         await worker.write(rid, epoch, 0, stage.ids(TEXT), Finish(FinishReason.STOP))
         await eventually(stage.listener.has_finished(rid))
+
+
+@pytest.mark.parametrize("rid", ["é" * 32, "*", "0" * 31 + ">", ""])
+async def test_who_asks_for_what_is_no_request_gets_nothing_and_harms_nobody(
+    stage: Stage, rid: str
+) -> None:
+    cluster = stage.cluster
+    async with running_detok(stage.config) as detok:
+        known = make_rid(cluster)
+        await eventually(lambda: detok.owned != [])
+        subject = cluster.subjects.replay(cluster.subjects.partition(known))
+        await cluster.nc.publish(subject, encode(ReplayRequest(rid, 0, "x")))
+        assert (await ask_replay(cluster, known, 0, "")).status is ReplayStatus.QUEUED
+        assert detok.malformed.total == 1
