@@ -200,12 +200,13 @@ class ChaosRun:
             await asyncio.sleep(self._rng.uniform(0, _MIXED_WITHIN_S))
             await fault.fault(self._field)
 
-        first = len(self._field.strikes)
-        async with asyncio.TaskGroup() as tasks:
-            for name in chosen:
-                tasks.create_task(later(FAULTS[name]))
-        for strike in self._field.strikes[first:]:
-            strike.name = "mixed"
+        self._field.common_name = "mixed"  # whose a silence is, cannot be told
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for name in chosen:
+                    tasks.create_task(later(FAULTS[name]))
+        finally:
+            self._field.common_name = ""
 
     async def _wait_for_streams(self) -> None:
         """Until most clients are in the middle of a stream."""

@@ -24,6 +24,7 @@ class Field:
         self.cases = cases
         self.running: set[ClientRun] = set()
         self.strikes: list[Strike] = []
+        self.common_name = ""  # of the strikes of a round that has several at once
         self._disturbed: set[int] = set()  # numbers of runs
 
     @property
@@ -57,7 +58,7 @@ class Field:
     def strike(self, name: str, hits: Sequence[ClientRun] = ()) -> Strike:
         """The fault is there now: whoever runs is disturbed."""
         numbers = frozenset(run.number for run in hits if run in self.running)
-        strike = Strike(name, numbers, time.monotonic(), len(self.running))
+        strike = Strike(self.common_name or name, numbers, time.monotonic(), len(self.running))
         for run in self.running:
             run.strikes.append(strike)
             self._disturbed.add(run.number)
