@@ -90,13 +90,14 @@ class ClientRun:
     async def _attempt(self) -> None:
         silence_s = _STREAM_SILENCE_S if self.case.is_streamed else self._whole_silence_s
         port = self._ports[self.frontend]
+        grace = {"X-Resume-Grace": str(self._grace_s)}  # of each connection its own
         async with HttpStream(port, is_slow=self.case.is_slow, silence_s=silence_s) as http:
             resumes = self.case.is_streamed and bool(self.transcript.last_event_id)
             if resumes:
-                headers = {"Last-Event-ID": self.transcript.last_event_id}
+                headers = grace | {"Last-Event-ID": self.transcript.last_event_id}
                 await http.send("GET", f"/v1/streams/{self.transcript.rid}", headers)
             else:
-                headers = {"Idempotency-Key": self._key, "X-Resume-Grace": str(self._grace_s)}
+                headers = grace | {"Idempotency-Key": self._key}
                 await http.send("POST", self.case.path, headers, self.case.body)
             await self._read(http)
 
