@@ -6,6 +6,7 @@ import pytest
 from bench.peers.runner import UNSEEN
 from bench.runner_process import RunnerProcess
 
+NUM_TOKENS = 60  # so many do not come in one piece, however busy the machine is
 MODEL = Path("deploy/demo_model/checkpoint").resolve()
 
 
@@ -38,8 +39,8 @@ def test_an_engine_that_was_suspended_runs_again(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_the_whole_stack_runs_requests_over_http(tmp_path: Path) -> None:
     with start(tmp_path / "log", name="jetflock_http") as stack:
-        traces = stack.run([[300, 301, 302], [400, 401, 402, 403]], 6)
-    assert [trace.token_ids for trace in traces] == [[UNSEEN] * 6] * 2
+        traces = stack.run([[300, 301, 302], [400, 401, 402, 403]], NUM_TOKENS)
+    assert [trace.token_ids for trace in traces] == [[UNSEEN] * NUM_TOKENS] * 2
     assert all(0 < trace.times_s[0] < trace.times_s[-1] for trace in traces)
 
 
