@@ -18,6 +18,7 @@ from worker.engine.model_input import ImageRows
 from worker.engine.req import Req
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.token_ranges import ranges_before
 
 
 class ForwardMode(enum.Enum):
@@ -62,7 +63,7 @@ class ForwardBatch:
         max_pages = -(-int(ends.max()) // page_size)
         page_table = req_to_token.page_table[rows, :max_pages]
         token_ends = query_lens.cumsum()
-        positions = _ranges(ends, query_lens, token_ends)
+        positions = ranges_before(ends, query_lens, token_ends)
         row_of_token = np.arange(len(entries)).repeat(query_lens)
         pages, offsets = np.divmod(positions, page_size)
         input_ids = _input_ids(batch)
@@ -82,7 +83,9 @@ class ForwardBatch:
             query_lens=query_lens.tolist(),
             seq_lens=ends.tolist(),
             page_table=torch.from_numpy(page_table),
-            sample_idx=torch.from_numpy(_ranges(token_ends, num_samples, num_samples.cumsum())),
+            sample_idx=torch.from_numpy(
+                ranges_before(token_ends, num_samples, num_samples.cumsum())
+            ),
             image_rows=image_rows,
             loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
         )
@@ -95,12 +98,3 @@ def _input_ids(batch: ScheduleBatch) -> npt.NDArray[np.int64]:
     for entry in batch.others:
         token_ids.extend(entry.input_ids)
     return np.array(token_ids, np.int64)
-
-
-def _ranges(
-    ends: npt.NDArray[np.int64], lens: npt.NDArray[np.int64], out_ends: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """[ends[i] - lens[i], ends[i]) for each i, one behind the other; `out_ends` sums up `lens`."""
-    shifts = (ends - out_ends).repeat(lens)
-    shifts += np.arange(len(shifts))
-    return shifts

@@ -15,7 +15,7 @@ from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.pooler import Pooler
 from worker.engine.req import Req
-from worker.engine.sampling.prompt_scores import score_prompt
+from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampler import Sampler
@@ -76,7 +76,7 @@ class ModelRunner:
             () if self._image_encoder is None else self._image_encoder.rows(batch),
         )
         hidden = self._forward.hidden(forward_batch)
-        prompt_logprobs = self._prompt_logprobs(batch, hidden)
+        prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)
         embeddings = self._pooler.forward(hidden, batch, self._forward.logits)
         points = batch.sample_points
         if not points:
@@ -93,16 +93,3 @@ class ModelRunner:
         return DoneStep(
             StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
         )
-
-    def _prompt_logprobs(
-        self, batch: ScheduleBatch, hidden: torch.Tensor
-    ) -> dict[int, bytes | SampleError]:
-        """Of the prompt chunks of those that want them, by run id."""
-        records: dict[int, bytes | SampleError] = {}
-        start = batch.num_plain
-        for entry in batch.others:
-            if entry.req.num_prompt_top is not None:
-                rows = hidden[start : start + entry.num_tokens]
-                records[entry.req.run_id] = score_prompt(self._forward.logits, rows, entry)
-            start += entry.num_tokens
-        return records

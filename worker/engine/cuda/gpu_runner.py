@@ -19,7 +19,7 @@ from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.pooler import Pooler
-from worker.engine.sampling.prompt_scores import score_prompt
+from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampling_batch import SamplingBatch
@@ -158,17 +158,6 @@ class _GpuStep:
         return StepResult(
             chosen,
             logprobs,
-            self._prompt_logprobs(output.hidden),
+            score_prompts(self.host_logits, output.hidden, self.batch),
             self.pooler.forward(output.hidden, self.batch, self.host_logits),
         )
-
-    def _prompt_logprobs(self, hidden: torch.Tensor) -> dict[int, bytes | SampleError]:
-        """Of the prompt chunks of those that want them, by run id."""
-        records: dict[int, bytes | SampleError] = {}
-        start = self.batch.num_plain
-        for entry in self.batch.others:
-            if entry.req.num_prompt_top is not None:
-                rows = hidden[start : start + entry.num_tokens]
-                records[entry.req.run_id] = score_prompt(self.host_logits, rows, entry)
-            start += entry.num_tokens
-        return records

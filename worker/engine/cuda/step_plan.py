@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.engine.schedule_batch import ScheduleBatch
-
-Ints = npt.NDArray[np.int64]
+from worker.engine.token_ranges import Ints, ranges_before
 
 NOT_AWAITED = -1
 
@@ -55,7 +53,7 @@ class StepPlan:
         query_lens = np.array([entry.end - entry.start for entry in entries], np.int64)
         num_samples = np.array([entry.num_samples for entry in entries], np.int64)
         rows = np.array([entry.req.row for entry in entries], np.int64)
-        token_ends = query_lens.cumsum()
+        token_ends, sample_ends = query_lens.cumsum(), num_samples.cumsum()
         input_ids = [
             token_id for entry in entries[batch.num_plain :] for token_id in entry.input_ids
         ]
@@ -73,16 +71,9 @@ class StepPlan:
             query_lens=query_lens,
             seq_lens=ends,
             input_ids=np.array(plain_ids + input_ids, np.int64),
-            positions=_ranges(ends, query_lens),
+            positions=ranges_before(ends, query_lens, token_ends),
             awaited_rows=awaited_rows,
-            sample_idx=_ranges(token_ends, num_samples),
+            sample_idx=ranges_before(token_ends, num_samples, sample_ends),
             sample_rows=rows.repeat(num_samples),
-            sample_positions=_ranges(ends + 1, num_samples),
+            sample_positions=ranges_before(ends + 1, num_samples, sample_ends),
         )
-
-
-def _ranges(ends: Ints, lens: Ints) -> Ints:
-    """[ends[i] - lens[i], ends[i]) for each i, one behind the other."""
-    shifts: Ints = (ends - lens.cumsum()).repeat(lens)
-    shifts += np.arange(len(shifts))
-    return shifts

@@ -9,13 +9,30 @@ import torch
 
 from worker.engine.sampling.row_logprobs import first_prompt_record, row_logprobs
 from worker.engine.sampling.sample_error import SampleError
-from worker.engine.schedule_batch import ScheduledReq
+from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
 
 _SLAB_ROWS = 64  # logits of a whole chunk would be the largest tensor of all
 
 
-def score_prompt(
-    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, entry: ScheduledReq
+Logits = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, hidden_size] -> [.., num_outputs]
+
+
+def score_prompts(
+    logits_of: Logits, hidden: torch.Tensor, batch: ScheduleBatch
+) -> dict[int, bytes | SampleError]:
+    """Of a step's prompt chunks that want them, by run id. `hidden` [num_tokens, hidden_size]."""
+    records: dict[int, bytes | SampleError] = {}
+    start = batch.num_plain
+    for entry in batch.others:
+        if entry.req.num_prompt_top is not None:
+            rows = hidden[start : start + entry.num_tokens]
+            records[entry.req.run_id] = _score_prompt(logits_of, rows, entry)
+        start += entry.num_tokens
+    return records
+
+
+def _score_prompt(
+    logits_of: Logits, hidden: torch.Tensor, entry: ScheduledReq
 ) -> bytes | SampleError:
     """Records of the prompt tokens behind those of this chunk, and of the first token of all.
 
