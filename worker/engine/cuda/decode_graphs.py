@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from worker.engine.cuda.device_page_table import DevicePageTable
-from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_batch import GpuBatch, with_awaited
 from worker.engine.cuda.gpu_device import GpuDevice, Work
 from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.graph_sizes import padded_size
@@ -82,8 +82,7 @@ def decode_batch(
 ) -> GpuBatch:
     """`columns` [NUM_COLUMNS, num_rows] int64. All that follows from them is computed here."""
     rows, seq_lens = columns[ROW], columns[SEQ_LEN]
-    awaited = columns[AWAITED_ROW]
-    input_ids = torch.where(awaited >= 0, last_token_ids[awaited.clamp(min=0)], columns[INPUT_ID])
+    input_ids = with_awaited(columns[INPUT_ID], columns[AWAITED_ROW], last_token_ids)
     positions = seq_lens - 1
     own_pages = page_table.table[rows]
     pages = own_pages.gather(1, (positions // page_size)[:, None]).squeeze(1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.models.rotary import RotaryEmbedding
@@ -29,10 +32,34 @@ class GpuAttention(AttentionBackend, Protocol):
         ...
 
 
-def append(
-    pool: GpuKVPool, layer_id: int, k: torch.Tensor, v: torch.Tensor, out_loc: torch.Tensor
-) -> None:
-    """Writes [num_tokens, num_kv_heads, head_dim] each to slots [num_tokens]."""
-    keys, values = pool.keys_and_values(layer_id)
-    keys.flatten(0, 1).index_copy_(0, out_loc, k.to(keys.dtype))
-    values.flatten(0, 1).index_copy_(0, out_loc, v.to(values.dtype))
+class PagedGpuAttention(ABC):
+    """What all backends do with their pool before they attend."""
+
+    def __init__(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> None:
+        self._pool = pool
+        self._layers = layers
+        self._begun: GpuBatch | None = None
+
+    def begin(self, batch: GpuBatch) -> None:
+        self._begun = batch
+
+    @property
+    def _batch(self) -> GpuBatch:
+        assert self._begun is not None, "begin() comes first"
+        return self._begun
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
+    ) -> torch.Tensor:
+        """Writes [num_tokens, num_kv_heads, head_dim] each, then attends."""
+        out_loc = self._batch.out_loc
+        for data, new in zip(self._pool.keys_and_values(layer_id), (k, v), strict=True):
+            data.flatten(0, 1).index_copy_(0, out_loc, new.to(data.dtype))
+        return self._attend(q.contiguous(), layer_id)
+
+    @abstractmethod
+    def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
+        """`q` [num_tokens, num_heads, head_dim], whose keys and values are in the pool.
+
+        [num_tokens, num_heads * head_dim].
+        """

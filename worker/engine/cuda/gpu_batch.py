@@ -13,6 +13,13 @@ from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.model_input import ImageRows
 
 
+def with_awaited(
+    input_ids: torch.Tensor, awaited_rows: torch.Tensor, last_token_ids: torch.Tensor
+) -> torch.Tensor:
+    """[num_tokens] each: where a row is named, the token that it chose last is the input."""
+    return torch.where(awaited_rows >= 0, last_token_ids[awaited_rows.clamp(min=0)], input_ids)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuBatch:
     """Tokens of all requests; rows are requests, those of one token first. All on the GPU."""

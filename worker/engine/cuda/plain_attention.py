@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.gpu_attention import append
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.gpu_attention import PagedGpuAttention
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.rotary import RotaryEmbedding
 
 
-class PlainAttention:
+class PlainAttention(PagedGpuAttention):
     """Every token against all slots of its request's row of the page table. Slow, and short."""
-
-    def __init__(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> None:
-        self._pool = pool
-        self._layers = layers
-        self._batch: GpuBatch | None = None
-
-    def begin(self, batch: GpuBatch) -> None:
-        self._batch = batch
-
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
-    ) -> torch.Tensor:
-        assert self._batch is not None, "begin() comes first"
-        append(self._pool, layer_id, k, v, self._batch.out_loc)
-        return self._attend(q, layer_id)
 
     def forward_qkv(
         self,
@@ -40,7 +20,6 @@ class PlainAttention:
         rotary: RotaryEmbedding,
         layer_id: int,
     ) -> torch.Tensor:
-        assert self._batch is not None, "begin() comes first"
         layer = self._layers[layer_id]
         num_rotated = layer.num_heads + layer.num_kv_heads
         angles = rotary.angles(self._batch.positions)
@@ -50,7 +29,6 @@ class PlainAttention:
 
     def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
         batch, layer = self._batch, self._layers[layer_id]
-        assert batch is not None, "begin() comes first"
         keys, values = (
             data[batch.page_table[batch.token_rows].long()]
             .flatten(1, 2)

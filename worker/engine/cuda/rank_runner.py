@@ -9,14 +9,15 @@ import torch
 
 from worker.engine.cuda.decode_graphs import NUM_COLUMNS, DecodeGraphs
 from worker.engine.cuda.device_page_table import DevicePageTable
-from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_batch import GpuBatch, with_awaited
 from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_orders import RunStep
-from worker.engine.cuda.step_plan import Ints, StepPlan
+from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.token_ranges import Ints
 
 
 class Computed(NamedTuple):
@@ -82,11 +83,10 @@ class RankRunner:
     def _gpu_batch(self, plan: StepPlan, max_pages: int) -> GpuBatch:
         """Of a step that is not a plain decode, or has no graph."""
         device, page_size = self._device, self._forward.page_size
-        awaited = upload(device, plan.awaited_rows)
-        input_ids = torch.where(
-            awaited >= 0,
-            self._last_token_ids[awaited.clamp(min=0)],
+        input_ids = with_awaited(
             upload(device, plan.input_ids),
+            upload(device, plan.awaited_rows),
+            self._last_token_ids,
         )
         positions = upload(device, plan.positions)
         own_pages = self._page_table.table[upload(device, plan.rows), :max_pages].contiguous()

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.gpu_attention import append
-from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_attention import PagedGpuAttention
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
@@ -19,26 +18,14 @@ MAX_SPLITS = 32
 PROGRAMS_PER_PROCESSOR = 4  # that are in flight on one multiprocessor, about
 
 
-class TritonAttention:
+class TritonAttention(PagedGpuAttention):
     """Splits the keys of few requests among many programs, so that all multiprocessors work."""
 
     def __init__(
         self, pool: GpuKVPool, layers: Sequence[AttentionLayer], num_processors: int
     ) -> None:
-        self._pool = pool
-        self._layers = layers
+        super().__init__(pool, layers)
         self._num_processors = num_processors
-        self._batch: GpuBatch | None = None
-
-    def begin(self, batch: GpuBatch) -> None:
-        self._batch = batch
-
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
-    ) -> torch.Tensor:
-        assert self._batch is not None, "begin() comes first"
-        append(self._pool, layer_id, k, v, self._batch.out_loc)
-        return self._attend(q.contiguous(), layer_id)
 
     def forward_qkv(
         self,
@@ -48,7 +35,6 @@ class TritonAttention:
         rotary: RotaryEmbedding,
         layer_id: int,
     ) -> torch.Tensor:
-        assert self._batch is not None, "begin() comes first"
         q = rotate_and_append(
             qkv,
             norm,
@@ -63,7 +49,6 @@ class TritonAttention:
 
     def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
         batch, layer = self._batch, self._layers[layer_id]
-        assert batch is not None, "begin() comes first"
         keys, values = self._pool.keys_and_values(layer_id)
         num_decode = batch.num_decode
         attended: torch.Tensor | None = None

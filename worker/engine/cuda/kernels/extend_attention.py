@@ -12,6 +12,7 @@ import triton.language as tl
 
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.kernels.decode_attention import NO_WINDOW
+from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.cuda.query_blocks import QueryBlocks
 
 BLOCK_KEYS = 64
@@ -109,13 +110,17 @@ def _extend_kernel(
     for block_start in range(start, end, BLOCK_KEYS):
         tokens = block_start + tl.arange(0, BLOCK_KEYS)
         is_token = tokens < end
-        page = tl.load(
-            page_table_ptr + row.to(tl.int64) * table_stride + tokens // PAGE_SIZE,
-            mask=is_token,
-            other=0,
+        kv_places = paged_places(
+            page_table_ptr,
+            table_stride,
+            row,
+            tokens,
+            is_token,
+            kv_head,
+            PAGE_SIZE,
+            NUM_KV_HEADS,
+            HEAD_DIM,
         )
-        slots = page.to(tl.int64) * PAGE_SIZE + tokens % PAGE_SIZE
-        kv_places = (slots * NUM_KV_HEADS + kv_head) * HEAD_DIM
         is_key = is_token[:, None] & is_dim[None, :]
         keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
         scores = tl.dot(q, tl.trans(keys.to(q.dtype))).to(tl.float32) * scale
