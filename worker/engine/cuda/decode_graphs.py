@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from worker.engine.cuda.device_page_table import DevicePageTable
@@ -11,6 +12,8 @@ from worker.engine.cuda.gpu_batch import GpuBatch, with_awaited
 from worker.engine.cuda.gpu_device import GpuDevice, Work
 from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.graph_sizes import padded_size
+from worker.engine.cuda.step_rows import StepRows
+from worker.engine.token_ranges import Ints
 
 # One column for each row of a step.
 ROW, SEQ_LEN, INPUT_ID, AWAITED_ROW = range(4)
@@ -45,24 +48,41 @@ class DecodeGraphs:
         self._logits = torch.empty(most, num_outputs, device=device.torch_device)
         # The largest first: smaller ones find the memory that it needed.
         self._graphs: dict[int, Work] = {
-            size: device.capture(lambda size=size: self._compute(size))  # type: ignore[misc]
-            for size in sorted(sizes, reverse=True)
+            size: self._capture(size) for size in sorted(sizes, reverse=True)
         }
 
     def has_room(self, num_rows: int) -> bool:
         return padded_size(self._sizes, num_rows) is not None
 
-    def run(self, columns: torch.Tensor) -> torch.Tensor:
-        """`columns` [NUM_COLUMNS, num_rows] int64, on the device; [num_rows, num_outputs] float32,
-        valid until the next run. Part of enqueued work.
+    def run(self, columns: torch.Tensor, seq_lens: Ints) -> torch.Tensor:
+        """`columns` [NUM_COLUMNS, num_rows] int64, on the device, and one of them as the host knows
+        it; [num_rows, num_outputs] float32, valid until the next run. Part of enqueued work.
         """
         num_rows = columns.shape[1]
         size = padded_size(self._sizes, num_rows)
         assert size is not None, "has_room() comes first"
         self._columns[:, :num_rows] = columns
         self._columns[:, num_rows:size] = self._padding
+        self._plan(size, seq_lens)
         self._graphs[size]()
         return self._logits[:num_rows]
+
+    def _capture(self, size: int) -> Work:
+        self._device.enqueue(lambda: self._plan(size, np.zeros(0, np.int64)))
+        return self._device.capture(lambda: self._compute(size))
+
+    def _plan(self, size: int, seq_lens: Ints) -> None:
+        ones = np.ones(size, np.int64)
+        self._forward.plan(
+            StepRows(
+                num_decode=size,
+                query_lens=ones,
+                seq_lens=np.concatenate([seq_lens, ones[len(seq_lens) :]]),
+                rows=self._columns[ROW, :size],
+                page_table=self._page_table.table,
+                in_graph=True,
+            )
+        )
 
     def _compute(self, size: int) -> None:
         columns = self._columns[:, :size]

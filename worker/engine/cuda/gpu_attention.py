@@ -12,13 +12,20 @@ from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.models.rotary import RotaryEmbedding
 
 
 class GpuAttention(AttentionBackend, Protocol):
-    """`begin` comes once a step, before the first layer, and may be part of a CUDA graph."""
+    """`plan`, then `begin`, come once a step, before the first layer."""
 
-    def begin(self, batch: GpuBatch) -> None: ...
+    def plan(self, rows: StepRows) -> None:
+        """Never in a CUDA graph: it comes before each replay, and before a graph is captured."""
+        ...
+
+    def begin(self, batch: GpuBatch) -> None:
+        """May be part of a CUDA graph."""
+        ...
 
     def forward_qkv(
         self,
@@ -39,6 +46,9 @@ class PagedGpuAttention(ABC):
         self._pool = pool
         self._layers = layers
         self._begun: GpuBatch | None = None
+
+    def plan(self, rows: StepRows) -> None:  # noqa: B027 - most have nothing to plan
+        """Nothing: lengths and pages are read on the GPU."""
 
     def begin(self, batch: GpuBatch) -> None:
         self._begun = batch

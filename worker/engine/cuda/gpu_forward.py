@@ -6,6 +6,7 @@ import torch
 
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.torch_forward import Model
 
 
@@ -16,6 +17,10 @@ class GpuForward:
         self._model = model
         self._attention = attention
         self.page_size = page_size
+
+    def plan(self, rows: StepRows) -> None:
+        """Before `hidden`, and outside of CUDA graphs that hold it."""
+        self._attention.plan(rows)
 
     def hidden(self, batch: GpuBatch) -> torch.Tensor:
         """[num_tokens, hidden_size] in the model's dtype."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from shared.errors import ConfigError
@@ -28,6 +29,7 @@ from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.rank_weights import RankReader, divide
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.models.decoder import DecoderModel
@@ -197,6 +199,9 @@ class GpuModel:
         )
         table = cut_queries([0], [0], [num_tokens], [num_tokens], BLOCK_QUERIES)
         places = torch.arange(num_tokens, device=device)
+        page_table = torch.arange(num_pages, dtype=torch.int32, device=device)[None]
+        lens = np.array([num_tokens])
+        rows = StepRows(0, lens, lens, torch.zeros(1, dtype=torch.int64, device=device), page_table)
         batch = GpuBatch(
             input_ids=torch.zeros_like(places),
             positions=places,
@@ -204,12 +209,13 @@ class GpuModel:
             token_rows=torch.zeros_like(places),
             num_decode=0,
             seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
-            page_table=torch.arange(num_pages, dtype=torch.int32, device=device)[None],
+            page_table=page_table,
             blocks=QueryBlocks(torch.from_numpy(table).to(device), BLOCK_QUERIES),
         )
 
         @torch.inference_mode()
         def work() -> None:
+            forward.plan(rows)
             hidden = forward.hidden(batch)
             forward.logits(hidden[: self._step.max_running])
 

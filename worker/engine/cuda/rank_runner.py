@@ -16,6 +16,7 @@ from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_quer
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_orders import RunStep
 from worker.engine.cuda.step_plan import StepPlan
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.token_ranges import Ints
 
@@ -55,8 +56,14 @@ class RankRunner:
         if step.page_updates.shape[1]:
             self._page_table.apply(upload(self._device, step.page_updates))
         if plan.is_decode and loras is None and self._graphs.has_room(len(plan.rows)):
-            return Computed(None, self._graphs.run(upload(self._device, _columns(plan))))
-        batch = self._gpu_batch(plan, step.max_pages)
+            return Computed(
+                None, self._graphs.run(upload(self._device, _columns(plan)), plan.seq_lens)
+            )
+        rows = upload(self._device, plan.rows)
+        self._forward.plan(
+            StepRows(plan.num_decode, plan.query_lens, plan.seq_lens, rows, self._page_table.table)
+        )
+        batch = self._gpu_batch(plan, rows, step.max_pages)
         if loras is not None:
             loras.move_to(self._device.torch_device)
             batch = batch.with_loras(loras)
@@ -80,7 +87,7 @@ class RankRunner:
             self._group.share(hidden)
         return self._forward.logits(hidden)
 
-    def _gpu_batch(self, plan: StepPlan, max_pages: int) -> GpuBatch:
+    def _gpu_batch(self, plan: StepPlan, rows: torch.Tensor, max_pages: int) -> GpuBatch:
         """Of a step that is not a plain decode, or has no graph."""
         device, page_size = self._device, self._forward.page_size
         input_ids = with_awaited(
@@ -89,7 +96,7 @@ class RankRunner:
             self._last_token_ids,
         )
         positions = upload(device, plan.positions)
-        own_pages = self._page_table.table[upload(device, plan.rows), :max_pages].contiguous()
+        own_pages = self._page_table.table[rows, :max_pages].contiguous()
         token_rows = upload(device, np.arange(len(plan.rows)).repeat(plan.query_lens))
         pages = own_pages[token_rows, positions // page_size]
         return GpuBatch(

@@ -19,6 +19,7 @@ class LateDevice:
     torch_device = torch.device("cpu")
     num_processors = 2
     collectives = "gloo"
+    is_replaying = False  # on any
 
     def __init__(self, num_bytes: int = 4 << 30) -> None:
         self._num_bytes = num_bytes
@@ -42,7 +43,9 @@ class LateDevice:
     def capture(self, work: Work) -> Work:
         def replay() -> None:
             self.num_replays += 1
+            LateDevice.is_replaying = True
             work()
+            LateDevice.is_replaying = False
 
         return replay
 
