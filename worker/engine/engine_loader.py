@@ -90,7 +90,8 @@ class EngineLoader:
     ) -> None:
         config.check()
         self._gpu = _choose_gpu(config, gpu)
-        self._step = StepLimits.of(config, on_gpu=self._gpu is not None and config.device != "cpu")
+        self._on_gpu = self._gpu is not None and config.device != "cpu"
+        self._step = StepLimits.of(config, on_gpu=self._on_gpu)
         self._config = config
         self._channel = channel
         self._phases = phases or LoadPhases()
@@ -102,7 +103,7 @@ class EngineLoader:
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )
-        dtype = choose_dtype(self._config.dtype, model_config)
+        dtype = choose_dtype(self._config.dtype, model_config, on_gpu=self._on_gpu)
         max_context_len = self._max_context_len(model_config)
         grammars = self._make_grammars(model_config)
         with torch.inference_mode():

@@ -44,7 +44,7 @@ def report_on(path: Path) -> ModelReport:
         model = read_model_config(path)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
-    dtype = choose_dtype(config.dtype, model)
+    dtype = choose_dtype(config.dtype, model, on_gpu=has_gpu())
     if has_gpu():
         return report_on_gpu(config, model, dtype, CudaDevice())
     shortage = ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from shared.errors import ConfigError
 from tests.worker.engine_fakes import FakeChannel
@@ -124,9 +125,11 @@ def test_configurations_of_transformers_4(checkpoint: Path) -> None:
 
 def test_the_number_format_of_small_and_large_models(checkpoint: Path) -> None:
     change(checkpoint, dtype="bfloat16")
-    assert str(choose_dtype("auto", read_model_config(checkpoint))) == "torch.float32"
+    small = read_model_config(checkpoint)
+    assert choose_dtype("auto", small, on_gpu=True) == torch.float32
     change(checkpoint, vocab_size=2**22)
     large = read_model_config(checkpoint)
-    expected = "torch.bfloat16" if has_fast_bfloat16() else "torch.float32"
-    assert str(choose_dtype("auto", large)) == expected
-    assert str(choose_dtype("float32", large)) == "torch.float32"
+    expected = torch.bfloat16 if has_fast_bfloat16() else torch.float32
+    assert choose_dtype("auto", large, on_gpu=False) == expected
+    assert choose_dtype("auto", large, on_gpu=True) == torch.bfloat16
+    assert choose_dtype("float32", large, on_gpu=True) == torch.float32

@@ -18,7 +18,7 @@ from worker.engine.cuda.rank_config import rank_device
 from worker.engine.cuda.rank_group import RankGroup, reach_store
 from worker.engine.cuda.rank_orders import OrderInbox
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.dtype_choice import choose_dtype
+from worker.engine.models.dtype_choice import DTYPES
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.registry import read_model_config
 from worker.engine.parent_death import die_with_parent
@@ -47,7 +47,7 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     model_config = read_model_config(path)
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"
-    dtype = choose_dtype(config.dtype, model_config)
+    dtype = DTYPES[config.dtype]
     with (
         torch.inference_mode(),
         open_weights(

@@ -1,10 +1,10 @@
 """Which number format a model runs in.
 
-`auto` means, on a CPU:
+`auto` means:
   - float32 for models below 100 million parameters: they are not bound by memory, and in float32
     a token does not depend on how it was batched;
-  - bfloat16 for larger checkpoints that are stored in 16 bits, where the processor multiplies
-    bfloat16 itself (AVX512-BF16 or AMX): half the memory to read for each token;
+  - bfloat16 for larger checkpoints that are stored in 16 bits, on a GPU, and where the processor
+    multiplies bfloat16 itself (AVX512-BF16 or AMX): half the memory to read for each token;
   - float32 everywhere else.
 """
 
@@ -20,12 +20,13 @@ MAX_SMALL_PARAMETERS = 100_000_000
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def choose_dtype(name: DTypeName, config: ModelConfig) -> torch.dtype:
+def choose_dtype(name: DTypeName, config: ModelConfig, *, on_gpu: bool) -> torch.dtype:
     """As configured, or by the rule above."""
     if name != "auto":
         return DTYPES[name]
     is_small = config.num_parameters < MAX_SMALL_PARAMETERS
-    if is_small or config.stored_dtype == "float32" or not has_fast_bfloat16():
+    is_fast = on_gpu or has_fast_bfloat16()
+    if is_small or config.stored_dtype == "float32" or not is_fast:
         return torch.float32
     return torch.bfloat16
 
