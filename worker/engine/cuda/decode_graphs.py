@@ -42,7 +42,7 @@ class DecodeGraphs:
         self._last_token_ids = last_token_ids
         self._sizes = tuple(sizes)
         most = max(sizes, default=0)
-        padding = torch.tensor([page_table.padding_row, 1, 0, -1], device=device.torch_device)
+        padding = torch.tensor([page_table.padding_row, 1, 0, -1]).to(device.torch_device)
         self._padding = padding[:, None]  # [NUM_COLUMNS, 1] int64
         self._columns = self._padding.repeat(1, most)
         self._logits = torch.empty(most, num_outputs, device=device.torch_device)

@@ -71,6 +71,12 @@ def upload(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
     return host.to(device.torch_device, non_blocking=True)
 
 
+def upload_tensor(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
+    """The same of a tensor on the host."""
+    host = device.empty_host(values.numel(), values.dtype).view(values.shape)
+    return host.copy_(values).to(device.torch_device, non_blocking=True)
+
+
 def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
     """A copy on the host, there behind the work. Part of enqueued work."""
     host = device.empty_host(values.numel(), values.dtype).view(values.shape)

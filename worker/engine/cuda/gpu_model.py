@@ -208,7 +208,7 @@ class GpuModel:
             out_loc=places,
             token_rows=torch.zeros_like(places),
             num_decode=0,
-            seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=device),
+            seq_lens=torch.full((1,), num_tokens, dtype=torch.int32, device=device),
             page_table=page_table,
             blocks=QueryBlocks(torch.from_numpy(table).to(device), BLOCK_QUERIES),
         )

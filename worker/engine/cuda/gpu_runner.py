@@ -11,7 +11,7 @@ from worker.engine.cuda.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.gpu_device import GpuDevice, Moment, download
+from worker.engine.cuda.gpu_device import GpuDevice, Moment, download, upload_tensor
 from worker.engine.cuda.gpu_sampler import GpuSampler
 from worker.engine.cuda.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.cuda.rank_runner import RankRunner
@@ -121,7 +121,7 @@ class GpuRunner:
         result: list[torch.Tensor] = []
 
         def work() -> None:
-            rows = hidden.to(self._device.torch_device).contiguous()
+            rows = upload_tensor(self._device, hidden)
             result.append(download(self._device, self._rank.head(rows)))
 
         self._tell(RunHead(len(hidden)))

@@ -64,7 +64,7 @@ class GpuSampler:
             logits[row] = -torch.inf
             logits[row, ids] = allowed
         if batch.banned is not None:
-            nothing = torch.tensor(-torch.inf, device=logits.device)
+            nothing = torch.full((), -torch.inf, device=logits.device)
             logits.index_put_(self._upload(*batch.banned), nothing)
         if batch.grammar_masks is not None:
             self._apply_masks(logits, batch.grammar_masks)
