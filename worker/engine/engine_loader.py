@@ -233,7 +233,7 @@ class EngineLoader:
         return LoadedModel(
             loaded.pool,
             lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
-            model.lora_projections if group is None else _refuse_adapter,
+            loaded.lora_projections if group is None else _refuse_adapter,
         )
 
     def _max_context_len(self, model_config: ModelConfig) -> int:

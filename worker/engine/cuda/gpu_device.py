@@ -103,6 +103,8 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
         self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        # Weights and tables, too, are made in its order: no step reads them half written.
+        torch.cuda.set_stream(self._stream)
         self._graph_pool = torch.cuda.graph_pool_handle()
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:

@@ -32,6 +32,8 @@ from worker.engine.cuda.rank_weights import RankReader, divide
 from worker.engine.cuda.step_rows import StepRows
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
@@ -143,6 +145,16 @@ class GpuModel:
             self._num_outputs,
             grammars,
             followers,
+        )
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """An adapter's, on the device. Raises ConfigError."""
+        device = self._device.torch_device
+        return self._model.lora_projections(
+            {
+                name: LoraPair(pair.down.to(device), pair.up.to(device))
+                for name, pair in weights.items()
+            }
         )
 
     def _make_pool(self, num_pages: int) -> GpuKVPool:

@@ -35,14 +35,15 @@ class GpuSampler:
     def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSamples:
         """`logits` [num_rows, vocab_size] float32, overwritten. Part of enqueued work."""
         params = self._device_params(batch.params)
-        asked = batch.params.logprob_rows
-        asked_rows = upload(self._device, np.array([row for row, _ in asked], np.int64))
-        raw = logits[asked_rows] if asked else None
-        self._change(logits, batch)
         positions = upload(self._device, np.array(batch.positions, np.int64))
+        asked = batch.params.logprob_rows
+        if not asked:
+            self._change(logits, batch)
+            return DeviceSamples(self._draws.draw(logits, params, positions), None)
+        asked_rows = upload(self._device, np.array([row for row, _ in asked], np.int64))
+        raw = logits[asked_rows]
+        self._change(logits, batch)
         token_ids = self._draws.draw(logits, params, positions)
-        if raw is None:
-            return DeviceSamples(token_ids, None)
         logprobs = DeviceLogprobs.of(self._device, asked, raw, token_ids[asked_rows])
         return DeviceSamples(token_ids, logprobs)
 

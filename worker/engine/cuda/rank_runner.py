@@ -65,8 +65,8 @@ class RankRunner:
         )
         batch = self._gpu_batch(plan, rows, step.max_pages)
         if loras is not None:
-            loras.move_to(self._device.torch_device)
-            batch = batch.with_loras(loras)
+            moved = loras.moved(lambda rows: upload(self._device, rows.numpy()))
+            batch = batch.with_loras(moved)
         hidden = self._forward.hidden(batch)
         if not plan.num_samples:
             return Computed(hidden, None)

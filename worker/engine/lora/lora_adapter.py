@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +34,9 @@ class LoraBatch:
     def __init__(self, groups: Sequence[LoraRows]) -> None:
         self._groups = groups
 
-    def move_to(self, device: torch.device) -> None:
-        """Where the model is, before the first `add`."""
-        self._groups = [
-            LoraRows(group.adapter, group.rows.to(device, non_blocking=True))
-            for group in self._groups
-        ]
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> LoraBatch:
+        """The same, its rows where the model is."""
+        return LoraBatch([LoraRows(group.adapter, move(group.rows)) for group in self._groups])
 
     def add(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         """In place, to the output of the projection `name` on x."""

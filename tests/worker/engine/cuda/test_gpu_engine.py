@@ -10,13 +10,14 @@ import torch
 
 from shared.errors import ConfigError
 from shared.logprobs import unpack_logprobs
+from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
 from worker.engine.engine_loader import EngineLoader
-from worker.engine_messages import AddRequest, EngineCommand
+from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
 DEFAULTS: dict[str, Any] = {
     "num_threads": 1,
@@ -135,6 +136,20 @@ def test_guesses_are_confirmed_as_on_the_cpu(checkpoint: Path) -> None:
     add = make_add(1, prompt, max_tokens=40, ignore_eos=True)
     ours = GpuRig(checkpoint, LateDevice(), speculate="ngram").run(add)
     assert ours == GpuRig(checkpoint, None).run(add)
+
+
+def test_adapters_run_beside_each_other(checkpoint: Path, tmp_path: Path) -> None:
+    """And beside requests that have none."""
+    loads = [
+        LoadAdapter(name, str(save_adapter(tmp_path / name, checkpoint, seed=seed)))
+        for seed, name in enumerate(("one", "two"))
+    ]
+    adds = [
+        make_add(run_id, random_prompt(9 + run_id, run_id), max_tokens=12, adapter=adapter)
+        for run_id, adapter in enumerate(("one", "", "two", "one"))
+    ]
+    ours = GpuRig(checkpoint, LateDevice(), overlap=True).run(*loads, *adds)
+    assert ours == GpuRig(checkpoint, None).run(*loads, *adds)
 
 
 def test_keys_and_values_get_what_is_left(checkpoint: Path) -> None:
