@@ -7,13 +7,14 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.token_ranges import ranges_before
 
 
 class DevicePageTable:
     """A copy of a `ReqToTokenPool`'s table, with one row more: of padding, all its pages.
 
-    Rows are compared with what was sent last: of those that a step reads, some pages at most are
-    new, and often none.
+    What a step costs depends on what was written since the last one, not on the table's size: some
+    pages at most are new, and often none.
     """
 
     def __init__(
@@ -31,13 +32,21 @@ class DevicePageTable:
         assert (pool.num_rows, pool.max_pages) == (self.padding_row, self._max_pages)
         self._pool = pool
 
-    def updates(self, rows: npt.NDArray[np.int64], max_pages: int) -> npt.NDArray[np.int32]:
-        """[2, num_changes]: flat places in the table, and their pages; of these rows alone."""
-        wanted = self._pool.page_table[rows, :max_pages]
-        row_idx, page_idx = np.nonzero(self._sent[rows, :max_pages] != wanted)
-        self._sent[rows, :max_pages] = wanted
-        places = rows[row_idx] * self._max_pages + page_idx
-        return np.stack([places, wanted[row_idx, page_idx]]).astype(np.int32)
+    def updates(self) -> npt.NDArray[np.int32]:
+        """[2, num_changes] since the last call: flat places in the table, and their pages."""
+        changes = self._pool.take_changes()
+        if not changes:
+            return np.empty((2, 0), np.int32)
+        rows = np.array(list(changes), np.int64)
+        ranges = np.array(list(changes.values()), np.int64)
+        lens = ranges[:, 1] - ranges[:, 0]
+        places = ranges_before(rows * self._max_pages + ranges[:, 1], lens, lens.cumsum())
+        # What was written is often what was there: a page that went to the cache, and stays.
+        sent, wanted = self._sent.reshape(-1), self._pool.page_table.reshape(-1)[places]
+        is_new = sent[places] != wanted
+        places, wanted = places[is_new], wanted[is_new]
+        sent[places] = wanted
+        return np.stack([places, wanted]).astype(np.int32)
 
     def apply(self, updates: torch.Tensor) -> None:
         """`updates` [2, num_changes] int32, on the device."""

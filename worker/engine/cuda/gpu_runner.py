@@ -71,7 +71,7 @@ class GpuRunner:
     def launch(self, batch: ScheduleBatch) -> StepHandle:
         plan = StepPlan.of(batch)
         max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
-        step = RunStep(plan, max_pages, self._page_table.updates(plan.rows, max_pages))
+        step = RunStep(plan, max_pages, self._page_table.updates())
         sampling = self._sampling(batch)
         loras = lora_batch([entry.req.adapter for entry in batch.entries], plan.query_lens)
         reads_hidden = any(

@@ -23,6 +23,8 @@ class ReqToTokenPool:
             (num_rows, max_pages), padding_page, np.int32
         )
         self._free_rows = list(range(num_rows - 1, -1, -1))
+        # Row -> the range of entries that holds all that was written since `take_changes`
+        self._changes = dict.fromkeys(range(num_rows), (0, max_pages))
 
     @property
     def num_free_rows(self) -> int:
@@ -34,12 +36,23 @@ class ReqToTokenPool:
     def free(self, row: int) -> None:
         assert row not in self._free_rows, f"row {row} freed twice"
         self.page_table[row] = self._padding_page
+        self._changes[row] = 0, self.max_pages
         self._free_rows.append(row)
 
     def write_pages(self, row: int, start: int, pages: Sequence[int]) -> None:
         """`start` is the index of the first of them in the row."""
-        self.page_table[row, start : start + len(pages)] = pages
+        end = start + len(pages)
+        self.page_table[row, start:end] = pages
+        first, last = self._changes.get(row, (start, end))
+        self._changes[row] = min(first, start), max(last, end)
 
     def read_pages(self, row: int, start: int, end: int) -> list[int]:
         pages: list[int] = self.page_table[row, start:end].tolist()
         return pages
+
+    def take_changes(self) -> dict[int, tuple[int, int]]:
+        """Rows that were written since the last call, each with [start, end): all before, the first
+        time. For a copy on a device; without one it stays small, too.
+        """
+        changes, self._changes = self._changes, {}
+        return changes
