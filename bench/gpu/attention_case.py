@@ -51,7 +51,7 @@ class AttentionCase:
         """Of the keys and values that are read."""
         return 2 * self.keys.numel() * self.keys.itemsize
 
-    def decode(self, num_splits: int) -> Callable[[], torch.Tensor]:
+    def decode(self, num_splits: int) -> Callable[[], None]:
         """One step's attention of one layer, by our kernels."""
         from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
@@ -65,4 +65,5 @@ class AttentionCase:
             self.seq_lens,
             self.layer,
             DecodeScratch.of(num_rows, num_heads, num_splits, head_dim, self.q.device),
+            torch.empty_like(self.q),
         )

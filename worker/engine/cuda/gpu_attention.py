@@ -47,9 +47,6 @@ class PagedGpuAttention(ABC):
         self._layers = layers
         self._begun: GpuBatch | None = None
 
-    def plan(self, rows: StepRows) -> None:  # noqa: B027 - most have nothing to plan
-        """Nothing: lengths and pages are read on the GPU."""
-
     def begin(self, batch: GpuBatch) -> None:
         self._begun = batch
 

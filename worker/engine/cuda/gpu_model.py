@@ -172,9 +172,16 @@ class GpuModel:
     def _make_attention(self, pool: GpuKVPool) -> GpuAttention:
         if self._config.attention_backend == "torch":
             return PlainAttention(pool, self._layers)
-        from worker.engine.cuda.triton_attention import TritonAttention
+        from worker.engine.cuda.kernel_attention import KernelAttention
+        from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
 
-        return TritonAttention(pool, self._layers, self._device.num_processors)
+        layers = self._layers
+        return KernelAttention(
+            pool,
+            layers,
+            TritonDecode(pool, layers, self._device.num_processors),
+            TritonExtend(pool, layers),
+        )
 
     def _make_draws(self) -> Draws:
         if self._config.attention_backend == "torch":

@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.gpu_attention import PagedGpuAttention
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.rotary import RotaryEmbedding
 
 
 class PlainAttention(PagedGpuAttention):
     """Every token against all slots of its request's row of the page table. Slow, and short."""
+
+    def plan(self, rows: StepRows) -> None:
+        """Nothing: lengths and pages are read where they are."""
 
     def forward_qkv(
         self,

@@ -79,7 +79,8 @@ def test_decode_attention(name: str, device: torch.device) -> None:
     pool = Pool([1, 15, 16, 130, 67], layer.num_kv_heads, layer.head_dim)
     q = random(5, layer.num_heads, layer.head_dim)
     scratch = DecodeScratch.of(8, layer.num_heads, 3, layer.head_dim, device)
-    output = decode_attention(
+    output = torch.empty_like(q, device=device)
+    decode_attention(
         q.to(device),
         pool.keys.to(device),
         pool.values.to(device),
@@ -87,6 +88,7 @@ def test_decode_attention(name: str, device: torch.device) -> None:
         torch.tensor(pool.seq_lens, dtype=torch.int32, device=device),
         on(layer, device),
         scratch,
+        output,
     )
     wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(5)])
     torch.testing.assert_close(output.cpu(), wanted, rtol=1e-4, atol=1e-4)

@@ -50,11 +50,11 @@ def decode_attention(
     seq_lens: torch.Tensor,  # [num_rows] int32, the query's own token included
     layer: AttentionLayer,
     scratch: DecodeScratch,
-) -> torch.Tensor:
-    """[num_rows, num_heads, head_dim]."""
+    output: torch.Tensor,  # as `q`, written
+) -> None:
+    """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
-    output = torch.empty_like(q)
     _split_kernel[(num_rows, num_kv_heads, scratch.num_splits)](
         q,
         keys,
@@ -91,7 +91,6 @@ def decode_attention(
         HAS_SINKS=layer.sinks is not None,
         num_warps=2,
     )
-    return output
 
 
 @triton.jit
