@@ -12,6 +12,7 @@ from shared.errors import ConfigError
 SpeculateName = Literal["off", "ngram"]
 LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
+KVDTypeName = Literal["auto", "fp8"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionName = Literal["auto", "triton", "torch"]
 CpuKernelsName = Literal["auto", "native", "torch"]
@@ -27,6 +28,8 @@ class EngineConfig:
     """Folder with config.json and *.safetensors."""
     dtype: DTypeName = "auto"
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
+    kv_dtype: KVDTypeName = "auto"
+    """Of the KV cache on a GPU; auto: the model's; fp8: float8_e4m3fn, half the memory, rounded."""
     load_format: LoadFormat = "safetensors"
     """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
     device: DeviceName = "auto"

@@ -18,6 +18,7 @@ from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
 from worker.engine.cuda.gpu_model import GpuModel, load_decoder
 from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.kv_dtype import check_kv_dtype, check_kv_scales
 from worker.engine.cuda.rank_config import rank_config
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
@@ -90,6 +91,7 @@ class EngineLoader:
     ) -> None:
         config.check()
         self._gpu = _choose_gpu(config, gpu)
+        check_kv_dtype(config.kv_dtype, self._gpu)
         self._on_gpu = self._gpu is not None and config.device != "cpu"
         self._step = StepLimits.of(config, on_gpu=self._on_gpu)
         self._config = config
@@ -216,6 +218,7 @@ class EngineLoader:
         path, load_format = Path(config.model_path), config.load_format
         device, on_progress = gpu.torch_device, self._on_progress
         with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
+            check_kv_scales(config.kv_dtype, reader)
             model = load_decoder(
                 config, model_config, reader, dtype, max_context_len, device, group
             )

@@ -59,9 +59,7 @@ class PagedGpuAttention(ABC):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
     ) -> torch.Tensor:
         """Writes [num_tokens, num_kv_heads, head_dim] each, then attends."""
-        out_loc = self._batch.out_loc
-        for data, new in zip(self._pool.keys_and_values(layer_id), (k, v), strict=True):
-            data.flatten(0, 1).index_copy_(0, out_loc, new.to(data.dtype))
+        self._pool.write(layer_id, self._batch.out_loc, k, v)
         return self._attend(q.contiguous(), layer_id)
 
     @abstractmethod

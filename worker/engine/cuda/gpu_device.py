@@ -58,6 +58,11 @@ class GpuDevice(Protocol):
         """Multiprocessors."""
         ...
 
+    @property
+    def has_fp8(self) -> bool:
+        """Whether kernels can convert from and to float8_e4m3fn."""
+        ...
+
     def peak_bytes(self, work: Work) -> int:
         """What `work` takes at most beyond what there was before. It is run once."""
         ...
@@ -146,6 +151,11 @@ class CudaDevice:
     @property
     def num_processors(self) -> int:
         return torch.cuda.get_device_properties(self.torch_device).multi_processor_count
+
+    @property
+    def has_fp8(self) -> bool:
+        """From Ada on."""
+        return torch.cuda.get_device_capability(self.torch_device) >= (8, 9)
 
     def total_bytes(self) -> int:
         _, total = torch.cuda.mem_get_info(self.torch_device)

@@ -23,6 +23,7 @@ from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.gpu_runner import GpuRunner
 from worker.engine.cuda.gpu_sampler import GpuSampler
 from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
+from worker.engine.cuda.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
 from worker.engine.cuda.rank_group import RankGroup
@@ -100,7 +101,7 @@ class GpuModel:
         self._device = device
         self._model = model
         self._layers = model.attention_layers
-        self._dtype = dtype
+        self._kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
         self._num_outputs = num_outputs
         page_size = config.page_size
         num_pages = self._num_pages(self._step_bytes())
@@ -165,7 +166,7 @@ class GpuModel:
             self._config.page_size,
             layers[0].num_kv_heads,
             layers[0].head_dim,
-            self._dtype,
+            self._kv_dtype,
             self._device.torch_device,
         )
 
@@ -190,7 +191,7 @@ class GpuModel:
 
     def _num_pages(self, step_bytes: int) -> int:
         config = self._config
-        page_bytes = config.page_size * _bytes_per_token(self._layers, self._dtype)
+        page_bytes = config.page_size * _bytes_per_token(self._layers, self._kv_dtype)
         if config.num_kv_tokens is not None:
             num_pages = config.num_kv_tokens // config.page_size
         elif config.kv_memory_bytes is not None:

@@ -13,6 +13,7 @@ class HostDevice:
 
     torch_device = torch.device("cpu")
     num_processors = 1
+    has_fp8 = True
     collectives = "gloo"
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
 from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.rank_weights import divide
 from worker.engine.kv.kv_size import num_kv_pages
 from worker.engine.models.decoder_config import DecoderConfig
@@ -36,7 +37,8 @@ def rank_config(
     )
     if config.device != "cpu":
         return settled
-    num_pages = num_kv_pages(config, share.kv_bytes_per_token(dtype.itemsize))
+    kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
+    num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype.itemsize))
     return dataclasses.replace(
         settled, attention_backend="torch", num_kv_tokens=num_pages * config.page_size
     )

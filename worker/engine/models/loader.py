@@ -60,6 +60,9 @@ class CheckpointReader:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of_tensor
 
+    def names_ending(self, *endings: str) -> list[str]:
+        return [name for name in self._file_of_tensor if name.endswith(endings)]
+
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In our dtype. Raises ConfigError when it is missing or of another shape."""
         stored_name = name

@@ -18,6 +18,7 @@ class LateDevice:
 
     torch_device = torch.device("cpu")
     num_processors = 2
+    has_fp8 = True
     collectives = "gloo"
     is_replaying = False  # on any
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError
 from shared.logprobs import unpack_logprobs
@@ -16,6 +18,7 @@ from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.engine_loader import EngineLoader
 from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
@@ -159,6 +162,51 @@ def test_keys_and_values_get_what_is_left(checkpoint: Path) -> None:
     assert more > less > 0
     with pytest.raises(ConfigError, match="the GPU has no room for keys and values"):
         GpuRig(checkpoint, LateDevice(1 << 30), num_kv_tokens=None)
+
+
+def test_keys_and_values_in_eight_bits_are_rounded(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are in a pool of the model's dtype that is given rounded ones."""
+    ours = GpuRig(checkpoint, LateDevice(), kv_dtype="fp8", overlap=True).run(*requests())
+    assert ours != GpuRig(checkpoint, LateDevice()).run(*requests())
+    write = GpuKVPool.write
+
+    def write_rounded(
+        pool: GpuKVPool, layer_id: int, out_loc: torch.Tensor, *new: torch.Tensor
+    ) -> None:
+        keys, values = (each.to(torch.float8_e4m3fn).float() for each in new)
+        write(pool, layer_id, out_loc, keys, values)
+
+    monkeypatch.setattr(GpuKVPool, "write", write_rounded)
+    assert ours == GpuRig(checkpoint, LateDevice()).run(*requests())
+
+
+def test_eight_bits_hold_more_tokens(checkpoint: Path) -> None:
+    config: dict[str, Any] = {"num_kv_tokens": None, "kv_memory_bytes": 1 << 20}
+    whole, half = (
+        GpuRig(checkpoint, LateDevice(), kv_dtype=name, **config).engine._limits.num_kv_tokens
+        for name in ("auto", "fp8")
+    )
+    assert half == 4 * whole  # of float32
+
+
+def test_eight_bits_are_refused_where_they_are_not_possible(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="kv_dtype=fp8 needs a GPU: on a CPU"):
+        GpuRig(checkpoint, None, kv_dtype="fp8")
+    old = LateDevice()
+    old.has_fp8 = False
+    with pytest.raises(ConfigError, match="kv_dtype=fp8 needs a GPU of compute capability"):
+        GpuRig(checkpoint, old, kv_dtype="fp8")
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.0.self_attn.k_scale"] = torch.ones(())
+    save_file(tensors, tmp_path / "model.safetensors")
+    GpuRig(tmp_path, LateDevice())
+    with pytest.raises(ConfigError, match=r"has 1 \(model.layers.0.self_attn.k_scale, "):
+        GpuRig(tmp_path, LateDevice(), kv_dtype="fp8")
 
 
 def test_the_kernels_give_the_tokens_of_the_cpu(checkpoint: Path, device: torch.device) -> None:

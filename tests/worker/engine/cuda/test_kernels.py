@@ -24,12 +24,18 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 class Pool:
     """Keys and values of some requests, in pages that are mixed up."""
 
-    def __init__(self, seq_lens: list[int], num_kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        seq_lens: list[int],
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         num_pages = [-(-seq_len // PAGE_SIZE) for seq_len in seq_lens]
         order = np.random.default_rng(0).permutation(sum(num_pages)).astype(np.int32)
         shape = (sum(num_pages) + 1, PAGE_SIZE, num_kv_heads, head_dim)
         self.seq_lens = seq_lens
-        self.keys, self.values = random(*shape, seed=1), random(*shape, seed=2)
+        self.keys, self.values = (random(*shape, seed=seed).to(dtype) for seed in (1, 2))
         self.page_table = torch.full((len(seq_lens), max(num_pages)), sum(num_pages)).int()
         for row, (start, count) in enumerate(
             zip(np.cumsum([0, *num_pages]), num_pages, strict=False)
@@ -42,6 +48,7 @@ class Pool:
         keys, values = (
             data[self.page_table[row]]
             .flatten(0, 1)[:seq_len]
+            .float()
             .repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
             for data in (self.keys, self.values)
         )
@@ -71,12 +78,18 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_decode_attention(name: str, device: torch.device) -> None:
+CASES = [  # and the dtype of keys and values
+    *((name, torch.float32) for name in LAYERS),
+    ("plain", torch.float8_e4m3fn),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
     from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
     layer = LAYERS[name]
-    pool = Pool([1, 15, 16, 130, 67], layer.num_kv_heads, layer.head_dim)
+    pool = Pool([1, 15, 16, 130, 67], layer.num_kv_heads, layer.head_dim, dtype)
     q = random(5, layer.num_heads, layer.head_dim)
     scratch = DecodeScratch.of(8, layer.num_heads, 3, layer.head_dim, device)
     output = torch.empty_like(q, device=device)
@@ -94,14 +107,14 @@ def test_decode_attention(name: str, device: torch.device) -> None:
     torch.testing.assert_close(output.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_extend_attention(name: str, device: torch.device) -> None:
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
     from worker.engine.cuda.kernels.extend_attention import extend_attention
     from worker.engine.cuda.query_blocks import QueryBlocks, cut_queries
 
     layer = LAYERS[name]
     seq_lens, query_lens = [40, 70, 9], [40, 21, 1]
-    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim)
+    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
     q = random(sum(query_lens), layer.num_heads, layer.head_dim)
     starts = np.cumsum([0, *query_lens]).tolist()
     table = cut_queries([0, 1, 2], starts[:3], query_lens, seq_lens, 8)
@@ -185,6 +198,31 @@ def test_rotate_and_append(has_norm: bool, device: torch.device) -> None:
     torch.testing.assert_close(keys.flatten(0, 1).cpu(), wanted)
     wanted[out_loc] = qkv[:, num_heads + num_kv_heads :]
     torch.testing.assert_close(values.flatten(0, 1).cpu(), wanted)
+
+
+def test_a_pool_in_eight_bits_gets_what_it_can_hold(device: torch.device) -> None:
+    """All values but those beyond its range are ones that it has."""
+    from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
+
+    fp8 = torch.float8_e4m3fn
+    qkv = (random(3, 4, 16) * 100).to(fp8).float()
+    qkv[1, 2, 3], qkv[1, 3, 4], qkv[2, 3, 5], qkv[2, 2, 6] = 1e6, 449.0, -torch.inf, -500.0
+    keys, values = (torch.zeros(1, PAGE_SIZE, 1, 16, dtype=fp8, device=device) for _ in range(2))
+    queries = rotate_and_append(
+        qkv.to(device),
+        None,
+        1e-6,
+        torch.ones(4, 8, device=device),  # no rotation
+        torch.zeros(4, 8, device=device),
+        torch.tensor([0, 1, 2], device=device),
+        keys,
+        values,
+        torch.tensor([4, 0, 9], device=device),
+    )
+    assert torch.equal(queries.cpu(), qkv[:, :2])
+    for data, head in ((keys, 2), (values, 3)):
+        slots = data.flatten(0, 1)[[4, 0, 9], 0].cpu()
+        assert torch.equal(slots.float(), qkv[:, head].clamp(-448.0, 448.0))
 
 
 def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:

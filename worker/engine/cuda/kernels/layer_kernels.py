@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.cuda.kv_dtype import KV_FP8
+
 
 def add_rms_norm(
     delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
@@ -39,7 +41,7 @@ def rotate_and_append(
     values: torch.Tensor,
     out_loc: torch.Tensor,  # [num_tokens] int64, slots of the pool
 ) -> torch.Tensor:
-    """Norms and rotates queries and keys; keys and values go to the pool.
+    """Norms and rotates queries and keys; keys and values go to the pool, in its dtype.
 
     Returns the queries, [num_tokens, num_heads, head_dim].
     """
@@ -63,6 +65,7 @@ def rotate_and_append(
         HALF_DIM=head_dim // 2,
         BLOCK=triton.next_power_of_2(head_dim // 2),
         HAS_NORM=qk_norm is not None,
+        LARGEST=torch.finfo(keys.dtype).max if keys.dtype == KV_FP8 else None,
         num_warps=1,
     )
     return queries
@@ -97,6 +100,18 @@ def _add_rms_norm_kernel(
 
 
 @triton.jit
+def _store_head(
+    target_ptr, first, second, cols, mask, HALF_DIM: tl.constexpr, LARGEST: tl.constexpr
+):
+    """Both halves, cut to LARGEST where there is one; what is not a number stays none."""
+    if LARGEST is not None:
+        first = tl.clamp(first, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        second = tl.clamp(second, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(target_ptr + cols, first, mask=mask)
+    tl.store(target_ptr + HALF_DIM + cols, second, mask=mask)
+
+
+@triton.jit
 def _rotate_and_append_kernel(
     qkv_ptr,
     norm_ptr,
@@ -113,6 +128,7 @@ def _rotate_and_append_kernel(
     HALF_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -124,9 +140,8 @@ def _rotate_and_append_kernel(
     first = tl.load(source + cols, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(source + HALF_DIM + cols, mask=mask, other=0.0).to(tl.float32)
     if head >= NUM_HEADS + NUM_KV_HEADS:
-        target = values_ptr + (slot * NUM_KV_HEADS + head - NUM_HEADS - NUM_KV_HEADS) * head_dim
-        tl.store(target + cols, first, mask=mask)
-        tl.store(target + HALF_DIM + cols, second, mask=mask)
+        place = slot * NUM_KV_HEADS + head - NUM_HEADS - NUM_KV_HEADS
+        _store_head(values_ptr + place * head_dim, first, second, cols, mask, HALF_DIM, LARGEST)
     else:
         if HAS_NORM:
             squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
@@ -137,16 +152,14 @@ def _rotate_and_append_kernel(
         angle = tl.load(positions_ptr + token) * HALF_DIM + cols
         cos = tl.load(cos_ptr + angle, mask=mask, other=0.0).to(tl.float32)
         sin = tl.load(sin_ptr + angle, mask=mask, other=0.0).to(tl.float32)
-        turned_first = first * cos - second * sin
-        turned_second = second * cos + first * sin
+        turned = first * cos - second * sin
+        second = second * cos + first * sin
         if head < NUM_HEADS:
-            target = queries_ptr + (token * NUM_HEADS + head) * head_dim
-            tl.store(target + cols, turned_first, mask=mask)
-            tl.store(target + HALF_DIM + cols, turned_second, mask=mask)
+            place = token * NUM_HEADS + head
+            _store_head(queries_ptr + place * head_dim, turned, second, cols, mask, HALF_DIM, None)
         else:
-            target = keys_ptr + (slot * NUM_KV_HEADS + head - NUM_HEADS) * head_dim
-            tl.store(target + cols, turned_first, mask=mask)
-            tl.store(target + HALF_DIM + cols, turned_second, mask=mask)
+            place = slot * NUM_KV_HEADS + head - NUM_HEADS
+            _store_head(keys_ptr + place * head_dim, turned, second, cols, mask, HALF_DIM, LARGEST)
 
 
 @triton.jit
