@@ -38,6 +38,16 @@ class EngineHung(JetflockError):
     exit_status = 70  # EX_SOFTWARE: the configuration is not to blame, it may be started again
 
 
+class GpuMemoryShort(JetflockError):
+    """Not even a single token has room beside what is on the GPU: its engine has to end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the GPU has no memory left for a single token: another program has taken it, or "
+            "gpu_memory_utilization is too large; this engine ends, another one is started"
+        )
+
+
 class GrammarError(JetflockError):
     """A grammar cannot be used; the message says why."""
 

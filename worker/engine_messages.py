@@ -119,6 +119,7 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     load: EngineLoad
     num_tokens: int = 0  # that went through the model
     begun: list[RunBegin] = []
+    num_fitting: int | None = None  # tokens that the GPU's memory had room for at once; None: all
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter"):

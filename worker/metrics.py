@@ -81,6 +81,9 @@ class WorkerMetrics:
             "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
         )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
+        self.memory_shortages = counter(
+            "gpu_memory_shortages", "Steps that did not fit into the GPU's memory at once."
+        )
         self._success = Counter(
             f"{METRICS_PREFIX}_request_success",
             "Requests that the engine has finished, by reason.",

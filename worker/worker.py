@@ -186,6 +186,11 @@ class Worker:
         self._heartbeat.beat_soon()
 
     def on_step(self, step: StepOutput) -> None:
+        if step.num_fitting is not None:
+            self._metrics.memory_shortages.inc()
+            log.warning(
+                "gpu_memory_short", num_tokens=step.num_tokens, num_fitting=step.num_fitting
+            )
         self._runner.on_step(step)
 
     def on_adapter(self, loaded: AdapterLoaded) -> None:

@@ -6,7 +6,7 @@ import socket
 import sys
 import traceback
 
-from shared.errors import ConfigError
+from shared.errors import JetflockError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
 from worker.engine.load_phases import LoadPhases
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         return 0
     except ChannelClosed:
         return 0
-    except ConfigError as exc:
+    except JetflockError as exc:
         return _fail(channel, str(exc))
     except Exception as exc:
         traceback.print_exc()

@@ -118,7 +118,9 @@ class Engine:
         else:
             self._num_steps += 1
             self._budget.on_step(done.num_tokens, done.elapsed_s)
-            self._send(done.outputs, done.num_tokens, done.begun)
+            if done.num_fitting is not None:
+                self._budget.on_shortage(done.num_fitting)
+            self._send(done.outputs, done.num_tokens, done.begun, done.num_fitting)
         if not self._scheduler.has_work and self._steps.is_empty:
             self._scheduler.check_integrity()
 
@@ -237,7 +239,11 @@ class Engine:
         )
 
     def _send(
-        self, outputs: list[RunOutput], num_tokens: int = 0, begun: Sequence[RunBegin] = ()
+        self,
+        outputs: list[RunOutput],
+        num_tokens: int = 0,
+        begun: Sequence[RunBegin] = (),
+        num_fitting: int | None = None,
     ) -> None:
         ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
@@ -247,7 +253,9 @@ class Engine:
         if self._beams:  # what they wait for now is over with the next step: no load to be told
             outputs = self._beams.take(outputs)
         told = [each for each in begun if each.run_id > 0]  # not the steps of beam searches
-        self._channel.send(StepOutput(self._num_steps, outputs, load, num_tokens, told))
+        self._channel.send(
+            StepOutput(self._num_steps, outputs, load, num_tokens, told, num_fitting)
+        )
 
     def _load(self) -> EngineLoad:
         load = self._scheduler.load()

@@ -348,9 +348,12 @@ def _warm_up(
     scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, stop_check, pooling=pooling))
     while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
         begin = time.monotonic()
-        scheduler.process(batch, runner.launch(batch).collect())
+        result = runner.launch(batch).collect()
+        scheduler.process(batch, result)
         elapsed_s = time.monotonic() - begin
         budget.on_step(batch.num_tokens, elapsed_s)
+        if result.num_fitting is not None:
+            budget.on_shortage(result.num_fitting)
     return elapsed_s
 
 

@@ -19,6 +19,7 @@ class StepDone(NamedTuple):
     num_tokens: int  # that went through the model
     elapsed_s: float  # since its launch, or since the step before it was done
     begun: list[RunBegin]  # since the step before it was done
+    num_fitting: int | None  # tokens that memory had room for at once; None: for all
 
 
 class _StepInFlight(NamedTuple):
@@ -71,7 +72,8 @@ class StepPipeline:
         self._done_at_s = time.monotonic()
         outputs = self._scheduler.process(batch, result)
         begun, self._begun = self._begun, []
-        return StepDone(outputs, batch.num_tokens, self._done_at_s - begun_at_s, begun)
+        elapsed_s = self._done_at_s - begun_at_s
+        return StepDone(outputs, batch.num_tokens, elapsed_s, begun, result.num_fitting)
 
     def _note_begun(self, now_s: float) -> None:
         for req in self._scheduler.take_begun():

@@ -20,6 +20,8 @@ class StepResult:
     prompt_logprobs: Mapping[int, bytes | SampleError] = field(default_factory=dict)
     # By run id, of entries that give one.
     embeddings: Mapping[int, bytes | SampleError] = field(default_factory=dict)
+    # Memory was short: the step was computed again, at most so many tokens at once.
+    num_fitting: int | None = None
 
 
 class StepHandle(Protocol):

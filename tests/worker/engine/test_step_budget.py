@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from worker.engine.step_budget import StepBudget
+from worker.engine.step_budget import CALM_STEPS, StepBudget
 
 
 def test_a_step_that_takes_too_long_shrinks_the_next() -> None:
@@ -25,3 +25,16 @@ def test_every_running_request_keeps_its_token() -> None:
     budget = StepBudget(max_tokens=512, max_running=32, max_step_s=0.5)
     budget.on_step(32, 100.0)
     assert budget.num_tokens == 32
+
+
+def test_what_memory_had_no_room_for_is_tried_again_much_later() -> None:
+    budget = StepBudget(max_tokens=512, max_running=32, max_step_s=0.5)
+    budget.on_shortage(100)
+    for _ in range(CALM_STEPS - 1):
+        budget.on_step(budget.num_tokens, 0.01)
+        assert budget.num_tokens == 100
+    budget.on_step(100, 0.01)
+    budget.on_step(100, 0.01)
+    assert budget.num_tokens == 200
+    budget.on_shortage(8)
+    assert budget.num_tokens == 32, "every running request keeps its token"

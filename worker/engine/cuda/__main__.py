@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.follower import Follower
+from worker.engine.cuda.followers import CANNOT_LOAD
 from worker.engine.cuda.gpu_model import GpuModel, load_decoder
 from worker.engine.cuda.rank_config import rank_device
 from worker.engine.cuda.rank_group import RankGroup, reach_store
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
         _make_follower(config, rank, port, inbox).run()
     except ConfigError as exc:
         sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
+        return CANNOT_LOAD
     return 1
 
 

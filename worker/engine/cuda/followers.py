@@ -18,6 +18,7 @@ from worker.engine.cuda.rank_group import RankGroup, open_store
 from worker.engine.cuda.rank_orders import RankOrder, encode_order
 from worker.engine_launch import engine_environment
 
+CANNOT_LOAD = 2  # the exit code of a follower whose configuration or model cannot be used
 OWN_ERROR_S = 10.0
 
 
@@ -79,7 +80,7 @@ def _end_with(processes: Sequence[_Process]) -> None:
     ((fd, _), *_) = poller.poll()
     ended = by_fd[fd]
     returncode = ended.process.wait()
-    if returncode > 0:  # what it cannot load we cannot load either: our error reaches the worker
+    if returncode == CANNOT_LOAD:  # nor can we: our own error reaches the worker
         time.sleep(OWN_ERROR_S)
     sys.stderr.write(
         f"rank {ended.rank} of {len(processes) + 1} has ended with {returncode}: "

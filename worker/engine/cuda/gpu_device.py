@@ -36,7 +36,14 @@ class GpuDevice(Protocol):
         ...
 
     def enqueue(self, work: Work) -> None:
-        """`work` is done behind all that was enqueued before; it must not wait for its results."""
+        """`work` is done behind all that was enqueued before; it must not wait for its results.
+
+        Raises torch.OutOfMemoryError, with a part of it enqueued.
+        """
+        ...
+
+    def give_back(self) -> None:
+        """Waits for all that was enqueued; memory that is held without use is free for anybody."""
         ...
 
     def mark(self) -> Moment:
@@ -89,6 +96,10 @@ def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
     return host
 
 
+# Of torch's allocator, of the driver, of Triton that loads a kernel; and of cuBLAS.
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
 def has_gpu() -> bool:
     """Whether this machine has one that torch can use."""
     return torch.cuda.is_available()
@@ -118,7 +129,16 @@ class CudaDevice:
 
     def enqueue(self, work: Work) -> None:
         with torch.cuda.stream(self._stream):
-            work()
+            try:
+                work()
+            except RuntimeError as exc:
+                if any(words in str(exc) for words in _OUT_OF_MEMORY):
+                    raise torch.OutOfMemoryError(str(exc)) from None
+                raise
+
+    def give_back(self) -> None:
+        self._stream.synchronize()
+        torch.cuda.empty_cache()
 
     def mark(self) -> Moment:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

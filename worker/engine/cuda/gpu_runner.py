@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,12 @@ from worker.engine.cuda.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.gpu_device import GpuDevice, Moment, download, upload_tensor
+from worker.engine.cuda.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.halving import compute_halved
 from worker.engine.cuda.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.cuda.rank_runner import RankRunner
+from worker.engine.cuda.step_piece import StepPiece
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.lora.lora_adapter import lora_batch
@@ -22,6 +24,7 @@ from worker.engine.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sample_error import SampleError
+from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.step_result import StepHandle, StepResult
@@ -35,12 +38,26 @@ Logits = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(slots=True, eq=False)
-class _StepOutput:
+class _PieceOutput:
     """Host memory that is filled when the step's moment has come."""
 
+    num_tokens: int
     token_ids: torch.Tensor | None = None  # [num_samples] int64
     logprobs: DeviceLogprobs | None = None
     hidden: torch.Tensor | None = None  # [num_tokens, hidden_size], for those who read it
+
+    @property
+    def chosen(self) -> list[int]:
+        token_ids: list[int] = [] if self.token_ids is None else self.token_ids.tolist()
+        return token_ids
+
+    def records(self, token_ids: list[int]) -> list[bytes]:
+        """Of logprobs, one a token; b"" where none is asked for."""
+        records = {} if self.logprobs is None else self.logprobs.records(token_ids)
+        return [
+            records.get(row, b"") if token_id >= 0 else b""
+            for row, token_id in enumerate(token_ids)
+        ]
 
 
 class GpuRunner:
@@ -72,32 +89,60 @@ class GpuRunner:
         plan = StepPlan.of(batch)
         max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
         step = RunStep(plan, max_pages, self._page_table.updates())
-        sampling = self._sampling(batch)
-        loras = lora_batch([entry.req.adapter for entry in batch.entries], plan.query_lens)
+        adapters = [entry.req.adapter for entry in batch.entries]
+        piece = StepPiece(step, batch.sample_points, adapters)
         reads_hidden = any(
             entry.req.pooling is not None or entry.req.num_prompt_top is not None
             for entry in batch.others
         )
-        output = _StepOutput()
+        self._tell(step)
+        whole = self._compute(piece, reads_hidden)
+        pieces = [whole] if whole is not None else self._compute_halved(piece, reads_hidden)
+        num_fitting = None if whole is not None else max(each.num_tokens for each in pieces)
+        moment = self._device.mark()
+        return _GpuStep(moment, batch, pieces, num_fitting, self._pooler, self._host_logits)
+
+    def _compute_halved(self, piece: StepPiece, reads_hidden: bool) -> list[_PieceOutput]:
+        """The whole once more, in the memory that was given back; then its halves."""
+        return compute_halved(
+            piece, lambda part: self._compute(part, reads_hidden), StepPiece.halves
+        )
+
+    def _compute(self, piece: StepPiece, reads_hidden: bool) -> _PieceOutput | None:
+        """None: the GPU has no memory for it now."""
+        plan, output = piece.step.plan, _PieceOutput(piece.num_tokens)
+        sampling = self._sampling(piece.points)
+        loras = lora_batch(piece.adapters, plan.query_lens)
 
         @torch.inference_mode()
         def work() -> None:
-            hidden, logits = self._rank.compute(step, loras)
+            hidden, logits = self._rank.compute(piece.step, loras)
             if reads_hidden and hidden is not None:
                 output.hidden = download(self._device, hidden)
             if logits is not None and sampling is not None:
                 self._choose(logits, sampling, plan, output)
 
-        self._tell(step)
-        self._device.enqueue(work)
-        return _GpuStep(self._device.mark(), batch, output, self._pooler, self._host_logits)
+        return output if self._has_memory(work) else None
+
+    def _has_memory(self, work: Work) -> bool:
+        """Enqueues it. If not, all before it is done, and memory that nobody uses was given back.
+
+        Other ranks would wait in the middle of it: with them the engine ends.
+        """
+        try:
+            self._device.enqueue(work)
+            return True
+        except torch.OutOfMemoryError:
+            if self._followers is not None:
+                raise
+        self._device.give_back()  # not above: the exception holds what `work` had allocated
+        return False
 
     def _tell(self, order: RankOrder) -> None:
         if self._followers is not None:
             self._followers.tell(order)
 
-    def _sampling(self, batch: ScheduleBatch) -> SamplingBatch | None:
-        points = batch.sample_points
+    def _sampling(self, points: Sequence[SamplePoint]) -> SamplingBatch | None:
         if not points:
             return None
         reqs = [point.req for point in points]
@@ -108,7 +153,7 @@ class GpuRunner:
         )
 
     def _choose(
-        self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _StepOutput
+        self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _PieceOutput
     ) -> None:
         samples = self._sampler.forward(logits, sampling)
         self._rank.keep(samples.token_ids, plan)
@@ -118,16 +163,25 @@ class GpuRunner:
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of rows on the host, to the host: for prompts that are scored, behind their step."""
+        self._tell(RunHead(len(hidden)))
+        parts = compute_halved(hidden, self._head, _halves)
+        self._device.mark().wait()
+        return torch.cat([logits for part in parts for logits in part])
+
+    def _head(self, hidden: torch.Tensor) -> list[torch.Tensor] | None:
+        """What is put into it when it is done. None: the GPU has no memory for it now."""
         result: list[torch.Tensor] = []
 
         def work() -> None:
             rows = upload_tensor(self._device, hidden)
             result.append(download(self._device, self._rank.head(rows)))
 
-        self._tell(RunHead(len(hidden)))
-        self._device.enqueue(work)
-        self._device.mark().wait()
-        return result[0]
+        return result if self._has_memory(work) else None
+
+
+def _halves(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    middle = len(rows) // 2
+    return (rows[:middle], rows[middle:]) if middle else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,28 +190,43 @@ class _GpuStep:
 
     moment: Moment
     batch: ScheduleBatch
-    output: _StepOutput
+    pieces: list[_PieceOutput]
+    num_fitting: int | None
     pooler: Pooler
     host_logits: Logits
 
     @torch.inference_mode()
     def collect(self) -> StepResult:
         self.moment.wait()
-        output = self.output
-        token_ids: list[int] = [] if output.token_ids is None else output.token_ids.tolist()
+        chosen: list[int | SampleError] = []
         logprobs: list[bytes] = []
-        if output.logprobs is not None:
-            records = output.logprobs.records(token_ids)
-            logprobs = [
-                records.get(row, b"") if token_id >= 0 else b""
-                for row, token_id in enumerate(token_ids)
-            ]
-        chosen = [_ERRORS.get(token_id, token_id) for token_id in token_ids]
-        if output.hidden is None:
-            return StepResult(chosen, logprobs)
+        asks_logprobs = any(piece.logprobs is not None for piece in self.pieces)
+        for piece in self.pieces:
+            token_ids = piece.chosen
+            chosen += [_ERRORS.get(token_id, token_id) for token_id in token_ids]
+            if asks_logprobs:
+                logprobs += piece.records(token_ids)
+        hidden = self._hidden()
+        if hidden is None:
+            return StepResult(chosen, logprobs, num_fitting=self.num_fitting)
         return StepResult(
             chosen,
             logprobs,
-            score_prompts(self.host_logits, output.hidden, self.batch),
-            self.pooler.forward(output.hidden, self.batch, self.host_logits),
+            score_prompts(self.host_logits, hidden, self.batch),
+            self.pooler.forward(hidden, self.batch, self.host_logits),
+            self.num_fitting,
+        )
+
+    def _hidden(self) -> torch.Tensor | None:
+        """[num_tokens, hidden_size], for those who read it: of a piece that nobody reads zeros."""
+        given = next((each.hidden for each in self.pieces if each.hidden is not None), None)
+        if given is None or len(self.pieces) == 1:
+            return given
+        return torch.cat(
+            [
+                given.new_zeros(each.num_tokens, given.shape[1])
+                if each.hidden is None
+                else each.hidden
+                for each in self.pieces
+            ]
         )

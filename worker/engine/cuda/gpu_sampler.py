@@ -58,7 +58,7 @@ class GpuSampler:
             rows, token_ids, values = self._upload(
                 batch.bias.rows, batch.bias.token_ids, batch.bias.values
             )
-            logits.index_put_((rows, token_ids), values, accumulate=True)
+            logits.view(-1).index_add_(0, rows * logits.shape[1] + token_ids, values)
         for row, token_ids in batch.allowed:
             (ids,) = self._upload(token_ids)
             allowed = logits[row, ids]

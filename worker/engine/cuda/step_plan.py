@@ -46,6 +46,27 @@ class StepPlan:
         """[num_tokens], of the page table."""
         return self.rows.repeat(self.query_lens)
 
+    def part(self, begin: int, end: int) -> Self:
+        """Tokens [begin, end) alone: of a row that is cut, a chunk."""
+        row_ends = self.query_lens.cumsum()
+        row_begins = row_ends - self.query_lens
+        first, last = row_ends.searchsorted(begin, "right"), row_begins.searchsorted(end)
+        rows = slice(int(first), int(last))
+        cut_ends = row_ends[rows].clip(max=end)
+        samples = slice(*self.sample_idx.searchsorted([begin, end]).tolist())
+        return type(self)(
+            num_decode=max(0, min(self.num_decode, rows.stop) - rows.start),
+            rows=self.rows[rows],
+            query_lens=cut_ends - row_begins[rows].clip(min=begin),
+            seq_lens=self.seq_lens[rows] - (row_ends[rows] - cut_ends),
+            input_ids=self.input_ids[begin:end],
+            positions=self.positions[begin:end],
+            awaited_rows=self.awaited_rows[begin:end],
+            sample_idx=self.sample_idx[samples] - begin,
+            sample_rows=self.sample_rows[samples],
+            sample_positions=self.sample_positions[samples],
+        )
+
     @classmethod
     def of(cls, batch: ScheduleBatch) -> Self:
         entries = batch.entries

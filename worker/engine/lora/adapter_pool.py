@@ -52,7 +52,10 @@ class AdapterPool:
             raise ConfigError(f"max_loras={self._max_adapters} adapters are loaded already")
         with torch.inference_mode():
             weights = read_lora_weights(path, self._dtype, self._max_rank)
-            self._adapters[adapter_id] = LoraAdapter(adapter_id, self._make(weights))
+            try:
+                self._adapters[adapter_id] = LoraAdapter(adapter_id, self._make(weights))
+            except torch.OutOfMemoryError:
+                raise ConfigError("the GPU has no memory left for a LoRA adapter") from None
 
     def drop(self, adapter_id: str) -> None:
         """Without effect when it is not there."""

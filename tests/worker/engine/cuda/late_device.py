@@ -38,6 +38,9 @@ class LateDevice:
         self._works.append(work)
         self.max_waiting = max(self.max_waiting, len(self._works))
 
+    def give_back(self) -> None:
+        self.mark().wait()
+
     def mark(self) -> LateMoment:
         return LateMoment(self, self._num_done + len(self._works))
 

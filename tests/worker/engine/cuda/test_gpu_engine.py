@@ -68,12 +68,12 @@ class GpuRig:
         return self.channel.tokens()
 
 
-def requests() -> list[AddRequest]:
+def requests(max_tokens: int = 20) -> list[AddRequest]:
     """One of each sampling, with prompts of many lengths: chunks, pages and prefixes in common."""
     prompt = random_prompt(90, seed=1)
     lens = [1, 17, 90, 40, 33, 64, 5, 48]
     return [
-        make_add(run_id, prompt[:length], max_tokens=20, ignore_eos=True, **sampling)
+        make_add(run_id, prompt[:length], max_tokens=max_tokens, ignore_eos=True, **sampling)
         for run_id, (length, sampling) in enumerate(zip(lens, SAMPLINGS.values(), strict=True))
     ]
 

@@ -1,0 +1,155 @@
+"""A GPU whose memory is short: steps are computed in pieces, and no token is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import GpuMemoryShort
+from shared.protocol.sampling import PoolingKind, PoolingParams
+from tests.lora_adapters import save_adapter
+from tests.worker.engine.cuda.short_device import Count, ShortDevice
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import make_add
+from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraPair, LoraWeights
+from worker.engine_messages import AdapterLoaded, LoadAdapter
+
+
+class Usual(NamedTuple):
+    """What the requests give when there is memory enough."""
+
+    path: Path
+    tokens: dict[int, list[int]]  # of the CPU
+    used_bytes: int  # at most, by a step
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Usual:
+    path = save_tiny_llama(tmp_path_factory.mktemp("llama"))
+    device = ShortDevice()
+    GpuRig(path, device, cuda_graph_sizes=(1, 2)).run(*requests(max_tokens=2))
+    return Usual(path, GpuRig(path, None).run(*requests(max_tokens=8)), device.peak_used_bytes)
+
+
+def short_rig(usual: Usual, share: float, **config: Any) -> tuple[GpuRig, ShortDevice]:
+    """Of the memory that it would use it has a share, once it is loaded."""
+    device = ShortDevice()
+    rig = GpuRig(usual.path, device, **({"cuda_graph_sizes": (1, 2)} | config))
+    device.room_bytes = int(share * usual.used_bytes)
+    return rig, device
+
+
+def shortages(rig: GpuRig) -> list[int]:
+    """How many tokens had room at once, for each step that had none for all."""
+    return [step.num_fitting for step in rig.channel.steps if step.num_fitting is not None]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_short_memory_changes_no_token(usual: Usual, overlap: bool) -> None:
+    """Prefill chunks, steps that decode, their sampling, and prompts that are scored."""
+    rig, device = short_rig(usual, 0.15, overlap=overlap)
+    assert rig.run(*requests(max_tokens=8)) == usual.tokens
+    assert len(shortages(rig)) > 2
+    assert min(shortages(rig)) <= 8, "no step was cut thrice"
+    assert device.num_given_back == device.num_failures
+
+
+def test_a_step_that_fits_the_second_time_is_not_cut(usual: Usual) -> None:
+    rig, device = short_rig(usual, 0.15)
+    device.give_back = lambda: setattr(device, "room_bytes", 1 << 40)  # type: ignore[method-assign]
+    assert rig.run(*requests(max_tokens=8)) == usual.tokens
+    assert (device.num_failures, shortages(rig)) == (1, [64])
+
+
+def test_the_logprobs_of_a_cut_step_are_those_of_the_whole(usual: Usual) -> None:
+    add = make_add(1, random_prompt(60, 1), max_tokens=3, logprobs=4, prompt_logprobs=2)
+    rig, _ = short_rig(usual, 0.2)
+    ours, theirs = ([*told(each, add)] for each in (rig, GpuRig(usual.path, None)))
+    assert shortages(rig)
+    assert len(ours) == len(theirs) == 63
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.token_id, one.rank) == (other.token_id, other.rank)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_an_embedding_is_that_of_the_whole(usual: Usual) -> None:
+    """Beside requests that decode: of their piece nobody reads what the model gave."""
+    pooling = PoolingParams(PoolingKind.MEAN)
+    decoding = [make_add(run_id, random_prompt(3, run_id), max_tokens=9) for run_id in range(6)]
+    embedded = make_add(9, random_prompt(40, 9), pooling=pooling)
+    vectors = []
+    rig, _ = short_rig(usual, 0.06, cuda_graph_sizes=(1, 2, 4, 8), max_step_tokens=32)
+    for each in (rig, GpuRig(usual.path, None)):
+        each.channel.later = [(0.0, embedded)]
+        each.run(*decoding)
+        vectors.append(np.frombuffer(each.channel.finishes()[9].embedding or b"", "<f4"))
+    assert min(shortages(rig)) <= 4
+    assert vectors[0] == pytest.approx(vectors[1], abs=1e-5)
+
+
+def test_guesses_and_adapters_stay_with_their_rows(usual: Usual, tmp_path: Path) -> None:
+    adapter = LoadAdapter("one", str(save_adapter(tmp_path / "one", usual.path)))
+    adds = [
+        make_add(1, random_prompt(12, 1) * 4, max_tokens=12, ignore_eos=True),
+        make_add(2, random_prompt(30, 2), max_tokens=6, adapter="one", namespace=b"one"),
+        make_add(3, random_prompt(20, 3), max_tokens=6),
+    ]
+    config: dict[str, Any] = {"speculate": "ngram", "max_loras": 1}
+    rig, _ = short_rig(usual, 0.12, **config)
+    assert rig.run(adapter, *adds) == GpuRig(usual.path, None, **config).run(adapter, *adds)
+    assert shortages(rig)
+
+
+def test_an_adapter_without_room_is_refused(usual: Usual, tmp_path: Path) -> None:
+    rig, device = short_rig(usual, 0.001)
+    make = rig.engine._adapters._make
+
+    def make_with_little_room(weights: LoraWeights) -> dict[str, LoraProjection]:
+        with Count(device):
+            return make({name: LoraPair(*map(torch.clone, pair)) for name, pair in weights.items()})
+
+    rig.engine._adapters._make = make_with_little_room
+    rig.run(LoadAdapter("one", str(save_adapter(tmp_path / "one", usual.path))))
+    (answer,) = (each for each in rig.channel.events if isinstance(each, AdapterLoaded))
+    assert answer.error == "the GPU has no memory left for a LoRA adapter"
+
+
+def test_without_room_for_a_token_the_engine_ends(usual: Usual) -> None:
+    rig, device = short_rig(usual, 0.001)
+    with pytest.raises(GpuMemoryShort, match="no memory left for a single token"):
+        rig.run(*requests(max_tokens=8))
+    assert device.num_given_back == device.num_failures < 10
+
+
+def test_pieces_are_what_the_step_was() -> None:
+    """Whatever is cut: each token, and each sample, is in one piece, in order."""
+    whole = StepPlan(
+        num_decode=2,
+        rows=np.array([5, 3, 8, 1]),
+        query_lens=np.array([1, 1, 4, 3]),
+        seq_lens=np.array([10, 7, 9, 3]),
+        input_ids=np.arange(100, 109),
+        positions=np.array([9, 6, 5, 6, 7, 8, 0, 1, 2]),
+        awaited_rows=np.array([5, *[NOT_AWAITED] * 8]),
+        sample_idx=np.array([0, 1, 3, 4, 5, 8]),  # row 8 has guesses
+        sample_rows=np.array([5, 3, 8, 8, 8, 1]),
+        sample_positions=np.array([10, 7, 7, 8, 9, 3]),
+    )
+    for cut in range(1, 9):
+        first, second = whole.part(0, cut), whole.part(cut, 9)
+        assert [*first.token_rows, *second.token_rows] == [*whole.token_rows]
+        for name in ("input_ids", "positions", "awaited_rows", "sample_rows", "sample_positions"):
+            both = [*getattr(first, name), *getattr(second, name)]
+            assert both == [*getattr(whole, name)], name
+        assert [*first.sample_idx, *(second.sample_idx + cut)] == [*whole.sample_idx]
+        for part in (first, second):  # the last position of each row, and how many it has
+            ends = part.query_lens.cumsum()
+            assert [*(part.positions[ends - 1] + 1)] == [*part.seq_lens]
+            assert part.num_decode == sum(row in (5, 3) for row in part.rows)
