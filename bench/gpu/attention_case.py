@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+import numpy as np
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.key_splits import KeySplits, list_pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +58,8 @@ class AttentionCase:
         from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
         num_rows, num_heads, head_dim = self.q.shape
+        num_pieces = num_rows * num_splits
+        pieces, ends = list_pieces(np.full(num_rows, num_splits), num_pieces)
         return partial(
             decode_attention,
             self.q,
@@ -64,6 +68,10 @@ class AttentionCase:
             self.page_table,
             self.seq_lens,
             self.layer,
-            DecodeScratch.of(num_rows, num_heads, num_splits, head_dim, self.q.device),
+            KeySplits(
+                torch.from_numpy(pieces).to(self.q.device),
+                torch.from_numpy(ends).int().to(self.q.device),
+            ),
+            DecodeScratch.of(num_pieces, num_heads, head_dim, self.q.device),
             torch.empty_like(self.q),
         )

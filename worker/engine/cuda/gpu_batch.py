@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cuda.query_blocks import QueryBlocks
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.model_input import ImageRows
 
@@ -31,7 +30,6 @@ class GpuBatch:
     num_decode: int  # rows of one token
     seq_lens: torch.Tensor  # [num_rows] int32
     page_table: torch.Tensor  # [num_rows, max_pages] int32
-    blocks: QueryBlocks | None = None  # of the rows behind; None: there are none
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
 

@@ -77,10 +77,12 @@ class GpuDevice(Protocol):
 
 def upload(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
     """A copy on the device, of the same shape. Part of enqueued work."""
-    dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
-    host = device.empty_host(values.size, dtype).view(values.shape)
-    host.numpy()[...] = values
-    return host.to(device.torch_device, non_blocking=True)
+    return _staged(device, values).to(device.torch_device, non_blocking=True)
+
+
+def upload_to(device: GpuDevice, target: torch.Tensor, values: npt.NDArray[Any]) -> None:
+    """The same, into a tensor of the same shape and dtype."""
+    target.copy_(_staged(device, values), non_blocking=True)
 
 
 def upload_tensor(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
@@ -98,6 +100,13 @@ def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
 
 # Of torch's allocator, of the driver, of Triton that loads a kernel; and of cuBLAS.
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def _staged(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
+    dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+    host = device.empty_host(values.size, dtype).view(values.shape)
+    host.numpy()[...] = values
+    return host
 
 
 def has_gpu() -> bool:

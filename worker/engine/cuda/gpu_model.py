@@ -25,7 +25,6 @@ from worker.engine.cuda.gpu_sampler import GpuSampler
 from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
 from worker.engine.cuda.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.plain_attention import PlainAttention
-from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.rank_runner import RankRunner
@@ -176,12 +175,12 @@ class GpuModel:
         from worker.engine.cuda.kernel_attention import KernelAttention
         from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
 
-        layers = self._layers
+        layers, device, step = self._layers, self._device, self._step
         return KernelAttention(
             pool,
             layers,
-            TritonDecode(pool, layers, self._device.num_processors),
-            TritonExtend(pool, layers),
+            TritonDecode(pool, layers, device, step.max_running),
+            TritonExtend(pool, layers, device, step.max_running, step.max_step_tokens),
         )
 
     def _make_draws(self) -> Draws:
@@ -217,7 +216,6 @@ class GpuModel:
         forward = GpuForward(
             self._model, self._make_attention(self._make_pool(num_pages)), config.page_size
         )
-        table = cut_queries([0], [0], [num_tokens], [num_tokens], BLOCK_QUERIES)
         places = torch.arange(num_tokens, device=device)
         page_table = torch.arange(num_pages, dtype=torch.int32, device=device)[None]
         lens = np.array([num_tokens])
@@ -230,7 +228,6 @@ class GpuModel:
             num_decode=0,
             seq_lens=torch.full((1,), num_tokens, dtype=torch.int32, device=device),
             page_table=page_table,
-            blocks=QueryBlocks(torch.from_numpy(table).to(device), BLOCK_QUERIES),
         )
 
         @torch.inference_mode()

@@ -58,6 +58,6 @@ class KernelAttention(PagedGpuAttention):
         output = torch.empty_like(q)
         if batch.num_decode:
             self._decode.attend(q, batch, layer_id, output)
-        if batch.num_decode < len(q):
+        if batch.num_decode < len(batch.seq_lens):
             self._extend.attend(q, batch, layer_id, output)
         return output.flatten(1)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.cuda.step_rows import StepRows
+
 BLOCK_QUERIES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryBlocks:
-    """Which queries each block has."""
+    """Which queries each block has. One without any is nobody's."""
 
     table: torch.Tensor  # [num_blocks, 4] int32: row, first token, its position, how many
     num_queries: int  # of a full block
@@ -24,20 +25,24 @@ class QueryBlocks:
         return len(self.table)
 
 
-def cut_queries(
-    rows: Sequence[int],  # of the page table
-    first_tokens: Sequence[int],  # of each row, among the step's tokens
-    query_lens: Sequence[int],
-    seq_lens: Sequence[int],
-    num_queries: int,
-) -> npt.NDArray[np.int32]:
-    """The table of `QueryBlocks`. The longest work comes first, so that none is left at the end."""
+def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
+    """The table of `QueryBlocks`, of the rows behind those that decode.
+
+    The longest work comes first, so that none is left at the end.
+    """
+    ends = rows.query_lens.cumsum()
+    each = zip(ends.tolist(), rows.query_lens.tolist(), rows.seq_lens.tolist(), strict=True)
     blocks = [
-        (row, first + start, seq_len - query_len + start, min(num_queries, query_len - start))
-        for row, first, query_len, seq_len in zip(
-            rows, first_tokens, query_lens, seq_lens, strict=True
-        )
+        (row, end - query_len + start, seq_len - query_len + start, query_len - start)
+        for row, (end, query_len, seq_len) in enumerate(each)
+        if row >= rows.num_decode
         for start in range(0, query_len, num_queries)
     ]
-    blocks.sort(key=lambda block: -block[2])
-    return np.array(blocks, np.int32).reshape(-1, 4)
+    table = np.array(blocks, np.int32).reshape(-1, 4)
+    np.minimum(table[:, 3], num_queries, out=table[:, 3])
+    return table[np.argsort(-table[:, 2], kind="stable")]
+
+
+def most_blocks(num_rows: int, num_tokens: int) -> int:
+    """Of rows with so many tokens together."""
+    return num_rows + num_tokens // BLOCK_QUERIES

@@ -12,7 +12,6 @@ from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.gpu_batch import GpuBatch, with_awaited
 from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.cuda.gpu_forward import GpuForward
-from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_orders import RunStep
 from worker.engine.cuda.step_plan import StepPlan
@@ -107,22 +106,7 @@ class RankRunner:
             num_decode=plan.num_decode,
             seq_lens=upload(device, plan.seq_lens.astype(np.int32)),
             page_table=own_pages,
-            blocks=self._blocks(plan),
         )
-
-    def _blocks(self, plan: StepPlan) -> QueryBlocks | None:
-        behind = slice(plan.num_decode, None)
-        if plan.num_decode == len(plan.rows):
-            return None
-        starts = plan.query_lens.cumsum() - plan.query_lens
-        table = cut_queries(
-            range(plan.num_decode, len(plan.rows)),
-            starts[behind].tolist(),
-            plan.query_lens[behind].tolist(),
-            plan.seq_lens[behind].tolist(),
-            BLOCK_QUERIES,
-        )
-        return QueryBlocks(upload(self._device, table), BLOCK_QUERIES)
 
 
 def _columns(plan: StepPlan) -> Ints:

@@ -1,70 +1,110 @@
-"""Paged attention by our own Triton kernels: nothing to plan, nothing to compile beforehand."""
+"""Paged attention by our own Triton kernels: nothing that must be compiled beforehand.
+
+What is planned is which program does what. It lies in tensors that stay where they are, so that
+kernels in CUDA graphs find it, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_device import GpuDevice, upload_to
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
+from worker.engine.cuda.key_splits import KeySplits, count_splits, list_pieces
+from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries, most_blocks
 from worker.engine.cuda.step_rows import StepRows
 
-MAX_SPLITS = 32
 PROGRAMS_PER_PROCESSOR = 4  # that are in flight on one multiprocessor, about
 
 
 class TritonDecode:
-    """Splits the keys of few requests among many programs, so that all multiprocessors work."""
+    """Splits the keys of few or of long requests, so that all multiprocessors have work."""
 
     def __init__(
-        self, pool: GpuKVPool, layers: Sequence[AttentionLayer], num_processors: int
+        self,
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        device: GpuDevice,
+        max_rows: int,
     ) -> None:
         self._pool = pool
         self._layers = layers
-        self._num_processors = num_processors
+        self._device = device
+        num_programs = device.num_processors * PROGRAMS_PER_PROCESSOR
+        self._num_wanted = max(1, num_programs // layers[0].num_kv_heads)
+        on_device = device.torch_device
+        max_pieces = max_rows + self._num_wanted
+        self._pieces = torch.zeros(max_pieces, 3, dtype=torch.int32, device=on_device)
+        self._ends = torch.zeros(max_rows + 1, dtype=torch.int32, device=on_device)
+        self._scratch = DecodeScratch.of(
+            max_pieces, layers[0].num_heads, layers[0].head_dim, on_device
+        )
+        self._splits = np.zeros(0, np.int64)  # that the tensors above have
 
     def plan(self, rows: StepRows) -> None:
-        """Nothing: lengths and pages are read on the GPU."""
+        """Mostly nothing: the splits are those of the last step, lengths are read on the GPU."""
+        splits = count_splits(rows.seq_lens[: rows.num_decode], self._num_wanted)
+        if not len(splits) or np.array_equal(splits, self._splits):
+            return
+        pieces, ends = list_pieces(splits, len(splits) + self._num_wanted)
+        upload_to(self._device, self._pieces[: len(pieces)], pieces)
+        upload_to(self._device, self._ends[: len(ends)], ends.astype(np.int32))
+        self._splits = splits
 
     def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
-        layer, num_rows = self._layers[layer_id], batch.num_decode
+        num_rows = batch.num_decode
         decode_attention(
             q[:num_rows],
             *self._pool.keys_and_values(layer_id),
             batch.page_table[:num_rows],
             batch.seq_lens[:num_rows],
-            layer,
-            self._scratch(num_rows, layer, q.device),
+            self._layers[layer_id],
+            KeySplits(self._pieces[: num_rows + self._num_wanted], self._ends[: num_rows + 1]),
+            self._scratch,
             output[:num_rows],
         )
 
-    def _scratch(self, num_rows: int, layer: AttentionLayer, device: torch.device) -> DecodeScratch:
-        wanted = self._num_processors * PROGRAMS_PER_PROCESSOR
-        num_splits = max(1, min(MAX_SPLITS, wanted // (num_rows * layer.num_kv_heads)))
-        return DecodeScratch.of(num_rows, layer.num_heads, num_splits, layer.head_dim, device)
-
 
 class TritonExtend:
-    """By the blocks of queries that came with the batch."""
+    """Cuts prefill chunks into blocks of queries."""
 
-    def __init__(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> None:
+    def __init__(
+        self,
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        device: GpuDevice,
+        max_rows: int,
+        max_tokens: int,
+    ) -> None:
         self._pool = pool
         self._layers = layers
+        self._device = device
+        most = most_blocks(max_rows, max_tokens)
+        self._table = torch.zeros(most, 4, dtype=torch.int32, device=device.torch_device)
+        self._num_blocks = 0  # of the step
 
     def plan(self, rows: StepRows) -> None:
-        """Nothing: lengths and pages are read on the GPU."""
+        table = cut_queries(rows, BLOCK_QUERIES)
+        if rows.in_graph:  # as many as any step that it runs may have; those behind are empty
+            num_behind = len(rows.query_lens) - rows.num_decode
+            most = most_blocks(num_behind, int(rows.query_lens.sum()))
+            table = np.concatenate([table, np.zeros((most - len(table), 4), np.int32)])
+        self._num_blocks = len(table)
+        upload_to(self._device, self._table[: len(table)], table)
 
     def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
-        assert batch.blocks is not None, "the batch has rows of several tokens"
         extend_attention(
             q,
             *self._pool.keys_and_values(layer_id),
             batch.page_table,
-            batch.blocks,
+            QueryBlocks(self._table[: self._num_blocks], BLOCK_QUERIES),
             self._layers[layer_id],
             output,
         )

@@ -23,13 +23,14 @@ from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
+from worker.engine.cuda.key_splits import KeySplits
 from worker.engine.cuda.kv_dtype import KV_FP8
 from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks
 
 TARGET = GPUTarget("cuda", 90, 32)
 NOWHERE = torch.device("meta")
 BF16, F32 = torch.bfloat16, torch.float32
-NUM_ROWS, MAX_PAGES, NUM_PAGES, PAGE_SIZE = 6, 40, 100, 16
+NUM_ROWS, NUM_PIECES, MAX_PAGES, NUM_PAGES, PAGE_SIZE = 6, 20, 40, 100, 16
 
 empty = functools.partial(torch.empty, device=NOWHERE)
 
@@ -97,12 +98,15 @@ def attention(
     table = empty(NUM_ROWS, MAX_PAGES, dtype=torch.int32)
     seq_lens = empty(NUM_ROWS, dtype=torch.int32)
     blocks = QueryBlocks(empty(NUM_ROWS, 4, dtype=torch.int32), BLOCK_QUERIES)
-    scratch = DecodeScratch.of(NUM_ROWS, layer.num_heads, 32, layer.head_dim, NOWHERE)
+    splits = KeySplits(
+        empty(NUM_PIECES, 3, dtype=torch.int32), empty(NUM_ROWS + 1, dtype=torch.int32)
+    )
+    scratch = DecodeScratch.of(NUM_PIECES, layer.num_heads, layer.head_dim, NOWHERE)
     name = " ".join([*map(str, heads), *kind, f"{dtype} over {kv_dtype}"])
     yield Case(
         f"decode {name}",
         lambda: decode_attention(
-            q, pool, pool, table, seq_lens, layer, scratch, torch.empty_like(q)
+            q, pool, pool, table, seq_lens, layer, splits, scratch, torch.empty_like(q)
         ),
     )
     yield Case(

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.key_splits import KeySplits, count_splits, list_pieces
+from worker.engine.cuda.query_blocks import QueryBlocks, cut_queries
+from worker.engine.cuda.step_rows import StepRows
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.layer_ops import silu_mul as plain_silu_mul
@@ -86,41 +89,46 @@ CASES = [  # and the dtype of keys and values
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Rows in one piece and in several; one that nobody has stays as it was."""
     from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
     layer = LAYERS[name]
-    pool = Pool([1, 15, 16, 130, 67], layer.num_kv_heads, layer.head_dim, dtype)
-    q = random(5, layer.num_heads, layer.head_dim)
-    scratch = DecodeScratch.of(8, layer.num_heads, 3, layer.head_dim, device)
-    output = torch.empty_like(q, device=device)
+    seq_lens = [1, 15, 16, 130, 67, 600]
+    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
+    q = random(7, layer.num_heads, layer.head_dim)
+    splits = count_splits(np.array([*seq_lens, 0]), 12)
+    assert splits.tolist() == [1, 1, 1, 2, 1, 9, 0]
+    pieces, ends = list_pieces(splits, 18)
+    output = torch.full_like(q, 77.0, device=device)
     decode_attention(
         q.to(device),
         pool.keys.to(device),
         pool.values.to(device),
         pool.page_table.to(device),
-        torch.tensor(pool.seq_lens, dtype=torch.int32, device=device),
+        torch.tensor([*seq_lens, 0], dtype=torch.int32, device=device),
         on(layer, device),
-        scratch,
+        KeySplits(torch.from_numpy(pieces).to(device), torch.from_numpy(ends).int().to(device)),
+        DecodeScratch.of(18, layer.num_heads, layer.head_dim, device),
         output,
     )
-    wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(5)])
-    torch.testing.assert_close(output.cpu(), wanted, rtol=1e-4, atol=1e-4)
+    wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(6)])
+    torch.testing.assert_close(output[:6].cpu(), wanted, rtol=1e-4, atol=1e-4)
+    assert (output[6] == 77.0).all()
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Blocks without queries end at once; the tokens of rows that decode are not written."""
     from worker.engine.cuda.kernels.extend_attention import extend_attention
-    from worker.engine.cuda.query_blocks import QueryBlocks, cut_queries
 
     layer = LAYERS[name]
-    seq_lens, query_lens = [40, 70, 9], [40, 21, 1]
+    seq_lens, query_lens = [7, 40, 70, 9], [1, 40, 21, 1]
     pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
     q = random(sum(query_lens), layer.num_heads, layer.head_dim)
-    starts = np.cumsum([0, *query_lens]).tolist()
-    table = cut_queries([0, 1, 2], starts[:3], query_lens, seq_lens, 8)
-    assert (table[:, 3] > 0).all()
-    assert table[:, 3].sum() == len(q)
-    output = torch.zeros_like(q, device=device)
+    nothing = torch.empty(0)
+    rows = StepRows(1, np.array(query_lens), np.array(seq_lens), nothing, nothing)
+    table = np.concatenate([cut_queries(rows, 8), np.zeros((3, 4), np.int32)])
+    output = torch.full_like(q, 77.0, device=device)
     extend_attention(
         q.to(device),
         pool.keys.to(device),
@@ -130,10 +138,12 @@ def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -
         on(layer, device),
         output,
     )
-    for row in range(3):
-        rows = slice(starts[row], starts[row + 1])
-        wanted = pool.attend(row, q[rows], layer)
-        torch.testing.assert_close(output[rows].cpu(), wanted, rtol=1e-4, atol=1e-4)
+    starts = np.cumsum([0, *query_lens]).tolist()
+    for row in range(1, 4):
+        tokens = slice(starts[row], starts[row + 1])
+        wanted = pool.attend(row, q[tokens], layer)
+        torch.testing.assert_close(output[tokens].cpu(), wanted, rtol=1e-4, atol=1e-4)
+    assert (output[0] == 77.0).all()
 
 
 def on(layer: AttentionLayer, device: torch.device) -> AttentionLayer:

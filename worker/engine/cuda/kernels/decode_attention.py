@@ -1,7 +1,7 @@
 """Attention of one query a request over pages: the keys of a request are split among programs.
 
-Lengths and page table are read on the GPU: nothing is planned on the host, and a CUDA graph that
-holds the kernel may be replayed with others (Flash-Decoding, Dao et al. 2023).
+Lengths, page table and splits are read on the GPU: a CUDA graph that holds the kernel may be
+replayed with others (Flash-Decoding, Dao et al. 2023).
 """
 
 from __future__ import annotations
@@ -14,32 +14,29 @@ import triton.language as tl
 
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.kernels.paged_places import paged_places
+from worker.engine.cuda.key_splits import MIN_PIECE_KEYS, KeySplits
 
-BLOCK_KEYS = 64
+BLOCK_KEYS = MIN_PIECE_KEYS
+BLOCK_SPLITS = 8  # of a row, that are merged at a time: most have one
 MIN_ROWS = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeScratch:
-    """What the splits leave for the merge, for as many requests as there may be."""
+    """What the pieces leave for the merge, for as many as there may be."""
 
-    values: torch.Tensor  # [max_rows, num_heads, num_splits, head_dim] float32
-    log_sums: torch.Tensor  # [max_rows, num_heads, num_splits] float32
+    values: torch.Tensor  # [max_pieces, num_heads, head_dim] float32
+    log_sums: torch.Tensor  # [max_pieces, num_heads] float32
 
     @classmethod
     def of(
-        cls, max_rows: int, num_heads: int, num_splits: int, head_dim: int, device: torch.device
+        cls, max_pieces: int, num_heads: int, head_dim: int, device: torch.device
     ) -> DecodeScratch:
-        shape = (max_rows, num_heads, num_splits)
         return cls(
-            torch.empty(*shape, head_dim, dtype=torch.float32, device=device),
-            torch.empty(shape, dtype=torch.float32, device=device),
+            torch.empty(max_pieces, num_heads, head_dim, dtype=torch.float32, device=device),
+            torch.empty(max_pieces, num_heads, dtype=torch.float32, device=device),
         )
-
-    @property
-    def num_splits(self) -> int:
-        return self.log_sums.shape[2]
 
 
 def decode_attention(
@@ -49,25 +46,26 @@ def decode_attention(
     page_table: torch.Tensor,  # [num_rows, max_pages] int32
     seq_lens: torch.Tensor,  # [num_rows] int32, the query's own token included
     layer: AttentionLayer,
+    splits: KeySplits,
     scratch: DecodeScratch,
-    output: torch.Tensor,  # as `q`, written
+    output: torch.Tensor,  # as `q`, written: but for rows that have no pieces
 ) -> None:
     """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
-    _split_kernel[(num_rows, num_kv_heads, scratch.num_splits)](
+    _split_kernel[(len(splits.pieces), num_kv_heads)](
         q,
         keys,
         values,
         page_table,
         seq_lens,
+        splits.pieces,
         scratch.values,
         scratch.log_sums,
         layer.scale,
         NO_WINDOW if layer.window is None else layer.window,
         layer.soft_cap or 0.0,
         page_table.stride(0),
-        NUM_SPLITS=scratch.num_splits,
         GROUP=num_heads // num_kv_heads,
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
@@ -82,10 +80,10 @@ def decode_attention(
     _merge_kernel[(num_rows, num_heads)](
         scratch.values,
         scratch.log_sums,
+        splits.ends,
         layer.sinks if layer.sinks is not None else scratch.log_sums,
         output,
-        NUM_SPLITS=scratch.num_splits,
-        BLOCK_SPLITS=triton.next_power_of_2(scratch.num_splits),
+        BLOCK_SPLITS=BLOCK_SPLITS,
         HEAD_DIM=head_dim,
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         HAS_SINKS=layer.sinks is not None,
@@ -100,13 +98,13 @@ def _split_kernel(
     values_ptr,
     page_table_ptr,
     seq_lens_ptr,
+    pieces_ptr,
     split_values_ptr,
     split_log_sums_ptr,
     scale,
     window,
     soft_cap,
     table_stride,
-    NUM_SPLITS: tl.constexpr,
     GROUP: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
@@ -116,12 +114,17 @@ def _split_kernel(
     BLOCK_KEYS: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
 ):
-    row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    piece, kv_head = tl.program_id(0), tl.program_id(1)
+    row = tl.load(pieces_ptr + piece * 3)
+    split = tl.load(pieces_ptr + piece * 3 + 1)
+    num_splits = tl.load(pieces_ptr + piece * 3 + 2)
+    if num_splits == 0:
+        return
     num_heads = NUM_KV_HEADS * GROUP
     seq_len = tl.load(seq_lens_ptr + row)
     first_seen = tl.maximum(0, seq_len - window)
     blocks = tl.cdiv(seq_len - first_seen, BLOCK_KEYS)
-    split_len = tl.cdiv(blocks, NUM_SPLITS) * BLOCK_KEYS
+    split_len = tl.cdiv(blocks, num_splits) * BLOCK_KEYS
     start = first_seen + split * split_len
     end = tl.minimum(start + split_len, seq_len)
 
@@ -166,9 +169,9 @@ def _split_kernel(
         acc += tl.dot(weights.to(q.dtype), values.to(q.dtype)).to(tl.float32)
         total = total * shrink + tl.sum(weights, axis=1)
         largest = new_largest
-    # A split without keys counts nothing: its sum is zero.
+    # A piece without keys counts nothing: its sum is zero.
     is_empty = total == 0.0
-    places = q_heads * NUM_SPLITS + split
+    places = piece.to(tl.int64) * num_heads + kv_head * GROUP + heads
     log_sum = tl.where(is_empty, float("-inf"), largest + tl.log(tl.where(is_empty, 1.0, total)))
     tl.store(split_log_sums_ptr + places, log_sum, mask=is_head)
     acc = acc / tl.where(is_empty, 1.0, total)[:, None]
@@ -183,35 +186,43 @@ def _split_kernel(
 def _merge_kernel(
     split_values_ptr,
     split_log_sums_ptr,
+    ends_ptr,
     sinks_ptr,
     output_ptr,
-    NUM_SPLITS: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
-    head = tl.program_id(1)
-    place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
-    splits = tl.arange(0, BLOCK_SPLITS)
+    row, head = tl.program_id(0), tl.program_id(1)
+    num_heads = tl.num_programs(1)
+    first, end = tl.load(ends_ptr + row), tl.load(ends_ptr + row + 1)
+    if first == end:
+        return
     dims = tl.arange(0, BLOCK_DIM)
-    is_split = splits < NUM_SPLITS
     is_dim = dims < HEAD_DIM
-    log_sums = tl.load(
-        split_log_sums_ptr + place * NUM_SPLITS + splits, mask=is_split, other=float("-inf")
-    )
-    largest = tl.max(log_sums, axis=0)
+    largest = float("-inf")
+    total = 0.0
     if HAS_SINKS:
-        sink = tl.load(sinks_ptr + head).to(tl.float32)
-        largest = tl.maximum(largest, sink)
-    shares = tl.exp(log_sums - largest)
-    total = tl.sum(shares, axis=0)
-    if HAS_SINKS:
-        total += tl.exp(sink - largest)
-    values = tl.load(
-        split_values_ptr + (place * NUM_SPLITS + splits[:, None]) * HEAD_DIM + dims[None, :],
-        mask=(is_split & (log_sums > float("-inf")))[:, None] & is_dim[None, :],
-        other=0.0,
-    )
-    merged = tl.sum(values * shares[:, None], axis=0) / total
-    tl.store(output_ptr + place * HEAD_DIM + dims, merged, mask=is_dim)
+        largest = tl.load(sinks_ptr + head).to(tl.float32)
+        total = 1.0
+    acc = tl.zeros([BLOCK_DIM], tl.float32)
+    for start in range(first, end, BLOCK_SPLITS):
+        splits = start + tl.arange(0, BLOCK_SPLITS)
+        is_split = splits < end
+        places = splits.to(tl.int64) * num_heads + head
+        log_sums = tl.load(split_log_sums_ptr + places, mask=is_split, other=float("-inf"))
+        values = tl.load(
+            split_values_ptr + places[:, None] * HEAD_DIM + dims[None, :],
+            mask=(is_split & (log_sums > float("-inf")))[:, None] & is_dim[None, :],
+            other=0.0,
+        )
+        # Finite: the first of a row's pieces has keys.
+        new_largest = tl.maximum(largest, tl.max(log_sums, axis=0))
+        shares = tl.exp(log_sums - new_largest)
+        shrink = tl.exp(largest - new_largest)
+        acc = acc * shrink + tl.sum(values * shares[:, None], axis=0)
+        total = total * shrink + tl.sum(shares, axis=0)
+        largest = new_largest
+    place = row.to(tl.int64) * num_heads + head
+    tl.store(output_ptr + place * HEAD_DIM + dims, acc / total, mask=is_dim)

@@ -87,6 +87,8 @@ def _extend_kernel(
     first_token = tl.load(blocks_ptr + block * 4 + 1)  # of the step
     first_position = tl.load(blocks_ptr + block * 4 + 2)
     num_queries = tl.load(blocks_ptr + block * 4 + 3)
+    if num_queries == 0:
+        return
 
     rows = tl.arange(0, ROWS)
     query = rows // GROUP
