@@ -1,82 +1,91 @@
 """`python -m bench.gpu`: how near the GPU engine comes to what the hardware can do.
 
-Needs torch, triton, a few small packages (bench/gpu/carry.sh brings them to a machine without a
-network) and this repository; models have random weights of real shapes. Prints a line of JSON for
-each result as it comes; `--json FILE` appends them. A stage that fails or takes too long is told,
-and the next one begins.
+Models have random weights of real shapes. Each stage of each model is a process with a time limit:
+one that fails, hangs or breaks the GPU's context is told, and the next one begins. Prints a line of
+JSON for each result as it comes, then goals and tables.
 
-    python -m bench.gpu --models qwen3-0.6b,qwen3-8b
-    python -m bench.gpu --stages environment,decode --models qwen3-8b
-    TRITON_INTERPRET=1 python -m bench.gpu --models tiny     # a try on a CPU
+    python -m bench.gpu                                       # what the goals speak of
+    python -m bench.gpu --models llama-3.1-8b --stages environment,decode
+    python -m bench.gpu --budget-s 570 --json results.jsonl --table results.md
+    TRITON_INTERPRET=1 python -m bench.gpu --models tiny      # a try on a CPU
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import signal
+import os
+import shlex
+import sys
 import tempfile
-import traceback
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import FrameType
 
-import torch
-
+from bench.gpu.goals import goal_results
+from bench.gpu.plan import LIMITS_S, plan
 from bench.gpu.report import Report
 from bench.gpu.shapes import SHAPES
-from bench.gpu.stages import STAGES, Bench
+from bench.gpu.table import markdown
+from bench.gpu.task import Task
+from bench.gpu.task_process import run_task
 
-# On a CPU everything is small, so that a try takes a minute.
-_ON_CPU = {"device": "cpu", "num_threads": 1, "max_step_tokens": 64, "num_kv_tokens": 4096}
-_ON_GPU = {"device": "cuda", "dtype": "bfloat16", "max_step_tokens": 8192}
-
-
-class StageOverdue(Exception):
-    """Its time is over."""
+MODELS = "qwen3-8b,qwen3-0.6b,qwen3-1.7b"
+BACKENDS = "triton"
+LEAST_S = 15.0  # no task is begun with less time
 
 
-def main() -> None:
-    """Runs the stages that were asked for."""
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu")
-    parser.add_argument("--models", default="qwen3-0.6b,qwen3-8b", help=", ".join(SHAPES))
-    parser.add_argument("--stages", default=",".join(STAGES), help=", ".join(STAGES))
-    parser.add_argument("--json", type=Path, help="append the results to this file")
-    arguments = parser.parse_args()
-    is_gpu = torch.cuda.is_available()
+def main() -> int:
+    """0, or 1 when a task has failed."""
+    arguments = _parse(sys.argv[1:])
+    tasks = plan(arguments.models, arguments.backends, arguments.stages)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(
-            Path(folder),
-            Report(arguments.json),
-            torch.device("cuda" if is_gpu else "cpu"),
-            tuple(arguments.models.split(",")),
-            _ON_GPU if is_gpu else _ON_CPU,
-        )
-        for name in arguments.stages.split(","):
-            _run(name, bench)
+        report = Report(arguments.json or Path(folder) / "results.jsonl")
+        for task in tasks:
+            _run(task, report, arguments.budget_s)
+        for result in goal_results(report.results):
+            report.add(result)
+    command = "python -m bench.gpu " + shlex.join(sys.argv[1:])
+    text = markdown(report.results, command.strip())
+    print(f"\n{text}")
+    if arguments.table is not None:
+        arguments.table.write_text(text)
+    return int(any("failed" in result for result in report.results))
 
 
-def _run(name: str, bench: Bench) -> None:
-    stage, limit_s = STAGES[name]
-    signal.signal(signal.SIGALRM, _on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        stage(bench)
-    except StageOverdue:
-        bench.report.add(name, failed=f"not done in {limit_s:g} s")
-    except Exception as exc:  # the next stage may tell something all the same
-        traceback.print_exc()
-        bench.report.add(name, failed=f"{type(exc).__name__}: {exc}"[:300])
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        gc.collect()
-        with suppress(RuntimeError):
-            torch.cuda.empty_cache()
+def _run(task: Task, report: Report, budget_s: float) -> None:
+    left_s = budget_s - report.elapsed_s
+    if left_s < LEAST_S:
+        failure: str | None = f"not begun: {max(0.0, left_s):.0f} s are left"
+    else:
+        limit_s = min(task.limit_s, left_s)
+        failure = run_task(task, report.path, limit_s, os.environ, report.add)
+    if failure is not None:
+        report.add({"stage": task.stage, "task": task.name, "failed": failure})
 
 
-def _on_alarm(signum: int, frame: FrameType | None) -> None:
-    raise StageOverdue
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Of a flag: words between commas, each one of these."""
+
+    def parse(text: str) -> list[str]:
+        words = text.split(",")
+        for word in words:
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(known)}")
+        return words
+
+    return parse
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu")
+    names = f"the first two run all stages, the others decode; of {', '.join(SHAPES)}"
+    parser.add_argument("--models", default=MODELS, type=_names(SHAPES), help=names)
+    parser.add_argument("--stages", default=",".join(LIMITS_S), type=_names(LIMITS_S))
+    parser.add_argument("--backends", default=BACKENDS, type=lambda text: text.split(","))
+    parser.add_argument("--budget-s", default=float("inf"), type=float, help="for all together")
+    parser.add_argument("--json", type=Path, help="write the results there, as they come")
+    parser.add_argument("--table", type=Path, help="write the tables there, in Markdown")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,77 +1,152 @@
-"""Keys, values and queries of a decode step, as attention finds them."""
+"""Requests as attention finds them in a step: pages that are mixed up, full of noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import numpy as np
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.key_splits import KeySplits, list_pieces
+from worker.engine.cuda.gpu_attention import GpuAttention
+from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_device import GpuDevice
+from worker.engine.cuda.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.plain_attention import PlainAttention
+from worker.engine.cuda.step_rows import StepRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionCase:
-    """All requests are of one length; their pages are mixed up."""
+    """One step; those that decode come first."""
 
-    layer: AttentionLayer
-    q: torch.Tensor  # [num_rows, num_heads, head_dim]
-    keys: torch.Tensor  # [num_pages, page_size, num_kv_heads, head_dim]
-    values: torch.Tensor
-    page_table: torch.Tensor  # [num_rows, max_pages] int32
-    seq_lens: torch.Tensor  # [num_rows] int32
+    layers: Sequence[AttentionLayer]  # all alike, each with keys and values of its own
+    pool: GpuKVPool
+    rows: StepRows
+    batch: GpuBatch
+    q: torch.Tensor  # [num_tokens, num_heads, head_dim]
+    k: torch.Tensor  # [num_tokens, num_kv_heads, head_dim]
+    v: torch.Tensor
 
     @classmethod
     def make(
         cls,
         layer: AttentionLayer,
-        num_rows: int,
-        context_len: int,
+        seq_lens: Sequence[int],
+        query_lens: Sequence[int],
+        *,
         page_size: int,
+        dtype: torch.dtype,
         device: torch.device,
+        num_layers: int = 1,
+        in_graph: bool = False,
     ) -> Self:
-        num_pages = num_rows * context_len // page_size
-
-        def noise(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, device=device).to(torch.bfloat16)
-
-        return cls(
-            layer,
-            noise(num_rows, layer.num_heads, layer.head_dim),
-            noise(num_pages, page_size, layer.num_kv_heads, layer.head_dim),
-            noise(num_pages, page_size, layer.num_kv_heads, layer.head_dim),
-            torch.randperm(num_pages, device=device).int().view(num_rows, -1),
-            torch.full((num_rows,), context_len, dtype=torch.int32, device=device),
+        num_pages = [-(-seq_len // page_size) for seq_len in seq_lens]
+        pool = GpuKVPool(
+            num_layers,
+            sum(num_pages),
+            page_size,
+            layer.num_kv_heads,
+            layer.head_dim,
+            dtype,
+            device,
         )
+        for layer_id in range(num_layers):
+            for data in pool.keys_and_values(layer_id):
+                data.normal_()
+        page_table = torch.full((len(seq_lens), max(num_pages)), pool.num_pages, dtype=torch.int32)
+        shuffled = torch.randperm(pool.num_pages, dtype=torch.int32).split(num_pages)
+        for row, pages in enumerate(shuffled):
+            page_table[row, : len(pages)] = pages
+        batch = _batch(page_table, seq_lens, query_lens, page_size, device)
+        rows = StepRows(
+            batch.num_decode,
+            np.array(query_lens),
+            np.array(seq_lens),
+            torch.arange(len(seq_lens), device=device),
+            batch.page_table,
+            in_graph,
+        )
+
+        def noise(num_heads: int) -> torch.Tensor:
+            shape = (sum(query_lens), num_heads, layer.head_dim)
+            return torch.empty(shape, dtype=dtype, device=device).normal_()
+
+        q, k, v = noise(layer.num_heads), noise(layer.num_kv_heads), noise(layer.num_kv_heads)
+        return cls([layer] * num_layers, pool, rows, batch, q, k, v)
+
+    def backend(self, name: str, device: GpuDevice) -> GpuAttention:
+        if name == "torch":
+            return PlainAttention(self.pool, self.layers)
+        from worker.engine.cuda.kernel_attention import KernelAttention
+        from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
+
+        pool, layers, max_rows = self.pool, self.layers, len(self.rows.seq_lens)
+        return KernelAttention(
+            pool,
+            layers,
+            TritonDecode(pool, layers, device, max_rows),
+            TritonExtend(pool, layers, device, max_rows, len(self.q)),
+        )
+
+    def run(self, attention: GpuAttention) -> torch.Tensor:
+        """Writes keys and values, and attends: [num_tokens, num_heads * head_dim] of layer 0."""
+        attention.plan(self.rows)
+        attention.begin(self.batch)
+        return attention.forward(self.q, self.k, self.v, 0)
+
+    def attended(self) -> torch.Tensor:
+        """The same in float32 and in plain torch, of what is in the pool behind `run`."""
+        layer, page_size = self.layers[0], self.pool.page_size
+        group = layer.num_heads // layer.num_kv_heads
+        outputs = []
+        seq_lens, query_lens = self.rows.seq_lens.tolist(), self.rows.query_lens.tolist()
+        for row, q in enumerate(self.q.float().split(query_lens)):
+            num_pages = -(-seq_lens[row] // page_size)
+            pages = self.batch.page_table[row, :num_pages].long()
+            keys, values = (
+                data[pages].flatten(0, 1)[: seq_lens[row]].float().repeat_interleave(group, dim=1)
+                for data in self.pool.keys_and_values(0)
+            )
+            scores = torch.einsum("qhd,khd->hqk", q, keys) * layer.scale
+            is_hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device)
+            scores.masked_fill_(is_hidden.triu(1 + seq_lens[row] - len(q)), -torch.inf)
+            outputs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values))
+        return torch.cat(outputs).flatten(1)
 
     @property
     def num_bytes(self) -> int:
-        """Of the keys and values that are read."""
-        return 2 * self.keys.numel() * self.keys.itemsize
+        """Of keys and values that decode steps of all layers read."""
+        layer = self.layers[0]
+        values = 2 * len(self.layers) * layer.num_kv_heads * layer.head_dim
+        return int(self.rows.seq_lens.sum()) * values * self.k.itemsize
 
-    def decode(self, num_splits: int) -> Callable[[], None]:
-        """One step's attention of one layer, by our kernels."""
-        from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
-        num_rows, num_heads, head_dim = self.q.shape
-        num_pieces = num_rows * num_splits
-        pieces, ends = list_pieces(np.full(num_rows, num_splits), num_pieces)
-        return partial(
-            decode_attention,
-            self.q,
-            self.keys,
-            self.values,
-            self.page_table,
-            self.seq_lens,
-            self.layer,
-            KeySplits(
-                torch.from_numpy(pieces).to(self.q.device),
-                torch.from_numpy(ends).int().to(self.q.device),
-            ),
-            DecodeScratch.of(num_pieces, num_heads, head_dim, self.q.device),
-            torch.empty_like(self.q),
-        )
+def _batch(
+    page_table: torch.Tensor,
+    seq_lens: Sequence[int],
+    query_lens: Sequence[int],
+    page_size: int,
+    device: torch.device,
+) -> GpuBatch:
+    positions = torch.cat(
+        [
+            torch.arange(seq_len - query_len, seq_len)
+            for seq_len, query_len in zip(seq_lens, query_lens, strict=True)
+        ]
+    )
+    token_rows = torch.arange(len(seq_lens)).repeat_interleave(torch.tensor(query_lens))
+    num_decode = sum(query_len == 1 for query_len in query_lens)
+    assert all(query_len == 1 for query_len in query_lens[:num_decode]), "those come first"
+    slots = page_table[token_rows, positions // page_size].long() * page_size
+    return GpuBatch(
+        input_ids=torch.zeros_like(positions, device=device),
+        positions=positions.to(device),
+        out_loc=(slots + positions % page_size).to(device),
+        token_rows=token_rows.to(device),
+        num_decode=num_decode,
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=device),
+        page_table=page_table.to(device),
+    )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from bench.gpu.sizes import Sizes
 from bench.gpu.stopwatch import device_seconds
 
 
@@ -16,16 +17,13 @@ class Ceilings(NamedTuple):
     flops_per_s: float
 
     @classmethod
-    def measure(cls, device: torch.device) -> Ceilings:
-        """A copy of 4 GB, and products of 8192 rows; on a CPU small ones, to try the program."""
-        is_gpu = device.type == "cuda"
-        num_values = (2 << 30) if is_gpu else (1 << 20)
-        size = 8192 if is_gpu else 256
-        return cls(_bytes_per_s(num_values, device), _flops_per_s(size, device))
+    def measure(cls, device: torch.device, sizes: Sizes) -> Ceilings:
+        """A copy from one half of the bytes to the other, and a product of random numbers."""
+        return cls(_bytes_per_s(sizes.copy_bytes, device), _flops_per_s(sizes.product, device))
 
 
-def _bytes_per_s(num_values: int, device: torch.device) -> float:
-    source = torch.ones(num_values, dtype=torch.bfloat16, device=device)
+def _bytes_per_s(num_bytes: int, device: torch.device) -> float:
+    source = torch.ones(num_bytes // 4, dtype=torch.bfloat16, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * source.itemsize / device_seconds(lambda: target.copy_(source))
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.gpu.host_times import HostTimes
+from bench.gpu.timed_device import TimedDevice
 from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.gpu_device import GpuDevice
 from worker.engine.engine_loader import EngineLoader
+from worker.engine.step_budget import StepBudget
 from worker.engine_channel import ChannelClosed
 from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, StepOutput
+
+MAX_STEP_S = 60.0  # no step is made smaller for its length
+NUM_TOKEN_IDS = 500  # of prompts: every shape has as many
 
 
 class _Channel:
@@ -36,31 +47,94 @@ class _Channel:
             self.num_unfinished -= sum(output.finish is not None for output in event.outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a set of requests that were given at once."""
+
+    steps: list[tuple[float, StepOutput]]  # with seconds since the beginning
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.steps[-1][0]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """In the order of the requests."""
+        found: dict[int, list[int]] = {}
+        for _, step in self.steps:
+            for output in step.outputs:
+                found.setdefault(output.run_id, []).extend(output.token_ids)
+        return [found[run_id] for run_id in sorted(found)]
+
+    @property
+    def first_token_s(self) -> list[float]:
+        """When each request's first token came."""
+        first: dict[int, float] = {}
+        for at_s, step in self.steps:
+            for output in step.outputs:
+                first.setdefault(output.run_id, at_s)
+        return list(first.values())
+
+    def step_s(self, num_rows: int) -> float:
+        """Median time from a step in which so many requests got a token to the next such step.
+
+        Raises ValueError when there are none.
+        """
+        times = [at_s for at_s, step in self.steps if len(step.outputs) == num_rows]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+        pauses = pauses[len(pauses) // 4 :]
+        if not pauses:
+            most = max(len(step.outputs) for _, step in self.steps)
+            raise ValueError(f"{num_rows} requests were given, {most} ran at once")
+        return statistics.median(pauses)
+
+
 class DirectEngine:
     """One model of random weights; runs one set of requests after the other."""
 
-    def __init__(self, model_path: Path, **config: Any) -> None:
+    def __init__(self, model_path: Path, device: GpuDevice, **config: Any) -> None:
         self._channel = _Channel()
-        options: dict[str, Any] = {"load_format": "dummy", "max_pinned_share": 0.0} | config
-        engine_config = EngineConfig(model_path=str(model_path), **options)
-        self._engine = EngineLoader(engine_config, self._channel).load()
+        options: dict[str, Any] = {
+            "device": "cuda",
+            "load_format": "dummy",
+            "max_pinned_share": 0.0,
+            "max_step_s": MAX_STEP_S,
+        }
+        engine_config = EngineConfig(model_path=str(model_path), **(options | config))
+        timed = TimedDevice(device)
+        self._engine: Any = EngineLoader(engine_config, self._channel, gpu=timed).load()
+        self.host = HostTimes(self._engine, timed)
         self._num_runs = 0
 
+    def set_overlap(self, has_overlap: bool) -> None:
+        self._engine._steps._depth = int(has_overlap)
+
+    def set_step_tokens(self, max_step_tokens: int) -> None:
+        """No more than it was made for."""
+        max_running = self._engine._limits.max_running
+        self._engine._budget = StepBudget(max_step_tokens, max_running, MAX_STEP_S)
+
     def run(
-        self, prompt_lens: list[int], output_lens: list[int], **sampling: Any
-    ) -> list[tuple[float, StepOutput]]:
-        """All at once. The steps, with times since the beginning; end-of-text is ignored."""
+        self, prompts: Sequence[Sequence[int]], output_lens: Sequence[int], **sampling: Any
+    ) -> Run:
+        """All at once; end-of-text is ignored."""
         channel = self._channel
-        for prompt_len, output_len in zip(prompt_lens, output_lens, strict=True):
+        for prompt, output_len in zip(prompts, output_lens, strict=True):
             self._num_runs += 1
-            rng = random.Random(self._num_runs)
-            prompt = pack_token_ids([rng.randrange(500) for _ in range(prompt_len)])
             defaults: dict[str, Any] = {"seed": 0, "temperature": 0.0}
             params = SamplingParams(max_tokens=output_len, ignore_eos=True, **(defaults | sampling))
-            channel.commands.append(AddRequest(self._num_runs, prompt, b"", params))
-        channel.num_unfinished = len(prompt_lens)
+            prompt_ids = pack_token_ids(prompt)
+            channel.commands.append(AddRequest(self._num_runs, prompt_ids, b"", params))
+        channel.num_unfinished = len(prompts)
         channel.steps = []
+        self.host.clear()
         begin = time.perf_counter()
         with suppress(ChannelClosed):
             self._engine.run()
-        return [(at - begin, step) for at, step in channel.steps]
+        return Run([(at - begin, step) for at, step in channel.steps])
+
+
+def random_prompts(lens: Sequence[int], seed: int) -> list[list[int]]:
+    """The same for the same seed; the first ones do not depend on how many follow."""
+    rng = random.Random(seed)
+    return [[rng.randrange(NUM_TOKEN_IDS) for _ in range(length)] for length in lens]

@@ -9,22 +9,26 @@ from typing import Any
 
 
 class Report:
-    """Prints, and appends to a file."""
+    """Prints them, keeps them, and writes them to a file that the next tasks read."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results: list[dict[str, Any]] = []
         self._begin = time.monotonic()
+        path.write_text("")
 
-    def add(self, stage: str, **facts: Any) -> None:
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begin
+
+    def add(self, result: dict[str, Any]) -> None:
         """Numbers are rounded to four digits."""
-        rounded = {name: _rounded(value) for name, value in facts.items()}
-        line = json.dumps(
-            {"stage": stage, "at_s": round(time.monotonic() - self._begin, 1)} | rounded
-        )
+        rounded = {name: _rounded(value) for name, value in result.items()}
+        self.results.append(rounded)
+        line = json.dumps(rounded | {"at_s": round(self.elapsed_s, 1)})
         print(line, flush=True)
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(line + "\n")
+        with self.path.open("a") as file:
+            file.write(line + "\n")
 
 
 def _rounded(value: Any) -> Any:

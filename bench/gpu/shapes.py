@@ -20,6 +20,20 @@ _QWEN3: dict[str, Any] = {
     "attention_bias": False,
 }
 
+_LLAMA3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "num_key_value_heads": 8,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": _QWEN3
     | {
@@ -45,6 +59,24 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "tie_word_embeddings": False,
     },
+    "llama-3.1-8b": _LLAMA3
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+    "llama-3.2-1b": _LLAMA3
+    | {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+    },
     "tiny": _QWEN3  # for a try on a CPU
     | {
         "vocab_size": 512,
@@ -54,7 +86,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": 1024,
         "tie_word_embeddings": True,
     },
 }
@@ -87,6 +119,11 @@ class Costs:
     def decode_bytes(self, num_rows: int, context_len: int) -> int:
         """All weights once, and the keys and values of all rows."""
         return self.weight_bytes + num_rows * context_len * self.kv_bytes_per_token
+
+    def step_seconds(self, num_tokens: int, bytes_per_s: float, flops_per_s: float) -> float:
+        """What a step takes at least, but for its attention."""
+        flops = 2 * self.num_layer_weights * num_tokens
+        return max(self.weight_bytes / bytes_per_s, flops / flops_per_s)
 
     def prefill_flops(self, num_tokens: int) -> int:
         """Of one prompt: its linears, one row of the head, attention over each token's past."""

@@ -1,20 +1,43 @@
-"""The GPU's benchmark, tried on a CPU: its arithmetic, and what its stages tell."""
+"""The GPU's benchmark, tried on a CPU: its arithmetic, its stages, its processes, its tables."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from bench.gpu.goals import BIG, MIDDLE, goal_results
+from bench.gpu.host_times import HostTimes, StepTimes
+from bench.gpu.plan import LIMITS_S, plan
 from bench.gpu.report import Report
+from bench.gpu.rig import Rig
 from bench.gpu.shapes import Costs
-from bench.gpu.stages import Bench, decode, environment, offline, prefill
+from bench.gpu.table import markdown
+from bench.gpu.task import Task
+from bench.gpu.task_process import run_task
+from bench.gpu.timed_device import Launch, TimedDevice
+from worker.engine.cuda.host_device import HostDevice
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("model", "weight_gb", "kv_kib"), [("qwen3-0.6b", 1.19, 112), ("qwen3-8b", 15.14, 144)]
+    ("model", "weight_gb", "kv_kib"),
+    [
+        ("qwen3-0.6b", 1.19, 112),
+        ("qwen3-1.7b", 3.44, 112),
+        ("qwen3-8b", 15.14, 144),
+        ("llama-3.1-8b", 15.01, 128),
+        ("llama-3.2-1b", 2.47, 32),
+    ],
 )
 def test_a_step_reads_the_weights_of_linears_and_head(
     model: str, weight_gb: float, kv_kib: int
@@ -23,20 +46,197 @@ def test_a_step_reads_the_weights_of_linears_and_head(
     assert costs.weight_bytes / 1e9 == pytest.approx(weight_gb, rel=0.01)
     assert costs.kv_bytes_per_token == kv_kib << 10
     assert costs.decode_bytes(2, 10) == costs.weight_bytes + 20 * (kv_kib << 10)
+    assert costs.step_seconds(1, 1e12, 1e15) == costs.weight_bytes / 1e12
+    assert costs.step_seconds(10**6, 1e12, 1e15) == 2e6 * costs.num_layer_weights / 1e15
 
 
-def test_the_stages_tell_what_they_measure(tmp_path: Path) -> None:
-    path = tmp_path / "results"
-    settings = {"device": "cpu", "num_threads": 1, "max_step_tokens": 64, "num_kv_tokens": 2048}
-    bench = Bench(tmp_path, Report(path), torch.device("cpu"), ("tiny",), settings)
-    for stage in (environment, decode, prefill, offline):
-        stage(bench)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["stage"] for line in lines] == [
-        "environment", "ceilings", "decode", "decode", "prefill", "offline", "offline",
+class StageRig:
+    """Runs stages here, of a tiny model, and keeps what they tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.results: list[dict[str, Any]] = []
+        self._folder = folder
+
+    def run(self, stage: str, **sizes: Any) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        task = Task(stage, LIMITS_S[stage], "tiny")
+        rig = Rig.make(task, self._folder, self.results, told.append)
+        rig.sizes = replace(rig.sizes, **sizes)
+        importlib.import_module(f"bench.gpu.stages.{stage}").run(rig)
+        self.results += [{"stage": stage} | result for result in told]
+        return told
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> StageRig:
+    return StageRig(tmp_path)
+
+
+def test_attention_and_tokens_agree_in_every_cell(rig: StageRig) -> None:
+    cells = rig.run("correctness")
+    assert all(cell["ok"] for cell in cells)
+    assert {cell["what"] for cell in cells} == {
+        "attention, decode", "attention, prefill", "attention, mixed",
+        "tokens, graphs", "tokens, no overlap",
+    }  # fmt: skip
+    assert {(cell["heads"], cell["page"]) for cell in cells if "page" in cell} == {
+        ("4x2x16", 16), ("4x2x16", 64), ("7x1x32", 16), ("7x1x32", 64),
+    }  # fmt: skip
+
+
+def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
+    assert [cell["rows"] for cell in rig.run("decode")] == [2, 1]
+    cell = rig.results[0]
+    parts = [cell[f"{part}_ms"] for part in ("schedule", "plan", "launch", "post")]
+    assert all(part >= 0 for part in parts)
+    assert cell["tokens_per_s"] == pytest.approx(2e3 / cell["step_ms"])
+
+
+def test_prefill_tells_each_length_with_each_chunk(rig: StageRig) -> None:
+    cells = rig.run("prefill", chunks=(16, 32), prompt_lens=(20, 60))
+    assert [(cell["chunk"], cell["tokens"]) for cell in cells] == [
+        (16, 20), (16, 60), (32, 20), (32, 60),
     ]  # fmt: skip
-    by_stage = {line["stage"]: line for line in lines}
-    assert by_stage["decode"]["rows"] == 2
-    assert by_stage["decode"]["tokens_per_s"] > 0
-    assert by_stage["prefill"]["ttft_ms"] > 0
-    assert "failed" not in path.read_text()
+    assert all(cell["ttft_ms"] > 0 for cell in cells)
+
+
+def test_the_offline_mix_runs_in_five_ways(rig: StageRig) -> None:
+    cells = {cell["what"]: cell for cell in rig.run("offline", num_offline=8, offline_len=60)}
+    assert list(cells) == ["overlap", "no overlap", "subset", "shared prefix", "few pages"]
+    assert cells["overlap"]["hit_rate"] == cells["no overlap"]["hit_rate"] == 0
+    assert cells["shared prefix"]["hit_rate"] > 0.3
+    assert cells["overlap"]["retractions"] == 0
+    assert cells["few pages"]["retractions"] > 0
+
+
+def test_attention_and_linears_alone(rig: StageRig) -> None:
+    torch.manual_seed(0)
+    attention = rig.run("attention", attention_lens=(20,), prompt_lens=(20,))
+    assert [cell["what"] for cell in attention] == ["decode", "decode", "prefill"]
+    linears = rig.run("linears", linear_rows=(3,))
+    assert [cell["what"] for cell in linears] == ["qkv", "output", "gate_up", "down", "head"]
+    assert all(cell["us"] > 0 for cell in attention + linears)
+
+
+def test_a_task_is_a_process_that_ends_with_its_time(tmp_path: Path) -> None:
+    known = tmp_path / "results"
+    known.write_text('{"stage": "environment", "bytes_per_s": 1e9, "flops_per_s": 1e9}\n')
+    task = Task("environment", 1.0)
+    results: list[dict[str, Any]] = []
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert run_task(task, known, 60.0, environment, results.append) is None
+    assert {"stage": "environment", "bytes_per_s": 1e9, "flops_per_s": 1e9} in results
+    failure = run_task(task, known, 0.01, environment, results.append)
+    assert failure == "not done in 0.01 s"
+
+
+def test_a_task_that_fails_says_why(tmp_path: Path) -> None:
+    known = tmp_path / "results"
+    known.write_text("")
+    task = Task("decode", 60.0, "no-such-model")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    failure = run_task(task, known, 60.0, environment, lambda result: None)
+    assert failure == "KeyError: 'no-such-model'"
+
+
+def test_without_time_nothing_is_begun_and_it_is_told(tmp_path: Path) -> None:
+    results, table = tmp_path / "results", tmp_path / "table.md"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu", "--models", "tiny", "--budget-s", "1",
+         "--json", str(results), "--table", str(table)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert done.returncode == 1
+    assert {line["stage"] for line in lines} == set(LIMITS_S)
+    assert all(line["failed"].startswith("not begun") for line in lines)
+    assert "- decode tiny: not begun" in table.read_text()
+
+
+def test_the_main_table_comes_before_peers_and_other_models_decode_alone() -> None:
+    tasks = plan(["a", "b", "c"], ["triton", "fa2"], LIMITS_S)
+    names = [task.name for task in tasks]
+    assert names[0] == "environment"
+    assert names.index("decode c") < names.index("prefill a") < names.index("generate_batch a")
+    assert [name for name in names if name.endswith(" c")] == ["decode c"]
+    assert names.index("linears b") < names.index("correctness fa2") < names.index("decode a")
+    assert [task.name for task in plan(["a"], ["triton"], ["decode"])] == ["decode a"]
+
+
+def test_goals_are_met_accepted_or_missed_by_the_worst_that_they_mean() -> None:
+    def decode(rows: int, share: float) -> dict[str, Any]:
+        return {
+            "stage": "decode",
+            "model": BIG,
+            "rows": rows,
+            "share": share,
+            "idle_us": 1e3 / rows,
+        }
+
+    results = [decode(1, 0.83), decode(32, 0.9), decode(256, 0.75), {"stage": "x", "model": MIDDLE}]
+    reached = {goal["goal"]: goal["reached"] for goal in goal_results(results)}
+    assert reached["8B decode, 1 request"] == "met"
+    assert reached["8B decode, 32 to 256 requests"] == "accepted"
+    assert reached["GPU idle between decode steps, us"] == "missed"
+    assert reached["8B prefill"] == reached["1.7B decode, 1 request"] == "not measured"
+    assert not any("0.6B" in name for name in reached)
+    assert goal_results([{"stage": "decode", "model": "tiny", "rows": 1, "share": 1.0}]) == []
+
+
+class Event:
+    """At a millisecond of the GPU's clock."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at_ms - self.at_ms
+
+
+def test_a_gpu_is_idle_from_end_to_begin_and_while_late_work_is_enqueued() -> None:
+    first = Launch(0.001, Event(0), Event(5), was_ahead=True)
+    assert Launch(0.002, Event(5.5), Event(9), was_ahead=True).idle_s(first) == 0.0005
+    assert Launch(0.002, Event(5.5), Event(9)).idle_s(first) == 0.0025
+
+    times = HostTimes.__new__(HostTimes)
+    times.steps = [
+        StepTimes(begin_s=n * 0.01, schedule_s=0.001, plan_s=0.002, launch_s=0.003, wait_s=0.003,
+                  num_rows=4, launches=[Launch(0.003, Event(n * 10), Event(n * 10 + 9), True)])
+        for n in range(8)
+    ]  # fmt: skip
+    facts = times.decode_facts(4)
+    assert facts["host_ms"] == pytest.approx(7)
+    assert facts["post_ms"] == pytest.approx(1)
+    assert facts["idle_us"] == pytest.approx(1000)
+    assert facts["ahead"] == 1
+    assert times.decode_facts(5) == {}
+
+
+def test_a_timed_device_is_the_device_with_a_clock() -> None:
+    device = TimedDevice(HostDevice())
+    done: list[int] = []
+    device.enqueue(lambda: done.append(1))
+    assert done == [1]
+    assert [launch.begin for launch in device.launches] == [None]
+    assert device.num_processors == 1
+
+
+def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
+    report = Report(tmp_path / "results")
+    report.add({"stage": "environment", "gpu": "A GPU", "torch": "2.11", "triton": "none"})
+    report.add({"stage": "environment", "bytes_per_s": 4.3e12, "flops_per_s": 7.9e14})
+    report.add({"stage": "correctness", "what": "draws", "ok": True})
+    report.add({"stage": "correctness", "what": "tokens", "backend": "fa2", "ok": False})
+    for backend, us in (("triton", 12.0), ("fa2", 10.0), ("fa3", 11.0)):
+        cell = {"heads": "16/8", "rows": 8, "context": 512, "us": us, "share": 0.5, "plan_us": 1.0}
+        report.add({"stage": "attention", "what": "decode", "backend": backend} | cell)
+    report.add({"stage": "decode", "model": BIG, "rows": 8, "step_ms": 4.12345, "share": 0.8137})
+    report.add({"stage": "generate", "task": "generate a", "failed": "not done in 5 s"})
+    text = markdown(report.results, "the command")
+    assert "A GPU; torch 2.11; `the command`" in text
+    assert "4.30 TB/s, products reach 790 TFLOP/s" in text
+    assert "1 of 2 cells agree; not tokens (fa2)." in text
+    assert "| 16/8 | 512 | 8 | fa2 | 10.0 | 50% | 1 |" in text
+    assert "| qwen3-8b | 8 | 4.123 |  | 81% |" in text
+    assert "- generate a: not done in 5 s" in text
+    assert len(report.path.read_text().splitlines()) == len(report.results)

@@ -1,0 +1,52 @@
+"""Which tasks a run has, in which order: the main table comes in its first half."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+
+from bench.gpu.task import Task
+
+NUM_WHOLE_MODELS = 2  # the first ones run all stages, the others only decode
+
+# With the seconds after which each is killed: about thrice what it should take.
+LIMITS_S = {
+    "environment": 60.0,
+    "correctness": 90.0,
+    "linears": 60.0,
+    "attention": 90.0,
+    "decode": 90.0,
+    "prefill": 90.0,
+    "offline": 120.0,
+    "over_nats": 120.0,
+    "generate_batch": 120.0,
+    "generate": 180.0,
+}
+
+
+def plan(models: Sequence[str], backends: Sequence[str], stages: Collection[str]) -> list[Task]:
+    """Of the stages that were asked for."""
+    return [task for task in _all(models, backends) if task.stage in stages]
+
+
+def _all(models: Sequence[str], backends: Sequence[str]) -> Iterator[Task]:
+    whole = models[:NUM_WHOLE_MODELS]
+    yield _task("environment")
+    # Our own kernels first: those of flashinfer may be compiled meanwhile.
+    for backend, stage in itertools.product(backends, ("correctness", "attention")):
+        yield _task(stage, backend=backend)
+        if stage == "attention" and backend == backends[0]:
+            yield from (_task("linears", model) for model in whole)
+    for stage, chosen in (
+        ("decode", models),
+        ("prefill", whole),
+        ("offline", whole),
+        ("over_nats", whole[-1:]),  # the smaller one: a token of a large one hides what is added
+        ("generate_batch", whole),
+        ("generate", whole),
+    ):
+        yield from (_task(stage, model) for model in chosen)
+
+
+def _task(stage: str, model: str = "", backend: str = "auto") -> Task:
+    return Task(stage, LIMITS_S[stage], model, backend)

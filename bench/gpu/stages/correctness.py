@@ -1,0 +1,126 @@
+"""Attention against float32, draws against the CPU's, tokens against plain torch's."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.gpu.attention_case import AttentionCase
+from bench.gpu.direct_engine import DirectEngine, random_prompts
+from bench.gpu.rig import Rig
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.device_params import DeviceParams
+from worker.engine.cuda.draws import HostDraws, TritonDraws
+
+MAX_ERROR = 1e-2  # relative norm, of bfloat16
+NUM_DRAWS = 32
+VOCAB_SIZE = 1000
+SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 5, "top_p": 0.9})
+
+
+def run(rig: Rig) -> None:
+    for heads, page_size in itertools.product(rig.sizes.heads, rig.sizes.page_sizes):
+        _attention(rig, heads, page_size)
+    if rig.backend == "triton":
+        _draws(rig)
+    _tokens(rig)
+
+
+@torch.inference_mode()
+def _attention(rig: Rig, heads: tuple[int, int, int], page_size: int) -> None:
+    """A step that decodes, one that prefills, and one that does both."""
+    num_heads, num_kv_heads, head_dim = heads
+    layer = AttentionLayer(num_heads, num_kv_heads, head_dim, head_dim**-0.5)
+    lens = rig.sizes.seq_lens
+    chunks = [min(seq_len, 33) for seq_len in lens if seq_len > 1]
+    steps = {
+        "decode": (lens, [1] * len(lens)),
+        "prefill": (lens[1:], chunks),
+        "mixed": (lens + lens[1:], [1] * len(lens) + chunks),
+    }
+    for what, (seq_lens, query_lens) in steps.items():
+        case = AttentionCase.make(
+            layer,
+            seq_lens,
+            query_lens,
+            page_size=page_size,
+            dtype=rig.dtype,
+            device=rig.torch_device,
+        )
+        ours = case.run(case.backend(rig.backend, rig.device)).float()
+        wanted = case.attended()
+        error = float((ours - wanted).norm() / wanted.norm())
+        rig.tell(
+            {
+                "what": f"attention, {what}",
+                "backend": rig.backend,
+                "heads": "x".join(map(str, heads)),
+                "page": page_size,
+                "error": error,
+                "ok": error < MAX_ERROR,
+            }
+        )
+
+
+@torch.inference_mode()
+def _draws(rig: Rig) -> None:
+    """Of all kinds of parameters, bit by bit."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 3, (NUM_DRAWS, VOCAB_SIZE)).astype(np.float32))
+    positions = torch.arange(NUM_DRAWS) * 7919
+
+    def params(device: torch.device) -> DeviceParams:
+        values = np.random.default_rng(1)
+        rows = [idx for idx in range(NUM_DRAWS) if idx % 4]  # the others are greedy, or keep all
+        return DeviceParams(
+            torch.tensor([0.0 if idx % 8 == 0 else 0.8 for idx in range(NUM_DRAWS)]).to(device),
+            torch.tensor([40 if idx % 4 == 1 else 0 for idx in range(NUM_DRAWS)]).to(device),
+            torch.tensor([0.9 if idx % 4 == 2 else 1.0 for idx in range(NUM_DRAWS)]).to(device),
+            torch.tensor([0.05 if idx % 4 == 3 else 0.0 for idx in range(NUM_DRAWS)]).to(device),
+            torch.from_numpy(values.integers(-(1 << 63), (1 << 63) - 1, NUM_DRAWS)).to(device),
+            torch.full((NUM_DRAWS,), -torch.inf, device=device),
+            torch.tensor(rows, device=device),
+        )
+
+    device = rig.torch_device
+    ours = TritonDraws().draw(logits.to(device), params(device), positions.to(device)).cpu()
+    theirs = HostDraws(VOCAB_SIZE).draw(logits, params(torch.device("cpu")), positions)
+    num_same = int((ours == theirs).sum())
+    rig.tell({"what": "draws", "same": num_same, "of": NUM_DRAWS, "ok": num_same == NUM_DRAWS})
+
+
+def _tokens(rig: Rig) -> None:
+    """Of a tiny model in float32, drawn and greedy, against plain torch."""
+    sizes = {"num_kv_tokens": 4096} | (
+        {} if rig.is_gpu else {"max_running": 2, "max_step_tokens": 16}
+    )
+    prompts = random_prompts(rig.sizes.token_lens, seed=3)
+
+    def tokens(engine: DirectEngine) -> list[list[int]]:
+        output_lens = [rig.sizes.token_outputs] * len(prompts)
+        return [
+            each
+            for sampling in SAMPLINGS
+            for each in engine.run(prompts, output_lens, **sampling).tokens
+        ]
+
+    def engine(**config: Any) -> DirectEngine:
+        return rig.engine("tiny", dtype="float32", **sizes, **config)
+
+    wanted = tokens(engine(attention_backend="torch"))
+
+    def compare(what: str, ours: list[list[int]]) -> None:
+        num_same = sum(a == b for a, b in zip(ours, wanted, strict=True))
+        facts = {"what": f"tokens, {what}", "backend": rig.backend, "same": num_same}
+        rig.tell(facts | {"of": len(wanted), "ok": num_same == len(wanted)})
+
+    graphs = engine()
+    compare("graphs", tokens(graphs))
+    graphs.set_overlap(False)
+    compare("no overlap", tokens(graphs))
+    if rig.is_gpu:
+        del graphs
+        compare("no graphs", tokens(engine(cuda_graph_sizes=(1,))))
