@@ -48,6 +48,10 @@ class GpuMemoryShort(JetflockError):
         )
 
 
+class NotCapturable(JetflockError):
+    """Work on a GPU that a CUDA graph cannot hold; the message says why."""
+
+
 class GrammarError(JetflockError):
     """A grammar cannot be used; the message says why."""
 

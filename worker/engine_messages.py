@@ -147,6 +147,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     one_token_step_s: float = 0.0  # how long the shortest step took at warm-up
     num_pinnable_tokens: int = 0  # KV slots that may hold prefixes which requests ask to keep
     startup_s: dict[str, float] = {}  # what each phase of the start took, in order
+    remark: str = ""  # what its operator should know
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

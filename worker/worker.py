@@ -257,6 +257,7 @@ class Worker:
             num_waiting_tokens=load.num_waiting_tokens if load else 0,
             at=time.time(),
             startup_s=ready.startup_s if ready else {},
+            remark=ready.remark if ready else "",
         )
 
     def _stats(self) -> WorkerStats:

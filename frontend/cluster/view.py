@@ -100,6 +100,8 @@ def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Fac
     }
     if card.phase:
         facts |= {"phase": card.phase, "progress": round(card.progress, 3)}
+    if card.remark:
+        facts["remark"] = card.remark
     if tokens_per_s is not None:
         facts["tokens_per_s"] = round(tokens_per_s, 1)
     return facts | _for(viewer, {"host": card.host, "pid": card.pid})

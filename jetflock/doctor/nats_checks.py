@@ -201,7 +201,8 @@ class _Nats:
         if not workers:
             remedy = "start one: jetflock worker MODEL; requests wait until then"
             return warn(area, "none is running", remedy)
-        return ok(area, f"{len(workers)}, {', '.join(states)}")
+        remarks = sorted({worker.remark for worker in workers if worker.remark})
+        return ok(area, "; ".join([f"{len(workers)}, {', '.join(states)}", *remarks]))
 
     async def _consumers(self, card: ModelCard) -> Finding:
         stream, area = self._subjects.requests_stream, f"queues of {card.name}"

@@ -130,6 +130,7 @@ def look_facts(look: ClusterLook) -> dict[str, Any]:
             | {
                 "phase": card.phase,
                 "progress": card.progress,
+                "remark": card.remark,
                 "max_running": card.max_running,
                 "kv_cache_usage": card.kv_cache_usage,
                 "tokens_per_s": look.tokens_per_s.get(card.worker),

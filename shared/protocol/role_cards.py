@@ -68,6 +68,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     num_waiting_tokens: int = 0  # of prompts, not prefilled yet, waiting and running
     at: float = 0.0  # unix seconds of the worker's clock: when it was written
     startup_s: dict[str, float] = {}  # of its engine: what each phase of the start took
+    remark: str = ""  # of its engine: what its operator should know
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

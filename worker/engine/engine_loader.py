@@ -16,9 +16,9 @@ from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
-from worker.engine.cuda.gpu_model import GpuModel, load_decoder
+from worker.engine.cuda.gpu_model import GpuModel, load_gpu_model
 from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.kv_dtype import check_kv_dtype, check_kv_scales
+from worker.engine.cuda.kv_dtype import check_kv_dtype
 from worker.engine.cuda.rank_config import rank_config
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
@@ -43,7 +43,7 @@ from worker.engine.models.encoder_config import EncoderConfig
 from worker.engine.models.encoder_model import load_encoder
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
-from worker.engine.models.registry import read_model_config
+from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.native.native_choice import choose_native_library
 from worker.engine.native.native_forward import NativeForward
@@ -77,6 +77,7 @@ class LoadedModel(NamedTuple):
     pool: KVSize
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
+    remark: str = ""  # what its operator should know
 
 
 class EngineLoader:
@@ -109,15 +110,15 @@ class EngineLoader:
         max_context_len = self._max_context_len(model_config)
         grammars = self._make_grammars(model_config)
         with torch.inference_mode():
-            pool, make_runner, make_projections = self._load_model(
-                model_config, dtype, max_context_len, grammars
-            )
+            loaded = self._load_model(model_config, dtype, max_context_len, grammars)
         budget = StepBudget(
             self._step.max_step_tokens, self._step.max_running, self._config.max_step_s
         )
         self._tell("warm up", 1.0)
-        num_warm_up_tokens = min(max_context_len, self._step.max_step_tokens, pool.num_tokens)
-        parts = (make_runner, model_config, pool, max_context_len)
+        num_warm_up_tokens = min(
+            max_context_len, self._step.max_step_tokens, loaded.pool.num_tokens
+        )
+        parts = (loaded.make_runner, model_config, loaded.pool, max_context_len)
         pooling = None
         if isinstance(model_config, EncoderConfig):
             pooling = PoolingParams(PoolingKind.ENCODED)
@@ -126,11 +127,14 @@ class EngineLoader:
             self._channel,
             *self._make_books(*parts),
             budget,
-            self._limits(model_config, pool, max_context_len, one_token_step_s),
+            self._limits(model_config, loaded, max_context_len, one_token_step_s),
             StopCheck(model_config.eos_token_ids, max_context_len),
             GrammarDesk(grammars, self._config.grammar_timeout_s),
             AdapterPool(
-                make_projections, dtype, self._config.max_loras, self._config.max_lora_rank
+                loaded.make_projections,
+                dtype,
+                self._config.max_loras,
+                self._config.max_lora_rank,
             ),
             overlap_depth=int(self._step.has_overlap),
             vision=model_config.vision,
@@ -160,12 +164,7 @@ class EngineLoader:
         library = choose_native_library(self._config, model_config, dtype)
         self._tell(LOAD_WEIGHTS, 0.0)
         if isinstance(model_config, EncoderConfig):
-            encoder = load_encoder(model_config, path, load_format, dtype, self._on_progress)
-            return LoadedModel(
-                self._make_empty_pool(max_context_len, dtype),
-                lambda _: EncoderRunner(encoder),
-                encoder.lora_projections,
-            )
+            return self._load_encoder(HostDevice(), model_config, dtype, max_context_len)
         if library is not None:
             assert isinstance(model_config, DecoderConfig)
             with open_weights(model_config, path, load_format, dtype, self._on_progress) as reader:
@@ -187,7 +186,7 @@ class EngineLoader:
         image_encoder = None
         if model_config.vision is not None:
             assert isinstance(model, TransformersModel)
-            image_encoder = ImageEncoder(model)
+            image_encoder = ImageEncoder(model, model_config.vision)
         torch_forward = TorchForward(model, attention)
         return LoadedModel(
             pool,
@@ -195,6 +194,27 @@ class EngineLoader:
                 torch_forward, pool, req_to_token, model_config.num_outputs, grammars, image_encoder
             ),
             torch_forward.lora_projections,
+        )
+
+    def _load_encoder(
+        self,
+        device: GpuDevice,
+        model_config: EncoderConfig,
+        dtype: torch.dtype,
+        max_context_len: int,
+    ) -> LoadedModel:
+        encoder = load_encoder(
+            model_config,
+            Path(self._config.model_path),
+            self._config.load_format,
+            dtype,
+            self._on_progress,
+            device.torch_device,
+        )
+        return LoadedModel(
+            self._make_empty_pool(max_context_len, dtype),
+            lambda _: EncoderRunner(encoder, device),
+            encoder.lora_projections,
         )
 
     def _load_on_gpu(
@@ -206,29 +226,36 @@ class EngineLoader:
         grammars: GrammarBackend,
     ) -> LoadedModel:
         """Raises ConfigError."""
-        if not isinstance(model_config, DecoderConfig):
-            raise ConfigError(f"{model_config.architecture} is not supported on a GPU yet")
         config, followers, group = self._config, None, None
         if config.tp > 1:
+            if not isinstance(model_config, DecoderConfig):
+                raise ConfigError(
+                    f"tp={config.tp} is not possible with {model_config.architecture}: only models "
+                    f"of {', '.join(FUSED_ARCHITECTURES)} are divided; tp=1 runs it on one GPU"
+                )
             self._tell("start ranks", 0.0)
             config = rank_config(config, self._step, model_config, dtype, max_context_len)
             followers = Followers.start(config, gpu)
             group = followers.group
         self._tell(LOAD_WEIGHTS, 0.0)
-        path, load_format = Path(config.model_path), config.load_format
-        device, on_progress = gpu.torch_device, self._on_progress
-        with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
-            check_kv_scales(config.kv_dtype, reader)
-            model = load_decoder(
-                config, model_config, reader, dtype, max_context_len, device, group
-            )
+        if isinstance(model_config, EncoderConfig):
+            return self._load_encoder(gpu, model_config, dtype, max_context_len)
+        model = load_gpu_model(
+            config,
+            model_config,
+            dtype,
+            max_context_len,
+            gpu.torch_device,
+            self._on_progress,
+            group,
+        )
         self._tell("capture CUDA graphs", 1.0)
         loaded = GpuModel(
             config,
             self._step,
             gpu,
             model,
-            model_config.num_outputs,
+            model_config,
             dtype,
             max_context_len,
             group,
@@ -237,6 +264,7 @@ class EngineLoader:
             loaded.pool,
             lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
             loaded.lora_projections if group is None else _refuse_adapter,
+            loaded.remark,
         )
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
@@ -304,10 +332,11 @@ class EngineLoader:
     def _limits(
         self,
         model_config: ModelConfig,
-        pool: KVSize,
+        loaded: LoadedModel,
         max_context_len: int,
         one_token_step_s: float,
     ) -> EngineReady:
+        pool = loaded.pool
         return EngineReady(
             max_context_len=max_context_len,
             vocab_size=model_config.vocab_size,
@@ -318,6 +347,7 @@ class EngineLoader:
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
             startup_s=self._phases.end(),
+            remark=loaded.remark,
         )
 
     def _tell(self, phase: str, progress: float) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from shared.protocol.model_cards import VisionCard
+from worker.engine.image_span import ImageSpan
 from worker.engine.model_input import ImageRows
 from worker.engine.req_image import ReqImage
-from worker.engine.schedule_batch import ScheduleBatch
 
 
 class VisionTower(Protocol):
     """The part of a model that sees."""
 
-    def image_features(self, pixels: bytes) -> torch.Tensor:
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """[height, width, 3] uint8 -> [num_tokens, hidden_size], as the decoder takes them."""
         ...
 
@@ -25,25 +29,32 @@ class ImageEncoder:
     A cached prefix needs none; a request that was retracted computes them anew.
     """
 
-    def __init__(self, tower: VisionTower) -> None:
+    def __init__(
+        self,
+        tower: VisionTower,
+        vision: VisionCard,
+        place: Callable[[npt.NDArray[Any]], torch.Tensor] = torch.tensor,  # where the tower is
+    ) -> None:
         self._tower = tower
+        self._shape = (vision.height, vision.width, 3)
+        self._place = place
 
-    def rows(self, batch: ScheduleBatch) -> tuple[ImageRows, ...]:
-        """Of the chunks that have tokens of images."""
+    def rows(self, spans: Sequence[ImageSpan]) -> tuple[ImageRows, ...]:
+        """What the decoder sees there."""
         found: list[ImageRows] = []
-        shift = batch.num_plain  # decoding requests are past their prompts
-        for entry in batch.others:
-            for image in entry.req.images:
-                start, end = max(entry.start, image.start), min(entry.end, image.end)
-                if start < end:
-                    rows = self._features(image)[start - image.start : end - image.start]
-                    found.append(ImageRows(shift + start - entry.start, rows))
-                if image.end <= entry.end:
-                    image.features = None
-            shift += entry.num_tokens
+        for image, first, end, start in spans:
+            features = self._features(image)
+            found.append(ImageRows(start, features[first:end]))
+            if end == len(features):
+                image.features = None
         return tuple(found)
 
     def _features(self, image: ReqImage) -> torch.Tensor:
         if image.features is None:
-            image.features = self._tower.image_features(image.pixels)
+            pixels = np.frombuffer(image.pixels, np.uint8).reshape(self._shape)
+            image.features = self._tower.image_features(self._place(pixels))
         return image.features
+
+    def blank(self) -> torch.Tensor:
+        """Of a black image: to see what one takes."""
+        return self._tower.image_features(self._place(np.zeros(self._shape, np.uint8)))

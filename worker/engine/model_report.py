@@ -19,7 +19,6 @@ from worker.engine.host_limits import available_memory_bytes
 from worker.engine.memory_check import check_memory, weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
-from worker.engine.models.encoder_config import EncoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import native_obstacle
@@ -65,15 +64,12 @@ def report_on_gpu(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, gpu: GpuDevice
 ) -> ModelReport:
     """Of one that takes its weights to `gpu`."""
-    if not isinstance(model, DecoderConfig):
-        words = "is not supported on a GPU yet; --device cpu runs it"
-        return ModelReport(refusal=f"{model.architecture} {words}")
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
     usable_bytes = min(gpu.free_bytes(), share_bytes)
     need = _need(model, dtype, usable_bytes)
     return ModelReport(
         architecture=model.architecture,
-        computed_by="our decoder on the GPU",
+        computed_by=f"{_family_code(model)} on the GPU",
         dtype=_name(dtype),
         need=need,
         shortage=need if weight_bytes(model, dtype) > usable_bytes else "",
@@ -93,9 +89,13 @@ def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int) -> str:
 
 
 def _computed_by(model: ModelConfig, is_native: bool) -> str:
-    if isinstance(model, DecoderConfig):
-        return "our C++" if is_native else "our fused decoder on torch"
-    return "our encoder on torch" if isinstance(model, EncoderConfig) else "transformers"
+    if is_native:
+        return "our C++"
+    return f"{_family_code(model)} on torch"
+
+
+def _family_code(model: ModelConfig) -> str:
+    return "our fused decoder" if isinstance(model, DecoderConfig) else "transformers"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import torch
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.image_encoder import ImageEncoder
+from worker.engine.image_span import image_spans
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.lora.lora_projection import LoraProjection
@@ -73,7 +74,7 @@ class ModelRunner:
             self._req_to_token,
             self._kv_cache_pool.page_size,
             self._last_token_ids,
-            () if self._image_encoder is None else self._image_encoder.rows(batch),
+            () if self._image_encoder is None else self._image_encoder.rows(image_spans(batch)),
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)

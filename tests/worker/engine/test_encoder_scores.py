@@ -22,7 +22,7 @@ from tests.worker.engine.tiny_models import random_prompt
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
 from worker.engine.engine_loader import EngineLoader
-from worker.engine.models.encoder_model import _groups
+from worker.engine.padded_texts import length_groups
 
 CONTEXT_LEN = 128
 # Of transformers' model types: what their configurations need beside the sizes of all.
@@ -140,8 +140,8 @@ def test_an_encoder_says_what_transformers_says(tmp_path: Path, model_type: str)
 
 def test_a_long_text_makes_no_padding_for_short_ones() -> None:
     lengths = [8000, 30, 20, 120, 21, 30, 7000]
-    assert _groups(lengths) == [[2, 4, 1, 5], [3], [6, 0]]
-    assert _groups([7]) == [[0]]
+    assert length_groups(lengths) == [[2, 4, 1, 5], [3], [6, 0]]
+    assert length_groups([7]) == [[0]]
 
 
 def test_token_types_count(tmp_path: Path) -> None:

@@ -104,10 +104,10 @@ def count_images(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     assert encoder is not None
     tower = encoder._tower
     assert isinstance(tower, TransformersModel)
-    compute: Callable[[bytes], torch.Tensor] = tower.image_features
+    compute: Callable[[torch.Tensor], torch.Tensor] = tower.image_features
 
-    def image_features(pixels: bytes) -> torch.Tensor:
-        seen.append(pixels)
+    def image_features(pixels: torch.Tensor) -> torch.Tensor:
+        seen.append(pixels.numpy().tobytes())
         return compute(pixels)
 
     monkeypatch.setattr(tower, "image_features", image_features)

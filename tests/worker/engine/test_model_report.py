@@ -30,6 +30,6 @@ def test_a_model_that_is_refused(tmp_path: Path) -> None:
 def test_a_gpu_has_its_own_memory() -> None:
     model = read_model_config(DEMO_MODEL)
     report = report_on_gpu(EngineConfig(), model, torch.float32, LateDevice())
-    assert report.computed_by == "our decoder on the GPU"
+    assert report.computed_by == "our fused decoder on the GPU"
     tiny = EngineConfig(gpu_memory_utilization=1e-9)
     assert "weights take" in report_on_gpu(tiny, model, torch.float32, LateDevice()).shortage

@@ -14,13 +14,12 @@ from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.follower import Follower
 from worker.engine.cuda.followers import CANNOT_LOAD
-from worker.engine.cuda.gpu_model import GpuModel, load_decoder
+from worker.engine.cuda.gpu_model import GpuModel, load_gpu_model
 from worker.engine.cuda.rank_config import rank_device
 from worker.engine.cuda.rank_group import RankGroup, reach_store
 from worker.engine.cuda.rank_orders import OrderInbox
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
-from worker.engine.models.model_loading import open_weights
 from worker.engine.models.registry import read_model_config
 from worker.engine.parent_death import die_with_parent
 from worker.engine.step_limits import StepLimits
@@ -45,26 +44,26 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     torch.set_num_threads(config.num_threads or 1)
     device = rank_device(config, rank)
     group = RankGroup.join(device, reach_store(port, config.tp), rank, config.tp)
-    path = Path(config.model_path)
-    model_config = read_model_config(path)
+    model_config = read_model_config(Path(config.model_path))
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"
     dtype = DTYPES[config.dtype]
-    with (
-        torch.inference_mode(),
-        open_weights(
-            model_config, path, config.load_format, dtype, lambda _: None, device.torch_device
-        ) as reader,
-    ):
-        model = load_decoder(
-            config, model_config, reader, dtype, config.max_context_len, device.torch_device, group
+    with torch.inference_mode():
+        model = load_gpu_model(
+            config,
+            model_config,
+            dtype,
+            config.max_context_len,
+            device.torch_device,
+            lambda _: None,
+            group,
         )
         loaded = GpuModel(
             config,
             StepLimits.of(config, on_gpu=True),
             device,
             model,
-            model_config.num_outputs,
+            model_config,
             dtype,
             config.max_context_len,
             group,

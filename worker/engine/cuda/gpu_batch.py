@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +31,3 @@ class GpuBatch:
     page_table: torch.Tensor  # [num_rows, max_pages] int32
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
-
-    def with_loras(self, loras: LoraBatch) -> GpuBatch:
-        return dataclasses.replace(self, loras=loras)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from shared.errors import NotCapturable
 
 Work = Callable[[], None]
 
@@ -51,7 +55,10 @@ class GpuDevice(Protocol):
         ...
 
     def capture(self, work: Work) -> Work:
-        """What `work` does to tensors, to be repeated on the same ones without its host code."""
+        """What `work` does to tensors, to be repeated on the same ones without its host code.
+
+        Raises NotCapturable when its host code needs a result of the GPU.
+        """
         ...
 
     def free_bytes(self) -> int:
@@ -160,15 +167,31 @@ class CudaDevice:
             self.enqueue(work)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # thread_local: NCCL has a thread that looks at events meanwhile.
-        with torch.cuda.graph(
-            graph,
-            pool=self._graph_pool,
-            stream=self._stream,
-            capture_error_mode="thread_local",
-        ):
-            work()
+        try:
+            # thread_local: NCCL has a thread that looks at events meanwhile.
+            with torch.cuda.graph(
+                graph,
+                pool=self._graph_pool,
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ):
+                work()
+        except RuntimeError as exc:
+            self._end_capture()
+            cause = _first_cause(exc)  # the end of a broken capture raises another one
+            if isinstance(cause, torch.OutOfMemoryError):
+                raise cause from None
+            raise NotCapturable(_where_and_what(cause)) from cause
         return graph.replay
+
+    def _end_capture(self) -> None:
+        """Of one that CUDA has broken off: torch leaves its allocator in the midst of it."""
+        index = self.torch_device.index
+        try:
+            torch._C._cuda_endAllocateToPool(index, self._graph_pool)
+        except RuntimeError:
+            return  # it was not broken off, and has ended
+        torch._C._cuda_releasePool(index, self._graph_pool)
 
     def free_bytes(self) -> int:
         """What torch holds without using it counts as free."""
@@ -196,6 +219,18 @@ class CudaDevice:
         self.enqueue(work)
         self._stream.synchronize()
         return torch.cuda.max_memory_allocated(self.torch_device) - before
+
+
+def _first_cause(exc: BaseException) -> BaseException:
+    while exc.__context__ is not None:
+        exc = exc.__context__
+    return exc
+
+
+def _where_and_what(exc: BaseException) -> str:
+    place = traceback.extract_tb(exc.__traceback__)[-1]
+    sentence = str(exc).partition("\n")[0]
+    return f"{Path(place.filename).name}, line {place.lineno}: {sentence}"
 
 
 class _CudaMoment:

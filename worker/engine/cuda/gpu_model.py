@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, NotCapturable
+from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.decode_graphs import DecodeGraphs
@@ -16,14 +20,14 @@ from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import GpuDevice
+from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.gpu_runner import GpuRunner
 from worker.engine.cuda.gpu_sampler import GpuSampler
 from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
-from worker.engine.cuda.kv_dtype import choose_kv_dtype
+from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
@@ -31,16 +35,23 @@ from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.rank_weights import RankReader, divide
 from worker.engine.cuda.step_rows import StepRows
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.loader import OnProgress, WeightReader
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_loading import open_weights
 from worker.engine.models.rotary import RotaryEmbedding
+from worker.engine.models.transformers_config import TransformersConfig
+from worker.engine.models.transformers_model import TransformersModel, load_transformers_model
 from worker.engine.step_limits import StepLimits
 from worker.engine.torch_forward import Model
+
+log = logging.getLogger(__name__)
 
 GRAPH_BYTES = 1 << 30  # for what capturing takes, and kernels that are loaded later
 
@@ -56,16 +67,37 @@ class ReaderToDevice:
         return self._reader.read(name, *shape).to(self._device)
 
 
-def load_decoder(
+def load_gpu_model(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    max_context_len: int,
+    device: torch.device,
+    on_progress: OnProgress,
+    group: RankGroup | None = None,
+) -> Model:
+    """A rank's share of it, where there is a group. Raises ConfigError."""
+    path, load_format = Path(config.model_path), config.load_format
+    with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
+        check_kv_scales(config.kv_dtype, reader)
+        if isinstance(model_config, TransformersConfig):
+            assert group is None, "none of these is divided"
+            return load_transformers_model(
+                model_config, path, load_format, dtype, max_context_len, on_progress, device
+            )
+        assert isinstance(model_config, DecoderConfig)
+        return _load_decoder(config, model_config, reader, dtype, max_context_len, device, group)
+
+
+def _load_decoder(
     config: EngineConfig,
     model_config: DecoderConfig,
     reader: WeightReader,
     dtype: torch.dtype,
     max_context_len: int,
     device: torch.device,
-    group: RankGroup | None = None,
+    group: RankGroup | None,
 ) -> DecoderModel:
-    """A rank's share of it, where there is a group. Raises ConfigError."""
     rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
     rotary.move_to(device)
     ops: LayerOps = PlainGpuLayerOps(rotary)
@@ -89,7 +121,7 @@ class GpuModel:
         step: StepLimits,
         device: GpuDevice,
         model: Model,
-        num_outputs: int,
+        model_config: ModelConfig,
         dtype: torch.dtype,
         max_context_len: int,
         group: RankGroup | None = None,
@@ -101,9 +133,10 @@ class GpuModel:
         self._model = model
         self._layers = model.attention_layers
         self._kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-        self._num_outputs = num_outputs
+        self._num_outputs = model_config.num_outputs
+        self._image_encoder = _image_encoder(model, model_config.vision, device)
         page_size = config.page_size
-        num_pages = self._num_pages(self._step_bytes())
+        num_pages = self._num_pages(self._step_bytes(max_context_len))
         if group is not None:
             num_pages = group.least(num_pages, device.torch_device)
         self.pool = self._make_pool(num_pages)
@@ -115,15 +148,8 @@ class GpuModel:
         last_token_ids = torch.zeros(
             step.max_running + 1, dtype=torch.int64, device=device.torch_device
         )
-        sizes = config.cuda_graph_sizes
-        graphs = DecodeGraphs(
-            device,
-            forward,
-            self._page_table,
-            last_token_ids,
-            check_sizes(sizes, step.max_running) if sizes else default_sizes(step.max_running),
-            num_outputs,
-        )
+        self.remark = ""  # what its operator should know
+        graphs = self._capture(forward, last_token_ids, model_config.architecture)
         self.rank_runner = RankRunner(
             device, forward, self._page_table, last_token_ids, graphs, group
         )
@@ -145,6 +171,7 @@ class GpuModel:
             self._num_outputs,
             grammars,
             followers,
+            self._image_encoder,
         )
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
@@ -156,6 +183,30 @@ class GpuModel:
                 for name, pair in weights.items()
             }
         )
+
+    def _capture(
+        self, forward: GpuForward, last_token_ids: torch.Tensor, architecture: str
+    ) -> DecodeGraphs:
+        """Without graphs, and with a remark, where the model's code cannot be captured."""
+        sizes, max_running = self._config.cuda_graph_sizes, self._step.max_running
+        make = functools.partial(
+            DecodeGraphs,
+            self._device,
+            forward,
+            self._page_table,
+            last_token_ids,
+            num_outputs=self._num_outputs,
+        )
+        try:
+            return make(check_sizes(sizes, max_running) if sizes else default_sizes(max_running))
+        except NotCapturable as exc:
+            if sizes:
+                raise ConfigError(
+                    f"cuda_graph_sizes is not possible with {architecture}: {exc}"
+                ) from exc
+            self.remark = f"{architecture} runs without CUDA graphs: {exc}"
+        log.warning(self.remark)
+        return make(())
 
     def _make_pool(self, num_pages: int) -> GpuKVPool:
         layers = self._layers
@@ -208,9 +259,10 @@ class GpuModel:
         return num_pages
 
     @torch.inference_mode()
-    def _step_bytes(self) -> int:
+    def _step_bytes(self, max_context_len: int) -> int:
         """What the largest step takes: a prefill of all its tokens, which is run once."""
         config, device = self._config, self._device.torch_device
+        encoder = self._image_encoder
         num_tokens = self._step.max_step_tokens
         num_pages = -(-num_tokens // config.page_size)
         forward = GpuForward(
@@ -222,7 +274,7 @@ class GpuModel:
         rows = StepRows(0, lens, lens, torch.zeros(1, dtype=torch.int64, device=device), page_table)
         batch = GpuBatch(
             input_ids=torch.zeros_like(places),
-            positions=places,
+            positions=places % max_context_len,  # the model knows no others
             out_loc=places,
             token_rows=torch.zeros_like(places),
             num_decode=0,
@@ -232,11 +284,22 @@ class GpuModel:
 
         @torch.inference_mode()
         def work() -> None:
+            features = None if encoder is None else encoder.blank()
             forward.plan(rows)
             hidden = forward.hidden(batch)
             forward.logits(hidden[: self._step.max_running])
+            del features  # they are there beside all tokens
 
         return self._device.peak_bytes(work)
+
+
+def _image_encoder(
+    model: Model, vision: VisionCard | None, device: GpuDevice
+) -> ImageEncoder | None:
+    if vision is None:
+        return None
+    assert isinstance(model, TransformersModel), "no other kind sees"
+    return ImageEncoder(model, vision, lambda pixels: upload(device, pixels))
 
 
 def _bytes_per_token(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> int:

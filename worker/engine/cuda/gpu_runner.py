@@ -19,7 +19,10 @@ from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.step_piece import StepPiece
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.image_encoder import ImageEncoder
+from worker.engine.image_span import image_spans
 from worker.engine.lora.lora_adapter import lora_batch
+from worker.engine.model_input import ImageRows
 from worker.engine.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.row_params import RowParams
@@ -73,6 +76,7 @@ class GpuRunner:
         num_outputs: int,
         grammars: GrammarBackend | None = None,
         followers: Followers | None = None,
+        image_encoder: ImageEncoder | None = None,
     ) -> None:
         self._device = device
         self._rank = rank
@@ -82,6 +86,7 @@ class GpuRunner:
         self._num_outputs = num_outputs
         self._grammars = grammars
         self._followers = followers
+        self._image_encoder = image_encoder
         self._pooler = Pooler()
         self._row_params = RowParams.of([])
 
@@ -90,7 +95,7 @@ class GpuRunner:
         max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
         step = RunStep(plan, max_pages, self._page_table.updates())
         adapters = [entry.req.adapter for entry in batch.entries]
-        piece = StepPiece(step, batch.sample_points, adapters)
+        piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
         reads_hidden = any(
             entry.req.pooling is not None or entry.req.num_prompt_top is not None
             for entry in batch.others
@@ -116,13 +121,20 @@ class GpuRunner:
 
         @torch.inference_mode()
         def work() -> None:
-            hidden, logits = self._rank.compute(piece.step, loras)
+            hidden, logits = self._rank.compute(piece.step, self._image_rows(piece), loras)
             if reads_hidden and hidden is not None:
                 output.hidden = download(self._device, hidden)
             if logits is not None and sampling is not None:
                 self._choose(logits, sampling, plan, output)
 
         return output if self._has_memory(work) else None
+
+    def _image_rows(self, piece: StepPiece) -> Sequence[ImageRows]:
+        """Part of enqueued work."""
+        if not piece.images:
+            return ()
+        assert self._image_encoder is not None, "the model takes no images"
+        return self._image_encoder.rows(piece.images)
 
     def _has_memory(self, work: Work) -> bool:
         """Enqueues it. If not, all before it is done, and memory that nobody uses was given back.

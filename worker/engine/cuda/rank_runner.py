@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from worker.engine.cuda.rank_orders import RunStep
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.cuda.step_rows import StepRows
 from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.model_input import ImageRows
 from worker.engine.token_ranges import Ints
 
 
@@ -50,11 +52,17 @@ class RankRunner:
         self._graphs = graphs
         self._group = group
 
-    def compute(self, step: RunStep, loras: LoraBatch | None = None) -> Computed:
+    def compute(
+        self,
+        step: RunStep,
+        image_rows: Sequence[ImageRows] = (),  # on the device
+        loras: LoraBatch | None = None,
+    ) -> Computed:
         plan = step.plan
+        is_plain = plan.is_decode and loras is None and not image_rows
         if step.page_updates.shape[1]:
             self._page_table.apply(upload(self._device, step.page_updates))
-        if plan.is_decode and loras is None and self._graphs.has_room(len(plan.rows)):
+        if is_plain and self._graphs.has_room(len(plan.rows)):
             return Computed(
                 None, self._graphs.run(upload(self._device, _columns(plan)), plan.seq_lens)
             )
@@ -62,10 +70,9 @@ class RankRunner:
         self._forward.plan(
             StepRows(plan.num_decode, plan.query_lens, plan.seq_lens, rows, self._page_table.table)
         )
-        batch = self._gpu_batch(plan, rows, step.max_pages)
         if loras is not None:
-            moved = loras.moved(lambda rows: upload(self._device, rows.numpy()))
-            batch = batch.with_loras(moved)
+            loras = loras.moved(lambda rows: upload(self._device, rows.numpy()))
+        batch = self._gpu_batch(plan, rows, step.max_pages, image_rows, loras)
         hidden = self._forward.hidden(batch)
         if not plan.num_samples:
             return Computed(hidden, None)
@@ -86,7 +93,14 @@ class RankRunner:
             self._group.share(hidden)
         return self._forward.logits(hidden)
 
-    def _gpu_batch(self, plan: StepPlan, rows: torch.Tensor, max_pages: int) -> GpuBatch:
+    def _gpu_batch(
+        self,
+        plan: StepPlan,
+        rows: torch.Tensor,
+        max_pages: int,
+        image_rows: Sequence[ImageRows],
+        loras: LoraBatch | None,
+    ) -> GpuBatch:
         """Of a step that is not a plain decode, or has no graph."""
         device, page_size = self._device, self._forward.page_size
         input_ids = with_awaited(
@@ -106,6 +120,8 @@ class RankRunner:
             num_decode=plan.num_decode,
             seq_lens=upload(device, plan.seq_lens.astype(np.int32)),
             page_table=own_pages,
+            image_rows=image_rows,
+            loras=loras,
         )
 
 

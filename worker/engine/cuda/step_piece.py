@@ -9,6 +9,7 @@ from typing import Self
 import msgspec
 
 from worker.engine.cuda.rank_orders import RunStep
+from worker.engine.image_span import ImageSpan, cut_spans
 from worker.engine.lora.lora_adapter import LoraAdapter
 from worker.engine.sampling.sample_point import SamplePoint
 
@@ -28,6 +29,7 @@ class StepPiece:
     step: RunStep
     points: Sequence[SamplePoint]  # [num_samples]
     adapters: Sequence[LoraAdapter | None]  # [num_rows]
+    images: Sequence[ImageSpan] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -45,10 +47,12 @@ class StepPiece:
                 msgspec.structs.replace(self.step, plan=first),
                 self.points[: first.num_samples],
                 self.adapters[: len(first.rows)],
+                cut_spans(self.images, 0, middle),
             ),
             type(self)(
                 msgspec.structs.replace(self.step, plan=second),
                 self.points[first.num_samples :],
                 self.adapters[-len(second.rows) :],
+                cut_spans(self.images, middle, plan.num_tokens),
             ),
         )

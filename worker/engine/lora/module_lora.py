@@ -14,7 +14,7 @@ from worker.engine.lora.decoder_lora import check_pair
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.lora.lora_projection import LoraProjection, LoraSlice
 from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.models.linear import choose_linears
+from worker.engine.models.linear import Linears, PlainLinears, choose_linears
 
 
 class ModuleLoras:
@@ -37,7 +37,7 @@ class ModuleLoras:
             if module is None:
                 raise ConfigError(f"an adapter on {name!r} is not supported")
             check_pair(name, pair, module.in_features, module.out_features)
-            linears = choose_linears(module.weight.dtype)
+            linears = _linears_beside(module.weight)
             projections[name] = LoraProjection([LoraSlice(0, module.out_features, pair)], linears)
         self._in_use |= projections.keys()
         return projections
@@ -53,6 +53,11 @@ class ModuleLoras:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def _linears_beside(weight: torch.Tensor) -> Linears:
+    """Of its device and format."""
+    return choose_linears(weight.dtype) if weight.device.type == "cpu" else PlainLinears()
 
 
 class _Hook:

@@ -39,6 +39,14 @@ class DummyWeights:
         return tensor
 
 
+def fill_parameters(model: torch.nn.Module, on_progress: OnProgress) -> None:
+    """All of them, in place."""
+    parameters = dict(model.named_parameters())
+    for idx, (name, parameter) in enumerate(parameters.items(), start=1):
+        fill_with_noise(name, parameter.data)
+        on_progress(idx / len(parameters))
+
+
 def fill_with_noise(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """In place; seeded by the name."""
     generator = torch.Generator(tensor.device).manual_seed(zlib.crc32(name.encode()))

@@ -12,6 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.json_file import read_json
 from shared.score_files import encoder_context_len
+from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import MODEL_ERRORS
 
@@ -60,5 +61,9 @@ def make_encoder(hf_config: Any, dtype: torch.dtype) -> Any:
     """With weights that mean nothing, on the device of the context."""
     import transformers
 
+    register_encoder_attention()
     auto_model: Any = transformers.AutoModelForSequenceClassification
-    return auto_model.from_config(copy.deepcopy(hf_config), dtype=dtype).eval()
+    model = auto_model.from_config(
+        copy.deepcopy(hf_config), dtype=dtype, attn_implementation=ENCODER_ATTENTION
+    )
+    return model.eval()

@@ -16,10 +16,7 @@ from worker.engine.models.loader import CheckpointReader, OnProgress, WeightRead
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
-from worker.engine.models.transformers_model import (
-    dummy_transformers_model,
-    load_transformers_model,
-)
+from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine.torch_forward import Model
 
 
@@ -31,11 +28,11 @@ def load_model(
     max_context_len: int,
     on_progress: OnProgress,
 ) -> Model:
-    """Raises ConfigError for a checkpoint that does not fit its configuration."""
+    """On the CPU. Raises ConfigError for a checkpoint that does not fit its configuration."""
     if isinstance(config, TransformersConfig):
-        if load_format == "dummy":
-            return dummy_transformers_model(config, dtype, max_context_len, on_progress)
-        return load_transformers_model(config, model_path, dtype, max_context_len, on_progress)
+        return load_transformers_model(
+            config, model_path, load_format, dtype, max_context_len, on_progress, CPU
+        )
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ class Step(Protocol):
     def attend(
         self,
         layer_id: int,
-        layer: AttentionLayer,
+        describe: Callable[[], AttentionLayer],
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -38,7 +39,7 @@ class TrialStep:
     def attend(
         self,
         layer_id: int,
-        layer: AttentionLayer,
+        describe: Callable[[], AttentionLayer],
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -49,7 +50,7 @@ class TrialStep:
             raise ConfigError(
                 f"attention with keys of {k.shape[-1]} and values of {v.shape[-1]} is not supported"
             )
-        self.layers[layer_id] = layer
+        self.layers[layer_id] = describe()
         self.keys[layer_id] = k.clone()
         return torch.zeros_like(q).flatten(1)
 
@@ -63,7 +64,7 @@ class PagedStep:
     def attend(
         self,
         layer_id: int,
-        layer: AttentionLayer,
+        describe: Callable[[], AttentionLayer],
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -100,14 +101,17 @@ def _attend(
     if not getattr(module, "is_causal", True):
         raise ConfigError(f"{name} attends to later tokens: not supported")
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    layer = AttentionLayer(
-        num_heads=q.shape[1],
-        num_kv_heads=k.shape[1],
-        head_dim=q.shape[2],
-        scale=q.shape[2] ** -0.5 if scaling is None else float(scaling),
-        window=sliding_window,
-        soft_cap=softcap,
-        sinks=None if s_aux is None else s_aux.float(),
-    )
-    output = jetflock_step.attend(module.layer_idx, layer, q, k, v)
+
+    def describe() -> AttentionLayer:
+        return AttentionLayer(
+            num_heads=q.shape[1],
+            num_kv_heads=k.shape[1],
+            head_dim=q.shape[2],
+            scale=q.shape[2] ** -0.5 if scaling is None else float(scaling),
+            window=sliding_window,
+            soft_cap=softcap,
+            sinks=None if s_aux is None else s_aux.float(),
+        )
+
+    output = jetflock_step.attend(module.layer_idx, describe, q, k, v)
     return output.view(1, *q.shape), None

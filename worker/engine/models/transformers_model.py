@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -14,11 +15,12 @@ from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.config import LoadFormat
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.lora.module_lora import ModuleLoras
 from worker.engine.model_input import ModelInput
-from worker.engine.models.dummy_weights import fill_with_noise
+from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.transformers_attention import (
@@ -44,9 +46,12 @@ class TransformersModel:
     """
 
     def __init__(self, model: Any, max_context_len: int, vision: VisionCard | None = None) -> None:
-        self._vision = vision
+        device = next(model.parameters()).device
+        self._image_norm = None if vision is None else _ImageNorm.of(vision, device)
         _fix_rope(model, max_context_len)
-        choose_experts(model, "eager")  # one product for each expert: of any shape, without copies
+        # On a CPU one product for each expert, of any shape and without copies; on a GPU all
+        # experts in one, so that the host need not wait to hear who was chosen.
+        choose_experts(model, "eager" if device.type == "cpu" else "grouped_mm")
         self._attention_layers = _checked_layers(model)
         self._body = model.get_decoder()
         names = {module: name for name, module in model.named_modules()}
@@ -81,14 +86,10 @@ class TransformersModel:
             embeddings[start : start + len(rows)] = rows
         return {"inputs_embeds": embeddings[None]}
 
-    def image_features(self, pixels: bytes) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [num_tokens, hidden_size]."""
-        vision = self._vision
-        assert vision is not None, "it takes no images"
-        image = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)
-        image = image.view(vision.height, vision.width, 3).float() * vision.rescale_factor
-        image = (image - torch.tensor(vision.mean)) / torch.tensor(vision.std)
-        pixel_values = image.permute(2, 0, 1)[None].to(self._head.dtype)
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] uint8, on the model's device -> [num_tokens, hidden_size]."""
+        assert self._image_norm is not None, "it takes no images"
+        pixel_values = self._image_norm.apply(pixels)[None].to(self._head.dtype)
         features: torch.Tensor = self._head.get_image_features(pixel_values).pooler_output[0]
         return features
 
@@ -103,6 +104,25 @@ class TransformersModel:
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
         return self._loras.projections(weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageNorm:
+    """What becomes of pixels before a tower sees them."""
+
+    rescale_factor: float
+    mean: torch.Tensor  # [3] float32
+    std: torch.Tensor
+
+    @classmethod
+    def of(cls, vision: VisionCard, device: torch.device) -> Self:
+        mean, std = (torch.tensor(each).to(device) for each in (vision.mean, vision.std))
+        return cls(vision.rescale_factor, mean, std)
+
+    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] uint8 -> [3, height, width] float32."""
+        image = (pixels.float() * self.rescale_factor - self.mean) / self.std
+        return image.permute(2, 0, 1)
 
 
 class _GivenBody(torch.nn.Module):
@@ -128,21 +148,32 @@ class _GivenHidden:
 def load_transformers_model(
     config: TransformersConfig,
     model_path: Path,
+    load_format: LoadFormat,
     dtype: torch.dtype,
     max_context_len: int,
     on_progress: OnProgress,
+    device: torch.device,
 ) -> TransformersModel:
-    """Raises ConfigError."""
-    register_attention()
-    model = load_pretrained(
-        auto_model(config.hf_config),
-        model_path,
-        config.hf_config,
-        dtype,
-        on_progress,
-        attention=attention_names(config.hf_config),
-    )
-    return _ready(config, model, max_context_len)
+    """Raises ConfigError for a checkpoint that does not fit its configuration."""
+    if load_format == "dummy":
+        with device:
+            model = make_model(copy.deepcopy(config.hf_config), dtype)
+        fill_parameters(model, on_progress)
+    else:
+        register_attention()
+        model = load_pretrained(
+            auto_model(config.hf_config),
+            model_path,
+            config.hf_config,
+            dtype,
+            on_progress,
+            device,
+            attention=attention_names(config.hf_config),
+        )
+    try:
+        return TransformersModel(model, max_context_len, config.vision)
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"{config.architecture} cannot be served: {exc}") from exc
 
 
 def load_pretrained(
@@ -151,10 +182,16 @@ def load_pretrained(
     hf_config: Any,
     dtype: torch.dtype,
     on_progress: OnProgress,
+    device: torch.device,
     *,
-    attention: str | dict[str, str] | None,
+    attention: str | dict[str, str],
 ) -> Any:
     """Each tensor is read once, into its place. Raises ConfigError."""
+    from transformers.utils.import_utils import is_accelerate_available
+
+    # transformers asks for accelerate, which is not always there, to read to another device than
+    # the CPU; without it all weights are in the host's memory before they are on the device.
+    reads_to_device = device.type != "cpu" and is_accelerate_available()
     try:
         with _progress(on_progress):
             model, loading = auto_model.from_pretrained(
@@ -165,7 +202,9 @@ def load_pretrained(
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
+                device_map={"": device} if reads_to_device else None,
             )
+            model = model.to(device).eval()
     except MODEL_ERRORS as exc:
         raise ConfigError(f"cannot load {model_path}: {exc}") from exc
     if loading["missing_keys"]:
@@ -175,25 +214,6 @@ def load_pretrained(
             + (f", and {len(names) - 1} more" if len(names) > 1 else "")
         )
     return model
-
-
-def dummy_transformers_model(
-    config: TransformersConfig, dtype: torch.dtype, max_context_len: int, on_progress: OnProgress
-) -> TransformersModel:
-    """With random weights. Raises ConfigError."""
-    model = make_model(copy.deepcopy(config.hf_config), dtype)
-    parameters = dict(model.named_parameters())
-    for idx, (name, parameter) in enumerate(parameters.items(), start=1):
-        fill_with_noise(name, parameter.data)
-        on_progress(idx / len(parameters))
-    return _ready(config, model, max_context_len)
-
-
-def _ready(config: TransformersConfig, model: Any, max_context_len: int) -> TransformersModel:
-    try:
-        return TransformersModel(model.eval(), max_context_len, config.vision)
-    except MODEL_ERRORS as exc:
-        raise ConfigError(f"{config.architecture} cannot be served: {exc}") from exc
 
 
 def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:

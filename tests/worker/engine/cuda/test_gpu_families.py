@@ -1,0 +1,172 @@
+"""What transformers computes, on a GPU that is late or strict: it says what it says on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import ConfigError, NotCapturable
+from shared.protocol.sampling import PoolingKind, PoolingParams
+from tests.lora_adapters import save_adapter
+from tests.tiny_llava import random_pixels, save_tiny_llava
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.short_device import ShortDevice
+from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from tests.worker.engine.families import GENERAL
+from tests.worker.engine.test_encoder_scores import save_tiny_encoder
+from tests.worker.engine.test_images import add_of
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.cuda.gpu_device import GpuDevice, Work
+from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
+
+SMALL: dict[str, Any] = {"max_step_tokens": 24, "max_running": 4}
+
+
+@pytest.fixture
+def strict() -> Iterator[StrictDevice]:
+    with strict_gpu() as gpu:
+        yield gpu
+
+
+def save_family(path: Path, family: str, **changes: Any) -> Path:
+    model_type, overrides = GENERAL[family]
+    return save_tiny_model(path, model_type, **(overrides | changes))
+
+
+def requests(lens: Sequence[int], **sampling: Any) -> list[AddRequest]:
+    return [
+        make_add(run_id, random_prompt(length, run_id), ignore_eos=True, **sampling)
+        for run_id, length in enumerate(lens)
+    ]
+
+
+def assert_like_the_cpu(
+    path: Path, gpu: GpuDevice, *commands: EngineCommand, **config: Any
+) -> None:
+    ours = GpuRig(path, gpu, overlap=True, **(SMALL | config)).run(*commands)
+    assert ours == GpuRig(path, None, **SMALL).run(*commands)
+    assert all(ours.values())
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+def test_a_family_gives_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> None:
+    """In chunks, with graphs, with windows, soft caps, experts and sinks."""
+    path = save_family(tmp_path, family)
+    gpu = LateDevice()
+    assert_like_the_cpu(path, gpu, *requests((60, 1, 17, 40), max_tokens=30))
+    assert gpu.num_replays > 10
+
+
+def test_no_position_is_beyond_what_the_model_knows(tmp_path: Path) -> None:
+    """A step may have more tokens than a text of GPT-2."""
+    path = save_family(tmp_path, "gpt2", max_position_embeddings=32)
+    assert_like_the_cpu(path, LateDevice(), *requests((20, 7), max_tokens=5), max_step_tokens=50)
+
+
+def test_experts_and_sinks_never_wait_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, device: torch.device
+) -> None:
+    path = save_family(tmp_path, "gpt_oss", num_hidden_layers=1, layer_types=["sliding_attention"])
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    assert_like_the_cpu(path, strict, *requests((30, 3), max_tokens=3), **config)
+
+
+def image_requests(*, max_tokens: int) -> list[AddRequest]:
+    """The last chunk of one is a single token, and that of an image."""
+    one, other = random_pixels(1), random_pixels(2)
+    text = random_prompt(21, 1)
+    stories = [[[7], one], [text, other, text, one], [text]]
+    return [add_of(run_id, *parts, max_tokens=max_tokens) for run_id, parts in enumerate(stories)]
+
+
+def test_images_are_seen_as_on_the_cpu(tmp_path: Path) -> None:
+    path = save_tiny_llava(tmp_path)
+    assert_like_the_cpu(path, LateDevice(), *image_requests(max_tokens=12), max_step_tokens=12)
+
+
+def test_a_step_with_images_is_computed_in_pieces(tmp_path: Path) -> None:
+    """Where the GPU's memory is short: an image is cut wherever the step is."""
+    path, gpu = save_tiny_llava(tmp_path), ShortDevice()
+    adds = image_requests(max_tokens=8)
+    whole = GpuRig(path, gpu, max_step_tokens=64)
+    expected = whole.run(*adds)
+    gpu.room_bytes = gpu.peak_used_bytes * 2 // 3
+    assert GpuRig(path, gpu, max_step_tokens=64).run(*adds) == expected
+    assert gpu.num_failures > 0
+
+
+def test_images_never_wait_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, device: torch.device
+) -> None:
+    path = save_tiny_llava(tmp_path)
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    assert_like_the_cpu(path, strict, image_requests(max_tokens=2)[0], **config)
+
+
+def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictDevice) -> None:
+    """Texts of many lengths in a step, one alone, and none where no prompt is whole."""
+    path = save_tiny_encoder(tmp_path, "modernbert", global_attn_every_n_layers=2)
+    adds = [
+        make_add(
+            run_id,
+            random_prompt(length, run_id),
+            pooling=PoolingParams(PoolingKind.ENCODED, second_start=length // 2),
+        )
+        for run_id, length in enumerate((40, 3, 3, 20, 21, 90, 1))
+    ]
+    scores = []
+    for gpu in (strict, None):
+        rig = GpuRig(path, gpu, overlap=True, max_step_tokens=64)
+        rig.run(*adds)
+        embeddings = [rig.channel.finishes()[add.run_id].embedding for add in adds]
+        scores.append([np.frombuffer(each, np.float32)[0] for each in embeddings])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+def test_adapters_are_put_where_the_model_is(
+    tmp_path: Path, strict: StrictDevice, device: torch.device
+) -> None:
+    path = save_family(tmp_path / "base", "olmo2")
+    load = LoadAdapter("one", str(save_adapter(tmp_path / "one", path)))
+    adds = [
+        make_add(run_id, random_prompt(9, run_id), max_tokens=3, adapter=adapter)
+        for run_id, adapter in enumerate(("one", ""))
+    ]
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    assert_like_the_cpu(path, strict, load, *adds, **config)
+
+
+class WaitingDevice(LateDevice):
+    """As if the model's code had to wait for the GPU."""
+
+    def capture(self, work: Work) -> Work:
+        raise NotCapturable("modeling_x.py, line 7: operation not permitted")
+
+
+def test_what_cannot_be_captured_runs_without_graphs_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save_family(tmp_path, "olmo2")
+    remark = (
+        "Olmo2ForCausalLM runs without CUDA graphs: modeling_x.py, line 7: operation not permitted"
+    )
+    rig = GpuRig(path, WaitingDevice(), overlap=True)
+    adds = requests((30, 3), max_tokens=6)
+    assert rig.run(*adds) == GpuRig(path, None).run(*adds)
+    assert caplog.messages.count(remark) == 1
+    assert rig.engine._limits.remark == remark
+    with pytest.raises(ConfigError, match="cuda_graph_sizes is not possible with Olmo2ForCausalLM"):
+        GpuRig(path, WaitingDevice(), cuda_graph_sizes=(1, 2))
+
+
+def test_no_family_is_divided(tmp_path: Path) -> None:
+    path = save_family(tmp_path, "olmo2")
+    with pytest.raises(ConfigError, match="tp=2 is not possible with Olmo2ForCausalLM: only"):
+        GpuRig(path, None, tp=2, device="cpu")
