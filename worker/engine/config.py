@@ -34,6 +34,8 @@ class EngineConfig:
     """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
     device: DeviceName = "auto"
     """Where the model runs; auto: on an NVIDIA GPU where there is one."""
+    deterministic: bool = False
+    """A request's tokens and logprobs are the same, bit for bit, whatever runs beside it."""
     gpu_memory_utilization: float = 0.92
     """Share of the GPU's memory for weights, keys and values, and all else of this worker."""
     tp: int = 1

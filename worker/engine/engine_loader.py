@@ -12,6 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
+from worker.engine import determinism
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.followers import Followers
@@ -162,6 +163,8 @@ class EngineLoader:
         check_memory(self._config, model_config, dtype, max_context_len)
         self._tell("prepare kernels", 0.0)  # the first time the C++ compiler runs
         library = choose_native_library(self._config, model_config, dtype)
+        is_native = library is not None
+        determinism.check_on_cpu(self._config, model_config, dtype, is_native=is_native)
         self._tell(LOAD_WEIGHTS, 0.0)
         if isinstance(model_config, EncoderConfig):
             return self._load_encoder(HostDevice(), model_config, dtype, max_context_len)
@@ -226,6 +229,7 @@ class EngineLoader:
         grammars: GrammarBackend,
     ) -> LoadedModel:
         """Raises ConfigError."""
+        determinism.check_on_gpu(self._config, model_config)
         config, followers, group = self._config, None, None
         if config.tp > 1:
             if not isinstance(model_config, DecoderConfig):

@@ -1,4 +1,8 @@
-"""Logprobs of the tokens that a step chose, for rows that ask: computed where the logits are."""
+"""Logprobs of the tokens that a step chose, for rows that ask: computed where the logits are.
+
+A row's are the same, bit for bit, whatever rows are beside it: what is summed are integers, and no
+two of the numbers that are sorted are equal, so that it does not matter how torch goes about it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import torch
 from worker.engine.cuda.gpu_device import GpuDevice, download
 from worker.engine.sampling.row_logprobs import pack_record
 
+ONE = float(1 << 42)  # of a share of probability, as an integer: 2 million of them can be summed
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceLogprobs:
@@ -19,7 +25,7 @@ class DeviceLogprobs:
     rows: list[int]  # of the step's samples
     num_tops: list[int]
     ranks: torch.Tensor  # [num_rows] int64
-    top_ids: torch.Tensor  # [num_rows, most] int64, falling by logprob
+    top_ids: torch.Tensor  # [num_rows, most] int64, falling by logprob, then rising
     logprobs: torch.Tensor  # [num_rows, 1 + most] float32: of the token, then of those
 
     @classmethod
@@ -32,14 +38,14 @@ class DeviceLogprobs:
     ) -> Self:
         own = logits.gather(1, token_ids.clamp(min=0)[:, None])
         most = min(max(num_top for _, num_top in asked), logits.shape[1])
-        top = logits.topk(most, dim=1)
-        normalizers = logits.double().logsumexp(dim=1, keepdim=True)
-        logprobs = torch.cat([own, top.values], dim=1) - normalizers
+        top_ids = _order(logits).topk(most, dim=1).indices
+        values = torch.cat([own, logits.gather(1, top_ids)], dim=1)
+        logprobs = values - _log_sums(logits)
         return cls(
             [row for row, _ in asked],
             [num_top for _, num_top in asked],
             download(device, 1 + (logits > own).sum(dim=1)),
-            download(device, top.indices),
+            download(device, top_ids),
             download(device, logprobs.float()),
         )
 
@@ -51,3 +57,19 @@ class DeviceLogprobs:
             logprobs = self.logprobs[idx, : 1 + num_top].numpy()
             records[row] = pack_record(token_ids[row], int(self.ranks[idx]), top_ids, logprobs)
         return records
+
+
+def _order(logits: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of the logits, no two equal: of equal logits the first is larger."""
+    bits = (logits + 0.0).view(torch.int32).long()  # of zeros there are no longer two
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    return (rising << 32) - ids
+
+
+def _log_sums(logits: torch.Tensor) -> torch.Tensor:
+    """Of the exponentials of a row: [num_rows, 1] float64."""
+    largest = logits.amax(dim=1, keepdim=True).double()
+    shares = torch.exp(logits.double() - largest)
+    total = (shares * ONE).round().long().sum(dim=1, keepdim=True)
+    return largest + torch.log(total.double() / ONE)

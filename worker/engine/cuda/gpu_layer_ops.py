@@ -16,8 +16,8 @@ from worker.engine.models.rotary import RotaryEmbedding
 class PlainGpuLayerOps:
     """What comes before attention is part of it here: one kernel takes it all to the KV pool."""
 
-    def __init__(self, rotary: RotaryEmbedding) -> None:
-        self.linears: Linears = PlainLinears()
+    def __init__(self, rotary: RotaryEmbedding, linears: Linears | None = None) -> None:
+        self.linears: Linears = linears or PlainLinears()
         self._rotary = rotary
 
     def begin(self, positions: torch.Tensor) -> None:

@@ -42,6 +42,7 @@ from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.linear import Linears, PlainLinears
 from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import open_weights
@@ -104,12 +105,20 @@ def _load_decoder(
     if config.attention_backend != "torch":
         from worker.engine.cuda.triton_layer_ops import TritonLayerOps
 
-        ops = TritonLayerOps(rotary)
+        ops = TritonLayerOps(rotary, _make_linears(config))
     if group is not None:
         model_config = divide(model_config, group.size)
         reader = RankReader(reader, group.rank, group.size)
-        ops = RankLayerOps(ops, group)
+        ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
     return DecoderModel(model_config, ReaderToDevice(reader, device), ops)
+
+
+def _make_linears(config: EngineConfig) -> Linears:
+    if config.deterministic:
+        from worker.engine.cuda.fixed_linears import FixedLinears
+
+        return FixedLinears()
+    return PlainLinears()
 
 
 class GpuModel:
@@ -223,16 +232,16 @@ class GpuModel:
     def _make_attention(self, pool: GpuKVPool) -> GpuAttention:
         if self._config.attention_backend == "torch":
             return PlainAttention(pool, self._layers)
+        from worker.engine.cuda.fixed_attention import FixedAttention
         from worker.engine.cuda.kernel_attention import KernelAttention
         from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
 
         layers, device, step = self._layers, self._device, self._step
-        return KernelAttention(
-            pool,
-            layers,
-            TritonDecode(pool, layers, device, step.max_running),
-            TritonExtend(pool, layers, device, step.max_running, step.max_step_tokens),
-        )
+        extend = TritonExtend(pool, layers, device, step.max_running, step.max_step_tokens)
+        if self._config.deterministic:
+            return FixedAttention(pool, layers, extend)
+        decode = TritonDecode(pool, layers, device, step.max_running)
+        return KernelAttention(pool, layers, decode, extend)
 
     def _make_draws(self) -> Draws:
         if self._config.attention_backend == "torch":

@@ -71,11 +71,23 @@ class RankGroup:
         """In place: of all ranks' values."""
         dist.all_reduce(values)
 
+    def sum_in_order(self, values: torch.Tensor) -> None:
+        """As `sum`, rank after rank: how NCCL goes about a sum depends on how many there are."""
+        first, *others = self._parts(values)
+        total = first.float()
+        for part in others:
+            total += part
+        values.copy_(total)
+
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """[num_rows, n] -> [num_rows, size * n], those of rank 0 first."""
+        return self._parts(values).transpose(0, 1).flatten(1)
+
+    def _parts(self, values: torch.Tensor) -> torch.Tensor:
+        """[size, ...], those of rank 0 first."""
         parts = values.new_empty(self.size, *values.shape)
         dist.all_gather(list(parts.unbind(0)), values)
-        return parts.transpose(0, 1).flatten(1)
+        return parts
 
     def share(self, values: torch.Tensor) -> None:
         """In place: rank 0's."""

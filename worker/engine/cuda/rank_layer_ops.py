@@ -17,10 +17,11 @@ class RankLayerOps:
     all have the logits.
     """
 
-    def __init__(self, ops: LayerOps, group: RankGroup) -> None:
+    def __init__(self, ops: LayerOps, group: RankGroup, *, is_deterministic: bool) -> None:
         self.linears = ops.linears
         self._ops = ops
         self._group = group
+        self._sum = group.sum_in_order if is_deterministic else group.sum
         self._is_whole = True  # nothing but embeddings, which every rank has
 
     def begin(self, positions: torch.Tensor) -> None:
@@ -31,7 +32,7 @@ class RankLayerOps:
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._is_whole:
-            self._group.sum(delta)
+            self._sum(delta)
         self._is_whole = False
         return self._ops.add_rms_norm(delta, residual, weight, eps)
 

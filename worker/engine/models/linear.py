@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, in_features] -> [num_rows, out]
 
-
 NUM_PROBES = 32
+
+
+class Linears(Protocol):
+    """Makes linear layers."""
+
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """`weight` [out_features, in_features], `bias` [out_features]."""
+        ...
 
 
 class PlainLinear:
@@ -78,9 +86,6 @@ def _lone_row_differs(weight: torch.Tensor) -> bool:
     together = linear(rows)
     alone = torch.cat([linear(row[None]) for row in rows])
     return not torch.equal(together, alone)
-
-
-Linears = PackedLinears | PlainLinears
 
 
 def choose_linears(dtype: torch.dtype) -> Linears:

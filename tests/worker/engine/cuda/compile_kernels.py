@@ -23,6 +23,7 @@ from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
+from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.key_splits import KeySplits
 from worker.engine.cuda.kv_dtype import KV_FP8
 from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks
@@ -67,6 +68,7 @@ def chosen() -> Iterator[Case]:
     yield from attention(heads, BF16, KV_FP8, **every_kind)
     yield from append(heads, BF16, KV_FP8, has_norm=True)
     yield from layers(4096, 12288, BF16)
+    yield from linears(4096, 4096, BF16)
     yield from sampling(151936)
 
 
@@ -85,6 +87,8 @@ def all_cases() -> Iterator[Case]:
         (BF16, F32), ((64, 172), (1024, 3072), (2048, 6144), (4096, 12288), (8192, 28672))
     ):
         yield from layers(hidden_size, size, dtype)
+        for num_outputs in (hidden_size, 2 * size, 151936):
+            yield from linears(num_outputs, hidden_size, dtype)
     for vocab_size in (300, 32000, 128256, 151936):
         yield from sampling(vocab_size)
 
@@ -138,6 +142,13 @@ def layers(hidden_size: int, intermediate_size: int, dtype: torch.dtype) -> Iter
     name = f"{hidden_size} of {dtype}"
     yield Case(f"norm {name}", lambda: layer_kernels.add_rms_norm(x, x, weight, 1e-6))
     yield Case(f"silu {name}", lambda: layer_kernels.silu_mul(gate_up))
+
+
+def linears(num_outputs: int, width: int, dtype: torch.dtype) -> Iterator[Case]:
+    x, weight = empty(NUM_ROWS, width, dtype=dtype), empty(num_outputs, width, dtype=dtype)
+    yield Case(
+        f"fixed linear {num_outputs} {width} of {dtype}", lambda: fixed_linear(x, weight, None)
+    )
 
 
 def sampling(vocab_size: int) -> Iterator[Case]:

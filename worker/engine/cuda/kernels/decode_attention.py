@@ -91,7 +91,7 @@ def decode_attention(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # one binary, whatever the longest row
 def _split_kernel(
     q_ptr,
     keys_ptr,

@@ -58,7 +58,7 @@ def extend_attention(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # one binary, whatever the longest row
 def _extend_kernel(
     q_ptr,
     keys_ptr,

@@ -1,0 +1,194 @@
+"""With --deterministic the same request has the same bits, whatever is computed beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from shared.errors import ConfigError
+from shared.logprobs import unpack_logprobs
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from tests.worker.engine.cuda.test_kernels import LAYERS, Pool, on, random
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import make_add
+from worker.engine import determinism
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.device_logprobs import DeviceLogprobs
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.query_blocks import QueryBlocks
+from worker.engine.cuda.rank_group import RankGroup, open_store
+from worker.engine.models.registry import read_model_config
+from worker.engine.sampling.row_logprobs import row_logprobs
+
+
+@pytest.fixture
+def exact_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Triton's interpreter has numpy multiply tiles, which rounds a row by its place in the tile.
+
+    Tensor cores do not, and neither does what takes numpy's place here.
+    """
+    if device.type == "cpu":
+        from triton.runtime import interpreter
+
+        def dot(_: object, a: Any, b: Any, acc: Any, *__: object) -> Any:
+            products = (a.data[:, :, None] * b.data[None]).sum(axis=1)
+            return interpreter.TensorHandle(products + acc.data, acc.dtype.scalar)
+
+        monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+    return device
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.mark.parametrize(("num_outputs", "width"), [(70, 72), (33, 8)])
+def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.device) -> None:
+    from worker.engine.cuda.fixed_linears import FixedLinears
+
+    weight, bias = random(num_outputs, width, seed=1), random(num_outputs, seed=2)
+    x = random(150, width)
+    linear = FixedLinears().make(weight.to(exact_device), bias.to(exact_device))
+    together = linear(x.to(exact_device))
+    wanted = functional.linear(x, weight, bias)
+    torch.testing.assert_close(together.cpu(), wanted, rtol=1e-4, atol=1e-4)
+    for start, count in [(0, 1), (70, 1), (3, 17), (20, 100)]:
+        part = slice(start, start + count)
+        assert torch.equal(linear(x[part].to(exact_device)), together[part])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
+    """Of 150 tokens: as one chunk, in chunks of any length, and as the last row alone."""
+    from worker.engine.cuda.kernels.extend_attention import extend_attention
+
+    layer, seq_len = LAYERS[name], 150
+    pool = Pool([seq_len, 40], layer.num_kv_heads, layer.head_dim)
+    q = random(seq_len, layer.num_heads, layer.head_dim)
+
+    def attend(blocks: Sequence[tuple[int, int]], max_pages: int) -> torch.Tensor:
+        """`blocks`: first position, and how many."""
+        table = np.array([(0, start, start, count) for start, count in blocks], np.int32)
+        output = torch.zeros_like(q, device=exact_device)
+        extend_attention(
+            q.to(exact_device),
+            pool.keys.to(exact_device),
+            pool.values.to(exact_device),
+            pool.page_table[:, :max_pages].contiguous().to(exact_device),
+            QueryBlocks(torch.from_numpy(table).to(exact_device), 32),
+            on(layer, exact_device),
+            output,
+        )
+        return output
+
+    whole = attend([(start, min(32, seq_len - start)) for start in range(0, seq_len, 32)], 10)
+    chunks = attend([(0, 1), (1, 30), (31, 32), (63, 2), (65, 31), (96, 22), (118, 32)], 10)
+    assert torch.equal(chunks, whole)
+    for position in (0, 63, 64, 149):
+        alone = attend([(position, 1)], position // 16 + 1)
+        assert torch.equal(alone[position], whole[position])
+
+
+def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.device) -> None:
+    """In chunks of 24, then of 40 beside others and with guesses, then from the prefix cache."""
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    path = save_tiny_llama(tmp_path, **small)
+    gpu: GpuDevice = LateDevice() if exact_device.type == "cpu" else CudaDevice()
+    sampling = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2, "ignore_eos": True}
+    subject = make_add(1, random_prompt(70, 1), max_tokens=4, **sampling)
+    alone = fixed_rig(path, gpu, max_step_tokens=24)
+    alone.run(subject)
+    wanted = records_of(alone)
+    assert len(wanted) == 4
+
+    others = [make_add(2, [5, 6, 7, 5, 6, 7, 5, 6], max_tokens=4), make_add(3, [9], max_tokens=2)]
+    crowded = fixed_rig(path, gpu, max_step_tokens=40, overlap=True, speculate="ngram")
+    crowded.run(*others, subject)
+    assert records_of(crowded) == wanted
+
+    crowded.channel.events.clear()
+    crowded.run(subject)
+    assert records_of(crowded) == wanted
+
+
+def fixed_rig(path: Path, gpu: GpuDevice, **config: Any) -> GpuRig:
+    defaults = {"attention_backend": "auto", "cuda_graph_sizes": (2,), "num_kv_tokens": 160}
+    return GpuRig(path, gpu, deterministic=True, **(defaults | {"max_running": 3} | config))
+
+
+def records_of(rig: GpuRig) -> list[bytes]:
+    """Of request 1: the bytes of each token with its logprobs."""
+    outputs = [each for step in rig.channel.steps for each in step.outputs if each.run_id == 1]
+    return [each.logprobs for each in outputs if each.logprobs]
+
+
+def test_logprobs_are_the_cpus_and_equal_ones_in_its_order() -> None:
+    logits = (random(6, 500) * 4).round() / 4  # many are equal
+    logits[2, :3] = torch.tensor([0.0, -0.0, -torch.inf])
+    token_ids = torch.tensor([3, 499, 1, 7, 0, 250])
+    asked = [(row, num_top) for row, num_top in enumerate([5, 0, 20, 1, 3, 2])]
+    together = DeviceLogprobs.of(LateDevice(), asked, logits, token_ids).records(token_ids.tolist())
+    for row, num_top in asked:
+        token_id = int(token_ids[row])
+        wanted = row_logprobs(logits[row].numpy(), token_id, num_top)
+        assert_same_record(together[row], wanted, num_top)
+        alone = DeviceLogprobs.of(
+            LateDevice(), [(0, num_top)], logits[row : row + 1], token_ids[row : row + 1]
+        )
+        assert alone.records([token_id])[0] == together[row]
+
+
+def assert_same_record(ours: bytes, theirs: bytes, num_top: int) -> None:
+    (one,), (other,) = (unpack_logprobs(record, num_top) for record in (ours, theirs))
+    assert (one.token_id, one.rank) == (other.token_id, other.rank)
+    assert one.logprob == pytest.approx(other.logprob, rel=1e-6)
+    assert [token_id for token_id, _ in one.top] == [token_id for token_id, _ in other.top]
+
+
+RANK_1 = """
+import sys, torch
+from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.rank_group import RankGroup, reach_store
+group = RankGroup.join(HostDevice(), reach_store(int(sys.argv[1]), 2), 1, 2)
+group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
+"""
+
+
+def test_a_sum_over_ranks_is_rounded_once() -> None:
+    store, port = open_store(2)
+    with subprocess.Popen([sys.executable, "-c", RANK_1, str(port)]) as process:
+        group = RankGroup.join(HostDevice(), store, 0, 2)
+        values = torch.arange(12.0).view(3, 4).to(torch.bfloat16) * 32
+        summed = values.clone()
+        group.sum_in_order(summed)
+        dist.destroy_process_group()
+        assert process.wait(timeout=60) == 0
+    assert torch.equal(summed, (values.float() + 1.0).to(torch.bfloat16))
+
+
+def test_what_cannot_be_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="attention_backend=torch: it has attention of its own"):
+        GpuRig(checkpoint, LateDevice(), deterministic=True)
+    with pytest.raises(ConfigError, match="take dtype=float32, or cpu_kernels=native"):
+        GpuRig(checkpoint, None, deterministic=True, dtype="bfloat16")
+    model = read_model_config(checkpoint)
+    with pytest.raises(ConfigError, match="with tp=2 on a CPU"):
+        determinism.check_on_gpu(EngineConfig(deterministic=True, device="cpu", tp=2), model)
+
+
+def test_on_a_cpu_it_is_so_in_float32(checkpoint: Path) -> None:
+    """tests/worker/engine/test_invariance.py proves it; here it is only allowed."""
+    add = make_add(1, random_prompt(9, 1), max_tokens=3)
+    assert len(GpuRig(checkpoint, None, deterministic=True).run(add)[1]) == 3

@@ -1,0 +1,52 @@
+"""Where --deterministic is possible: where no kernel adds in another order for other company."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.config import EngineConfig
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.linear import PlainLinears, choose_linears
+from worker.engine.models.model_config import ModelConfig
+
+
+def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError."""
+    if not config.deterministic:
+        return
+    if config.device == "cpu":
+        raise ConfigError(f"deterministic is not possible with tp={config.tp} on a CPU")
+    if config.attention_backend not in ("auto", "triton"):
+        raise ConfigError(
+            f"deterministic is not possible with attention_backend={config.attention_backend}: "
+            "it has attention of its own, take auto"
+        )
+    if not isinstance(model, DecoderConfig):
+        raise _not_computed_by_us(model)
+
+
+def check_on_cpu(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, *, is_native: bool
+) -> None:
+    """Our C++ and the fused decoder in float32 are so always. Raises ConfigError elsewhere."""
+    if not config.deterministic or is_native:
+        return
+    if not isinstance(model, DecoderConfig):
+        raise _not_computed_by_us(model)
+    if dtype != torch.float32:
+        raise ConfigError(
+            "deterministic is not possible with torch in bfloat16: take dtype=float32, or "
+            "cpu_kernels=native on a processor that has AVX512-BF16"
+        )
+    if isinstance(choose_linears(dtype), PlainLinears):
+        raise ConfigError(
+            "deterministic is not possible: this torch lacks oneDNN's packed products"
+        )
+
+
+def _not_computed_by_us(model: ModelConfig) -> ConfigError:
+    return ConfigError(
+        f"deterministic is not possible with {model.architecture}: its products round by the "
+        "number of tokens that a step has"
+    )
