@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from shared.errors import NotCapturable
+from worker.engine.cuda.memory_errors import is_out_of_memory
 
 Work = Callable[[], None]
 
@@ -62,10 +63,17 @@ class GpuDevice(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Memory that new tensors may take."""
+        """Memory that new tensors may take. Waits for all that was enqueued."""
+        ...
+
+    def unused_bytes(self) -> int:
+        """Memory that no program holds, as it is now."""
         ...
 
     def total_bytes(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def num_processors(self) -> int:
@@ -105,10 +113,6 @@ def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
     return host
 
 
-# Of torch's allocator, of the driver, of Triton that loads a kernel; and of cuBLAS.
-_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
-
 def _staged(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
     dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
     host = device.empty_host(values.size, dtype).view(values.shape)
@@ -127,36 +131,63 @@ def num_gpus() -> int:
 
 
 class CudaDevice:
-    """One NVIDIA GPU. Everything is in the order of one stream."""
+    """One NVIDIA GPU. Everything is in the order of one stream: its own, and its thread's.
+
+    With `check_syncs` torch refuses whatever would wait for the GPU within enqueued work. (It does
+    not see all: collectives and copies of memory that is not pinned pass.)
+    """
 
     collectives = "nccl"
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, *, check_syncs: bool = False) -> None:
         self.torch_device = torch.device("cuda", index)
+        self._check_syncs = check_syncs
         torch.cuda.set_device(self.torch_device)
         self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         # Weights and tables, too, are made in its order: no step reads them half written.
         torch.cuda.set_stream(self._stream)
         self._graph_pool = torch.cuda.graph_pool_handle()
 
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.torch_device)
+
+    @property
+    def num_processors(self) -> int:
+        return torch.cuda.get_device_properties(self.torch_device).multi_processor_count
+
+    @property
+    def has_fp8(self) -> bool:
+        """From Ada on."""
+        return torch.cuda.get_device_capability(self.torch_device) >= (8, 9)
+
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
-        """Torch gives the memory to somebody else only when copies from and to it are done."""
+        """Torch gives the memory to somebody else only when copies from and to it are done: each
+        copy that does not block notes its stream with the memory, and an event is recorded there
+        when the memory is given back.
+        """
         return torch.empty(num_values, dtype=dtype, pin_memory=True)
 
     def enqueue(self, work: Work) -> None:
-        with torch.cuda.stream(self._stream):
-            try:
+        if self._check_syncs:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            with torch.cuda.stream(self._stream):
                 work()
-            except RuntimeError as exc:
-                if any(words in str(exc) for words in _OUT_OF_MEMORY):
-                    raise torch.OutOfMemoryError(str(exc)) from None
-                raise
+        except RuntimeError as exc:
+            if is_out_of_memory(exc):
+                raise torch.OutOfMemoryError(str(exc)) from None
+            raise
+        finally:
+            if self._check_syncs:
+                torch.cuda.set_sync_debug_mode("default")
 
     def give_back(self) -> None:
         self._stream.synchronize()
         torch.cuda.empty_cache()
 
     def mark(self) -> Moment:
+        # blocking: who waits sleeps, and leaves the core to others.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return _CudaMoment(event)
@@ -179,8 +210,8 @@ class CudaDevice:
         except RuntimeError as exc:
             self._end_capture()
             cause = _first_cause(exc)  # the end of a broken capture raises another one
-            if isinstance(cause, torch.OutOfMemoryError):
-                raise cause from None
+            if is_out_of_memory(cause):
+                raise torch.OutOfMemoryError(str(cause)) from None
             raise NotCapturable(_where_and_what(cause)) from cause
         return graph.replay
 
@@ -195,19 +226,12 @@ class CudaDevice:
 
     def free_bytes(self) -> int:
         """What torch holds without using it counts as free."""
-        torch.cuda.synchronize(self.torch_device)
-        torch.cuda.empty_cache()
+        self.give_back()
+        return self.unused_bytes()
+
+    def unused_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self.torch_device)
         return free
-
-    @property
-    def num_processors(self) -> int:
-        return torch.cuda.get_device_properties(self.torch_device).multi_processor_count
-
-    @property
-    def has_fp8(self) -> bool:
-        """From Ada on."""
-        return torch.cuda.get_device_capability(self.torch_device) >= (8, 9)
 
     def total_bytes(self) -> int:
         _, total = torch.cuda.mem_get_info(self.torch_device)

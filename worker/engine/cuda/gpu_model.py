@@ -25,9 +25,10 @@ from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.gpu_runner import GpuRunner
-from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.gpu_sampler import GpuSampler, most_demanding
 from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
 from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
+from worker.engine.cuda.memory_errors import memory_for
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
@@ -79,7 +80,10 @@ def load_gpu_model(
 ) -> Model:
     """A rank's share of it, where there is a group. Raises ConfigError."""
     path, load_format = Path(config.model_path), config.load_format
-    with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
+    with (
+        memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
+        open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
+    ):
         check_kv_scales(config.kv_dtype, reader)
         if isinstance(model_config, TransformersConfig):
             assert group is None, "none of these is divided"
@@ -135,7 +139,7 @@ class GpuModel:
         max_context_len: int,
         group: RankGroup | None = None,
     ) -> None:
-        """Raises ConfigError when keys and values have no room."""
+        """Raises ConfigError when something has no room."""
         self._config = config
         self._step = step
         self._device = device
@@ -145,10 +149,19 @@ class GpuModel:
         self._num_outputs = model_config.num_outputs
         self._image_encoder = _image_encoder(model, model_config.vision, device)
         page_size = config.page_size
-        num_pages = self._num_pages(self._step_bytes(max_context_len))
+        with memory_for(
+            f"a step of max_step_tokens={step.max_step_tokens} beside the weights",
+            "fewer, or a smaller max_running, take less",
+        ):
+            step_bytes = self._step_bytes(max_context_len)
+        num_pages = self._num_pages(step_bytes)
         if group is not None:
             num_pages = group.least(num_pages, device.torch_device)
-        self.pool = self._make_pool(num_pages)
+        with memory_for(
+            f"{num_pages * page_size} tokens of keys and values",
+            "a smaller num_kv_tokens, kv_memory_bytes or gpu_memory_utilization takes less",
+        ):
+            self.pool = self._make_pool(num_pages)
         forward = GpuForward(model, self._make_attention(self.pool), page_size)
         max_pages = min(num_pages, -(-max_context_len // page_size))
         self._page_table = DevicePageTable(
@@ -158,7 +171,11 @@ class GpuModel:
             step.max_running + 1, dtype=torch.int64, device=device.torch_device
         )
         self.remark = ""  # what its operator should know
-        graphs = self._capture(forward, last_token_ids, model_config.architecture)
+        with memory_for(
+            "CUDA graphs",
+            "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes, leaves room",
+        ):
+            graphs = self._capture(forward, last_token_ids, model_config.architecture)
         self.rank_runner = RankRunner(
             device, forward, self._page_table, last_token_ids, graphs, group
         )
@@ -269,7 +286,9 @@ class GpuModel:
 
     @torch.inference_mode()
     def _step_bytes(self, max_context_len: int) -> int:
-        """What the largest step takes: a prefill of all its tokens, which is run once."""
+        """What the largest step takes: a prefill of all its tokens, and all samples that it may
+        have, each with a threshold and logprobs. It is run once.
+        """
         config, device = self._config, self._device.torch_device
         encoder = self._image_encoder
         num_tokens = self._step.max_step_tokens
@@ -290,13 +309,14 @@ class GpuModel:
             seq_lens=torch.full((1,), num_tokens, dtype=torch.int32, device=device),
             page_table=page_table,
         )
+        sampler = GpuSampler(self._device, self._make_draws())
 
         @torch.inference_mode()
         def work() -> None:
             features = None if encoder is None else encoder.blank()
             forward.plan(rows)
-            hidden = forward.hidden(batch)
-            forward.logits(hidden[: self._step.max_running])
+            logits = forward.logits(forward.hidden(batch)[: self._step.max_running])
+            sampler.forward(logits, most_demanding(len(logits)))
             del features  # they are there beside all tokens
 
         return self._device.peak_bytes(work)

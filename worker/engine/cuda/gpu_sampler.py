@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from shared.logprobs import MAX_TOP_LOGPROBS
 from worker.engine.cuda.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.device_params import DeviceParams
 from worker.engine.cuda.draws import Draws
@@ -86,3 +87,19 @@ class GpuSampler:
 
     def _upload(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(upload(self._device, tensor.numpy()) for tensor in tensors)
+
+
+def most_demanding(num_rows: int) -> SamplingBatch:
+    """What takes the most memory: a threshold and all logprobs for each row."""
+    params = RowParams(
+        reqs=[],
+        temperature=np.ones(num_rows, np.float32),
+        top_k=np.zeros(num_rows, np.int64),
+        top_p=np.full(num_rows, 0.9, np.float32),
+        min_p=np.zeros(num_rows, np.float32),
+        seeds=[0] * num_rows,
+        logprob_rows=[(row, MAX_TOP_LOGPROBS) for row in range(num_rows)],
+        changing_rows=[],
+        grammar_rows=[],
+    )
+    return SamplingBatch(params, [0] * num_rows, None, [], None, None, None)

@@ -11,6 +11,7 @@ from worker.engine.host_limits import available_memory_bytes
 class HostDevice:
     """Work is done when it is enqueued."""
 
+    name = "CPU"
     torch_device = torch.device("cpu")
     num_processors = 1
     has_fp8 = True
@@ -32,6 +33,9 @@ class HostDevice:
         return work
 
     def free_bytes(self) -> int:
+        return available_memory_bytes()
+
+    def unused_bytes(self) -> int:
         return available_memory_bytes()
 
     def total_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Triton kernels run on a GPU where there is one, and by Triton's interpreter elsewhere."""
+"""Triton kernels run by Triton's interpreter, and once more on a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ import os
 import pytest
 import torch
 
-if not torch.cuda.is_available():
+from worker.engine.cuda.gpu_device import CudaDevice
+
+HAS_GPU = torch.cuda.is_available()
+NO_GPU = "no NVIDIA GPU"
+
+if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 
 @pytest.fixture
-def device() -> torch.device:
+def interpreter() -> None:
+    """Skips where Triton's interpreter does not run."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install triton")
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if HAS_GPU:
+        pytest.skip("there is a GPU: Triton's interpreter is not used")
+
+
+@pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "interpreter":
+        request.getfixturevalue("interpreter")
+        return torch.device("cpu")
+    if not HAS_GPU:
+        pytest.skip(NO_GPU)
+    return torch.device("cuda")
+
+
+@pytest.fixture
+def gpu() -> CudaDevice:
+    """A real one. Whatever waits for it within a step fails."""
+    if not HAS_GPU:
+        pytest.skip(NO_GPU)
+    return CudaDevice(check_syncs=True)

@@ -16,6 +16,7 @@ class LateDevice:
     Who reads what the GPU has not written yet, or writes what it has not read yet, is found out.
     """
 
+    name = "none, late"
     torch_device = torch.device("cpu")
     num_processors = 2
     has_fp8 = True
@@ -60,6 +61,9 @@ class LateDevice:
             self._works.popleft()()
 
     def free_bytes(self) -> int:
+        return self._num_bytes
+
+    def unused_bytes(self) -> int:
         return self._num_bytes
 
     def total_bytes(self) -> int:

@@ -38,6 +38,12 @@ class ShortDevice(HostDevice):
     def give_back(self) -> None:
         self.num_given_back += 1
 
+    def peak_bytes(self, work: Work) -> int:
+        before, self.peak_used_bytes = self.peak_used_bytes, 0
+        self.enqueue(work)
+        taken, self.peak_used_bytes = self.peak_used_bytes, before
+        return taken
+
     def capture(self, work: Work) -> Work:
         def replay() -> None:
             self._is_replaying = True
@@ -52,7 +58,9 @@ class ShortDevice(HostDevice):
             return
         self.peak_used_bytes = max(self.peak_used_bytes, num_bytes)
         if num_bytes > self.room_bytes:
-            raise torch.OutOfMemoryError(f"{num_bytes} bytes are more than {self.room_bytes}")
+            raise torch.OutOfMemoryError(
+                f"out of memory: {num_bytes} bytes, {self.room_bytes} are there"
+            )
 
 
 class Count(TorchDispatchMode):

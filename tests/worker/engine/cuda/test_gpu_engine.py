@@ -210,8 +210,7 @@ def test_eight_bits_are_refused_where_they_are_not_possible(
 
 
 def test_the_kernels_give_the_tokens_of_the_cpu(checkpoint: Path, device: torch.device) -> None:
-    """By Triton's interpreter where there is no GPU."""
-    gpu: GpuDevice = LateDevice() if device.type == "cpu" else CudaDevice()
+    gpu: GpuDevice = LateDevice() if device.type == "cpu" else CudaDevice(check_syncs=True)
     config = {"overlap": True, "cuda_graph_sizes": (2,), "attention_backend": "triton"}
     adds = [
         make_add(1, random_prompt(21, 1), max_tokens=4),

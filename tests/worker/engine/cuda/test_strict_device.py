@@ -20,9 +20,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def strict(device: torch.device) -> Iterator[StrictDevice]:
-    if device.type != "cpu":
-        pytest.skip("there is a GPU: Triton's interpreter is not used")
+def strict(interpreter: None) -> Iterator[StrictDevice]:
     with strict_gpu() as gpu:
         yield gpu
 

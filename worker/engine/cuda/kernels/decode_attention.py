@@ -157,7 +157,9 @@ def _split_kernel(
         )
         is_value = is_token[:, None] & is_dim[None, :]
         keys = tl.load(keys_ptr + places[:, None] + dims[None, :], mask=is_value, other=0.0)
-        scores = tl.dot(q, tl.trans(keys.to(q.dtype))).to(tl.float32) * scale
+        # ieee: of float32 all bits count, not those of TF32 alone.
+        scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee")
+        scores = scores.to(tl.float32) * scale
         if HAS_SOFT_CAP:
             scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
         scores = tl.where(is_token[None, :], scores, float("-inf"))
@@ -166,7 +168,8 @@ def _split_kernel(
         shrink = tl.exp(largest - new_largest)
         values = tl.load(values_ptr + places[:, None] + dims[None, :], mask=is_value, other=0.0)
         acc = acc * shrink[:, None]
-        acc += tl.dot(weights.to(q.dtype), values.to(q.dtype)).to(tl.float32)
+        added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
+        acc += added.to(tl.float32)
         total = total * shrink + tl.sum(weights, axis=1)
         largest = new_largest
     # A piece without keys counts nothing: its sum is zero.

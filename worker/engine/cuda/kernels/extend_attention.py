@@ -125,7 +125,9 @@ def _extend_kernel(
         )
         is_key = is_token[:, None] & is_dim[None, :]
         keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
-        scores = tl.dot(q, tl.trans(keys.to(q.dtype))).to(tl.float32) * scale
+        # ieee: of float32 all bits count, not those of TF32 alone.
+        scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee")
+        scores = scores.to(tl.float32) * scale
         if HAS_SOFT_CAP:
             scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
         distance = position[:, None] - tokens[None, :]
@@ -137,7 +139,8 @@ def _extend_kernel(
         shrink = tl.exp(largest - safe_largest)
         values = tl.load(values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
         acc = acc * shrink[:, None]
-        acc += tl.dot(weights.to(q.dtype), values.to(q.dtype)).to(tl.float32)
+        added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
+        acc += added.to(tl.float32)
         total = total * shrink + tl.sum(weights, axis=1)
         largest = new_largest
     attended = acc / tl.where(total == 0.0, 1.0, total)[:, None]
