@@ -111,7 +111,7 @@ def save_checkpoint(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path)
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     torch.nn.Module.to(copy, torch.bfloat16)
-    copy.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+    copy.generation_config = GenerationConfig(
         bos_token_id=model.config.bos_token_id,
         eos_token_id=model.config.eos_token_id,
         pad_token_id=model.config.pad_token_id,
@@ -128,7 +128,7 @@ def answer(
     """The model's greedy answer to one user message."""
     text = f"{BOS}{role_token('user')}{prompt}{EOS}{role_token('assistant')}"
     ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False).ids])
-    output = model.generate(ids, max_new_tokens=max_tokens, do_sample=False)  # type: ignore[misc]
+    output = model.generate(ids, max_new_tokens=max_tokens, do_sample=False)
     return str(tokenizer.decode(output[0, ids.shape[1] :].tolist()))
 
 

@@ -66,7 +66,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, context_len: int) -> None:
     """Write tokenizer.json, tokenizer_config.json and the chat template."""
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
         eos_token=EOS,
