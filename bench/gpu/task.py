@@ -17,6 +17,11 @@ class Task:
     backend: str = "auto"  # of attention
 
     @property
+    def may_use_flashinfer(self) -> bool:
+        """All engines may; of attention alone, those that ask for it."""
+        return self.backend != "triton" and self.stage not in ("environment", "linears")
+
+    @property
     def name(self) -> str:
         words = (self.stage, self.model, "" if self.backend == "auto" else self.backend)
         return " ".join(word for word in words if word)

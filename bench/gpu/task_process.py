@@ -48,7 +48,7 @@ def run_task(
         status = process.wait()
     finally:
         timer.cancel()
-        _kill(process.pid)
+        kill_tree(process.pid)
     if is_overdue.is_set():
         return f"not done in {limit_s:.3g} s"
     if status and failure is None:
@@ -63,12 +63,12 @@ def _end(pid: int, is_overdue: threading.Event) -> None:
         process.terminate()
         process.wait(LAST_WORDS_S)
     except psutil.TimeoutExpired:
-        _kill(pid)
+        kill_tree(pid)
     except psutil.NoSuchProcess:
         return
 
 
-def _kill(pid: int) -> None:
+def kill_tree(pid: int) -> None:
     """With all that it has started. Does nothing to a process that is gone."""
     try:
         process = psutil.Process(pid)

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from bench.gpu import slim_flashinfer
 from bench.gpu.goals import BIG, MIDDLE, goal_results
 from bench.gpu.host_times import HostTimes, StepTimes
+from bench.gpu.kernel_build import KernelBuild
 from bench.gpu.plan import LIMITS_S, plan
 from bench.gpu.report import Report
 from bench.gpu.rig import Rig
@@ -24,6 +26,7 @@ from bench.gpu.table import markdown
 from bench.gpu.task import Task
 from bench.gpu.task_process import run_task
 from bench.gpu.timed_device import Launch, TimedDevice
+from bench.gpu.toolkit import build_environment
 from worker.engine.cuda.host_device import HostDevice
 
 ROOT = Path(__file__).parents[2]
@@ -240,3 +243,52 @@ def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> Non
     assert "| qwen3-8b | 8 | 4.123 |  | 81% |" in text
     assert "- generate a: not done in 5 s" in text
     assert len(report.path.read_text().splitlines()) == len(report.results)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        ("flashinfer/decode.py", True),
+        ("flashinfer/moe_ep/layer.py", False),
+        ("flashinfer/data/csrc/batch_decode.cu", True),
+        ("flashinfer/data/csrc/xqa/mha_sm90.cu", True),
+        ("flashinfer/data/csrc/fused_moe/moe.cu", False),
+        ("flashinfer/data/csrc/sampling.cu", False),
+        ("flashinfer/data/cutlass/include/cutlass/cutlass.h", True),
+        ("flashinfer/data/cutlass/tools/profiler/main.cu", False),
+        ("flashinfer_python-0.7.2.dist-info/METADATA", True),
+        ("build_backend.py", False),
+    ],
+)
+def test_a_slim_flashinfer_has_what_attention_compiles_from(name: str, is_kept: bool) -> None:
+    assert slim_flashinfer.is_kept(name) == is_kept
+
+
+def test_headers_and_libraries_of_pip_make_up_for_a_toolkit_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, root = tmp_path / "links", tmp_path / "site" / "nvidia" / "cu13"
+    for folder in (links, root / "include", root / "lib"):
+        folder.mkdir(parents=True)
+    (root / "lib" / "libcudart.so.13").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    found = build_environment(links, {"FLASHINFER_EXTRA_LDFLAGS": "-Lmine"})
+    assert found["FLASHINFER_EXTRA_CUDAFLAGS"] == f"-I{root / 'include'}"
+    assert found["FLASHINFER_EXTRA_LDFLAGS"] == f"-Lmine -L{links}"
+    assert (links / "libcudart.so").resolve() == root / "lib" / "libcudart.so.13"
+
+
+@pytest.mark.parametrize(
+    ("program", "limit_s", "failed"),
+    [("raise SystemExit(3)", 60.0, "status 3"), ("import time; time.sleep(60)", 0.1, "0 s")],
+)
+def test_kernels_that_do_not_compile_in_time_are_told_once(
+    tmp_path: Path, program: str, limit_s: float, failed: str
+) -> None:
+    (tmp_path / "torch.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    with KernelBuild(environment) as build:
+        result = build.result(limit_s)
+        assert result is not None
+        assert result["failed"].endswith(failed)
+        assert build.result(limit_s) is None

@@ -1,0 +1,44 @@
+"""Compiles flashinfer's attention kernels, all at once: `python -m bench.gpu.build_kernels`.
+
+Else each is compiled when it is first used, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+
+FREE_CORES = 2  # for the stages that run meanwhile
+HEAD_DIM = 128
+GROUPS = (2, 4)  # query heads to a KV head
+PAGE_SIZE = 16
+
+
+def main() -> None:
+    """Prints for how long it has compiled."""
+    os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) - FREE_CORES)))
+    from flashinfer.jit import build_jit_specs
+    from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
+    from flashinfer.jit.xqa import gen_xqa_module
+
+    half, ints, dims = torch.bfloat16, torch.int32, (HEAD_DIM, HEAD_DIM)
+    kind = (half, half, half, ints, *dims, 0, False, False)  # no positions, window or soft cap
+    begin = time.monotonic()
+    build_jit_specs(
+        [
+            *(gen_batch_prefill_module(name, *kind, False) for name in ("fa3", "fa2")),
+            gen_batch_decode_module(*kind),
+            *(
+                gen_xqa_module(half, half, PAGE_SIZE, HEAD_DIM, group, False, half, 1)
+                for group in GROUPS
+            ),
+        ]
+    )
+    sys.stdout.write(f"{time.monotonic() - begin:.1f}\n")
+
+
+if __name__ == "__main__":
+    main()
