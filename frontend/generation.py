@@ -117,7 +117,7 @@ class Generation:
             timings=Timings(arrived_at),
             deadline_at=now + remaining_s,
             queue_timeout_at=now + queue_timeout_s if queue_timeout_s else float("inf"),
-            grace_s=caller.grace_s,
+            grace_s=first.grace_s if caller.grace_s is None else caller.grace_s,
             tenant=caller.tenant.name,
             client_id=caller.client_id,
             span=caller.span,

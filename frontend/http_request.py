@@ -42,7 +42,7 @@ class CallerReader:
             deadline_s = _lenient_seconds(headers, "x-stainless-read-timeout")
         if deadline_s is None:
             deadline_s = config.default_deadline_s
-        grace_s = _seconds(headers, "x-resume-grace") or 0.0
+        grace_s = _seconds(headers, "x-resume-grace")
         return Caller(
             owner=owner,
             tenant=tenant,
@@ -53,7 +53,7 @@ class CallerReader:
                 if asked_s is None
                 else min(max(asked_s, 0.001), config.max_deadline_s)
             ),
-            grace_s=min(grace_s, config.max_resume_grace_s),
+            grace_s=None if grace_s is None else min(grace_s, config.max_resume_grace_s),
             trace=TraceContext.read(headers.get("traceparent", ""), headers.get("tracestate", "")),
             transport=transport,
             job_class=_job_class(headers),

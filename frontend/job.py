@@ -50,7 +50,7 @@ class Caller:
     deadline_s: float = 600.0
     queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
     detached_deadline_s: float = 3600.0  # of requests that their client does not wait for
-    grace_s: float = 0.0  # how long the request runs on without its client
+    grace_s: float | None = None  # how long the request runs on without it; None: as it was told
     trace: TraceContext | None = None  # that it belongs to, as its client says
     span: Span = NO_SPAN  # of what it asks for, begun here
     transport: str = "http"
@@ -171,6 +171,7 @@ class Job:
                 has_images=bool(prompt.images),
                 trace=caller.span.context or caller.trace,
                 base_model="" if self.model.adapter is None else card.name,
+                grace_s=caller.grace_s or 0.0,
             )
             requests.append(
                 GenerateRequest(

@@ -121,6 +121,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     has_images: bool = False  # so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
+    grace_s: float = 0.0  # it runs on so long without a client, unless a later client says another
 
     @property
     def served_model(self) -> str:

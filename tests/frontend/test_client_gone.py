@@ -59,6 +59,25 @@ async def test_grace_lets_it_run_on(stack: Stack) -> None:
         await assert_ended(stack, rid, FinishReason.CANCEL, within_s=1.5, by=running)
 
 
+async def test_grace_holds_for_who_comes_back_without_the_header(stack: Stack) -> None:
+    """As a browser's EventSource does. Who gives it again, says how long from then on."""
+    stack.say("a", "b", delay_s=0.05, never_finish=True)
+    first, second = await stack.start_frontend(), await stack.start_frontend()
+    headers = {"X-Resume-Grace": "60"}
+    async with first.client(headers=headers) as client, second.client() as other:
+        async with client.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
+            rid = response.headers["x-request-id"]
+        async with other.stream("GET", f"/v1/streams/{rid}") as response:
+            await anext(sse_events(response))
+        await asyncio.sleep(1.0)
+        assert await stack.cluster.ownership.last(rid) is None
+        async with other.stream(
+            "GET", f"/v1/streams/{rid}", headers={"X-Resume-Grace": "0"}
+        ) as response:
+            await anext(sse_events(response))
+        await assert_ended(stack, rid, FinishReason.CANCEL, within_s=1.0, by=second)
+
+
 async def test_a_finished_request_is_not_ended_again(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
