@@ -41,7 +41,11 @@ class EngineConfig:
     tp: int = 1
     """GPUs that share the model, with a process each: its heads and MLPs are divided among them."""
     cuda_graph_sizes: tuple[int, ...] = ()
-    """Numbers of requests whose decode steps are captured; by default 1, 2, 4, 8, 16, ... all."""
+    """Numbers of requests whose decode steps are captured, 0 is none; by default 1, 2, 4, 8, 16,
+    ... all."""
+    cuda_graph_tokens: tuple[int, ...] = ()
+    """Numbers of tokens whose steps with prefill are captured, 0 is none; by default 16 up to 1024,
+    fewer for large models."""
     attention_backend: AttentionName = "auto"
     """On a GPU; triton: our kernels, torch: slow, to compare with; auto: triton."""
     cpu_kernels: CpuKernelsName = "auto"

@@ -20,7 +20,10 @@ def with_awaited(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuBatch:
-    """Tokens of all requests; rows are requests, those of one token first. All on the GPU."""
+    """Tokens of all requests; rows are requests, those of one token first. All on the GPU.
+
+    In a CUDA graph some rows may be nobody's: without a token, and of length 0.
+    """
 
     input_ids: torch.Tensor  # [num_tokens] int64
     positions: torch.Tensor  # [num_tokens] int64

@@ -14,7 +14,6 @@ from shared.errors import ConfigError, NotCapturable
 from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.decode_graphs import DecodeGraphs
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.followers import Followers
@@ -26,7 +25,7 @@ from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.gpu_runner import GpuRunner
 from worker.engine.cuda.gpu_sampler import GpuSampler, most_demanding
-from worker.engine.cuda.graph_sizes import check_sizes, default_sizes
+from worker.engine.cuda.graph_sizes import graph_shapes
 from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
 from worker.engine.cuda.memory_errors import memory_for
 from worker.engine.cuda.plain_attention import PlainAttention
@@ -34,6 +33,8 @@ from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.rank_weights import RankReader, divide
+from worker.engine.cuda.step_graphs import StepGraphs
+from worker.engine.cuda.step_inputs import StepInputs
 from worker.engine.cuda.step_rows import StepRows
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.image_encoder import ImageEncoder
@@ -145,6 +146,7 @@ class GpuModel:
         self._device = device
         self._model = model
         self._layers = model.attention_layers
+        self._dtype = dtype
         self._kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
         self._num_outputs = model_config.num_outputs
         self._image_encoder = _image_encoder(model, model_config.vision, device)
@@ -170,15 +172,15 @@ class GpuModel:
         last_token_ids = torch.zeros(
             step.max_running + 1, dtype=torch.int64, device=device.torch_device
         )
+        inputs = StepInputs(self._page_table, last_token_ids, page_size)
         self.remark = ""  # what its operator should know
         with memory_for(
             "CUDA graphs",
-            "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes, leaves room",
+            "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes and cuda_graph_tokens, "
+            "leaves room",
         ):
-            graphs = self._capture(forward, last_token_ids, model_config.architecture)
-        self.rank_runner = RankRunner(
-            device, forward, self._page_table, last_token_ids, graphs, group
-        )
+            graphs = self._capture(inputs, forward, model_config, max_context_len)
+        self.rank_runner = RankRunner(device, forward, inputs, graphs, group)
 
     def make_runner(
         self,
@@ -211,26 +213,30 @@ class GpuModel:
         )
 
     def _capture(
-        self, forward: GpuForward, last_token_ids: torch.Tensor, architecture: str
-    ) -> DecodeGraphs:
+        self,
+        inputs: StepInputs,
+        forward: GpuForward,
+        model_config: ModelConfig,
+        max_context_len: int,
+    ) -> StepGraphs:
         """Without graphs, and with a remark, where the model's code cannot be captured."""
-        sizes, max_running = self._config.cuda_graph_sizes, self._step.max_running
+        config, step = self._config, self._step
+        # A chunk of padding has no more positions than a request.
+        max_tokens = min(step.max_step_tokens, max_context_len, self.pool.num_tokens)
+        layer_size = model_config.num_parameters / len(self._layers) / config.tp
+        shapes = graph_shapes(config, step.max_running, max_tokens, layer_size)
+        mixed = GpuForward(self._model, self._make_attention(self.pool), config.page_size)
         make = functools.partial(
-            DecodeGraphs,
-            self._device,
-            forward,
-            self._page_table,
-            last_token_ids,
-            num_outputs=self._num_outputs,
+            StepGraphs, self._device, inputs, forward, mixed, model_config, self._dtype
         )
         try:
-            return make(check_sizes(sizes, max_running) if sizes else default_sizes(max_running))
+            return make(shapes)
         except NotCapturable as exc:
-            if sizes:
+            if config.cuda_graph_sizes:
                 raise ConfigError(
-                    f"cuda_graph_sizes is not possible with {architecture}: {exc}"
+                    f"cuda_graph_sizes is not possible with {model_config.architecture}: {exc}"
                 ) from exc
-            self.remark = f"{architecture} runs without CUDA graphs: {exc}"
+            self.remark = f"{model_config.architecture} runs without CUDA graphs: {exc}"
         log.warning(self.remark)
         return make(())
 

@@ -93,27 +93,25 @@ class GpuRunner:
     def launch(self, batch: ScheduleBatch) -> StepHandle:
         plan = StepPlan.of(batch)
         max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
-        step = RunStep(plan, max_pages, self._page_table.updates())
-        adapters = [entry.req.adapter for entry in batch.entries]
-        piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
         reads_hidden = any(
             entry.req.pooling is not None or entry.req.num_prompt_top is not None
             for entry in batch.others
         )
+        step = RunStep(plan, max_pages, self._page_table.updates(), reads_hidden)
+        adapters = [entry.req.adapter for entry in batch.entries]
+        piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
         self._tell(step)
-        whole = self._compute(piece, reads_hidden)
-        pieces = [whole] if whole is not None else self._compute_halved(piece, reads_hidden)
+        whole = self._compute(piece)
+        pieces = [whole] if whole is not None else self._compute_halved(piece)
         num_fitting = None if whole is not None else max(each.num_tokens for each in pieces)
         moment = self._device.mark()
         return _GpuStep(moment, batch, pieces, num_fitting, self._pooler, self._host_logits)
 
-    def _compute_halved(self, piece: StepPiece, reads_hidden: bool) -> list[_PieceOutput]:
+    def _compute_halved(self, piece: StepPiece) -> list[_PieceOutput]:
         """The whole once more, in the memory that was given back; then its halves."""
-        return compute_halved(
-            piece, lambda part: self._compute(part, reads_hidden), StepPiece.halves
-        )
+        return compute_halved(piece, self._compute, StepPiece.halves)
 
-    def _compute(self, piece: StepPiece, reads_hidden: bool) -> _PieceOutput | None:
+    def _compute(self, piece: StepPiece) -> _PieceOutput | None:
         """None: the GPU has no memory for it now."""
         plan, output = piece.step.plan, _PieceOutput(piece.num_tokens)
         sampling = self._sampling(piece.points)
@@ -122,7 +120,8 @@ class GpuRunner:
         @torch.inference_mode()
         def work() -> None:
             hidden, logits = self._rank.compute(piece.step, self._image_rows(piece), loras)
-            if reads_hidden and hidden is not None:
+            if piece.step.reads_hidden:
+                assert hidden is not None, "it runs in no graph that gives logits alone"
                 output.hidden = download(self._device, hidden)
             if logits is not None and sampling is not None:
                 self._choose(logits, sampling, plan, output)
@@ -230,15 +229,6 @@ class _GpuStep:
         )
 
     def _hidden(self) -> torch.Tensor | None:
-        """[num_tokens, hidden_size], for those who read it: of a piece that nobody reads zeros."""
-        given = next((each.hidden for each in self.pieces if each.hidden is not None), None)
-        if given is None or len(self.pieces) == 1:
-            return given
-        return torch.cat(
-            [
-                given.new_zeros(each.num_tokens, given.shape[1])
-                if each.hidden is None
-                else each.hidden
-                for each in self.pieces
-            ]
-        )
+        """[num_tokens, hidden_size], for those who read it."""
+        parts = [piece.hidden for piece in self.pieces if piece.hidden is not None]
+        return torch.cat(parts) if parts else None

@@ -24,6 +24,7 @@ class RunStep(msgspec.Struct, frozen=True, tag="step"):
     plan: StepPlan
     max_pages: int  # of a row
     page_updates: npt.NDArray[np.int32]  # [2, num_changes], as DevicePageTable has them
+    reads_hidden: bool = False  # somebody wants more of it than logits
 
 
 class RunHead(msgspec.Struct, frozen=True, tag="head"):

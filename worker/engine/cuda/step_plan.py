@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from worker.engine.cuda.step_shape import StepShape
 from worker.engine.schedule_batch import ScheduleBatch
 from worker.engine.token_ranges import Ints, ranges_before
 
@@ -35,6 +37,10 @@ class StepPlan:
     @property
     def num_samples(self) -> int:
         return len(self.sample_idx)
+
+    @property
+    def shape(self) -> StepShape:
+        return StepShape(self.num_tokens, len(self.rows), self.num_decode)
 
     @property
     def is_decode(self) -> bool:
@@ -66,6 +72,48 @@ class StepPlan:
             sample_rows=self.sample_rows[samples],
             sample_positions=self.sample_positions[samples],
         )
+
+    def padded(self, shape: StepShape, padding_row: int) -> Self:
+        """For a graph that has room for it: with rows that nobody has, and tokens of padding.
+
+        Those are rows of one token, or all together a chunk. Nobody reads what they write or give.
+        """
+        num_rows, num_missing = len(self.rows), shape.num_tokens - self.num_tokens
+        places = np.arange(num_rows)
+        places[self.num_decode :] += shape.num_decode - self.num_decode
+        if shape.is_decode:
+            padding_lens = np.ones(num_missing, np.int64)
+            padding_places = np.arange(num_rows, shape.num_rows)
+        else:
+            padding_lens = np.array([num_missing])
+            padding_places = np.array([shape.num_rows - 1])
+
+        def spread(values: Ints, padding: Ints, absent: int = 0) -> Ints:
+            result = np.full(shape.num_rows, absent, np.int64)
+            result[places], result[padding_places] = values, padding
+            return result
+
+        def extend(values: Ints, padding: Ints | int) -> Ints:
+            result = np.empty(shape.num_tokens, np.int64)
+            result[: len(values)], result[len(values) :] = values, padding
+            return result
+
+        ends = padding_lens.cumsum()
+        return dataclasses.replace(
+            self,
+            num_decode=shape.num_decode,
+            rows=spread(self.rows, np.full(len(padding_lens), padding_row), padding_row),
+            query_lens=spread(self.query_lens, padding_lens),
+            seq_lens=spread(self.seq_lens, padding_lens),
+            input_ids=extend(self.input_ids, 0),
+            positions=extend(self.positions, ranges_before(padding_lens, padding_lens, ends)),
+            awaited_rows=extend(self.awaited_rows, NOT_AWAITED),
+        )
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Of no requests: to be padded."""
+        return cls(0, *(np.zeros(0, np.int64) for _ in range(9)))
 
     @classmethod
     def of(cls, batch: ScheduleBatch) -> Self:

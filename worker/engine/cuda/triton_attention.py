@@ -86,7 +86,8 @@ class TritonExtend:
         self._pool = pool
         self._layers = layers
         self._device = device
-        most = most_blocks(max_rows, max_tokens)
+        # A graph has rows for as many that decode, for as many chunks, and one of padding.
+        most = most_blocks(2 * max_rows + 1, max_tokens)
         self._table = torch.zeros(most, 4, dtype=torch.int32, device=device.torch_device)
         self._num_blocks = 0  # of the step
 

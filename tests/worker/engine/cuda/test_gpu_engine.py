@@ -121,26 +121,6 @@ def test_few_pages_and_retractions_change_nothing(checkpoint: Path) -> None:
     assert ours == GpuRig(checkpoint, None).run(*adds)
 
 
-def test_a_step_without_a_graph_of_its_size_runs_without_one(checkpoint: Path) -> None:
-    device = LateDevice()
-    rig = GpuRig(checkpoint, device, cuda_graph_sizes=(2,))
-    captured = device.num_replays
-    adds = [
-        make_add(run_id, random_prompt(9, run_id), max_tokens=5 * run_id, ignore_eos=True)
-        for run_id in (1, 2, 3)
-    ]
-    ours = rig.run(*adds)
-    assert 0 < device.num_replays - captured < 15
-    assert ours == GpuRig(checkpoint, None).run(*adds)
-
-
-def test_guesses_are_confirmed_as_on_the_cpu(checkpoint: Path) -> None:
-    prompt = random_prompt(12, 1) * 4
-    add = make_add(1, prompt, max_tokens=40, ignore_eos=True)
-    ours = GpuRig(checkpoint, LateDevice(), speculate="ngram").run(add)
-    assert ours == GpuRig(checkpoint, None).run(add)
-
-
 def test_adapters_run_beside_each_other(checkpoint: Path, tmp_path: Path) -> None:
     """And beside requests that have none."""
     loads = [
@@ -217,11 +197,6 @@ def test_the_kernels_give_the_tokens_of_the_cpu(checkpoint: Path, device: torch.
         make_add(2, random_prompt(5, 2), max_tokens=3, temperature=1.0, seed=5, top_p=0.8),
     ]
     assert GpuRig(checkpoint, gpu, **config).run(*adds) == GpuRig(checkpoint, None).run(*adds)
-
-
-def test_a_size_that_no_step_has_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="cuda_graph_sizes has 17"):
-        GpuRig(checkpoint, LateDevice(), cuda_graph_sizes=(4, 17))
 
 
 def test_without_a_gpu_there_is_no_cuda(checkpoint: Path) -> None:

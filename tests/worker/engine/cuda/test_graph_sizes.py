@@ -1,25 +1,31 @@
-"""Which sizes are captured, and which graph a step takes."""
+"""Which sizes are captured when nobody says."""
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from shared.errors import ConfigError
-from worker.engine.cuda.graph_sizes import check_sizes, default_sizes, padded_size
+from worker.engine.cuda.graph_sizes import default_rows, default_tokens
+
+MILLION = 1e6
 
 
 def test_small_sizes_lie_close() -> None:
-    assert default_sizes(32) == (1, 2, 4, 8, 16, 24, 32)
-    assert default_sizes(3) == (1, 2, 3)
-    assert default_sizes(1) == (1,)
-    assert default_sizes(300)[-4:] == (256, 272, 288, 300)
+    assert default_rows(32) == (1, 2, 4, 8, 16, 24, 32)
+    assert default_rows(3) == (1, 2, 3)
+    assert default_rows(1) == (1,)
+    assert default_rows(300)[-4:] == (256, 272, 288, 300)
 
 
-def test_a_step_takes_the_least_that_has_room() -> None:
-    assert [padded_size((1, 2, 8), rows) for rows in (1, 2, 3, 8, 9)] == [1, 2, 8, 8, None]
+def test_large_models_have_fewer_sizes() -> None:
+    """Of Qwen 3: of what size are those whose steps are over before the next one is launched."""
+    assert default_tokens(8192, 21 * MILLION)[-1] == 1024  # 0.6B
+    assert default_tokens(8192, 61 * MILLION)[-1] == 512  # 1.7B
+    assert default_tokens(8192, 227 * MILLION) == (16, 32, 64, 128)  # 8B
+    assert default_tokens(100, MILLION) == (16, 32, 64)
+    assert default_tokens(8, MILLION) == ()
 
 
-def test_sizes_are_sorted_and_checked() -> None:
-    assert check_sizes([8, 1, 8], 8) == (1, 8)
-    with pytest.raises(ConfigError, match="cuda_graph_sizes has 0"):
-        check_sizes([0], 8)
+def test_a_step_is_not_filled_up_by_more_than_a_quarter() -> None:
+    sizes = default_tokens(8192, MILLION)
+    wide = [(one, other) for one, other in itertools.pairwise(sizes) if one >= 128]
+    assert all(other <= 1.25 * one for one, other in wide)

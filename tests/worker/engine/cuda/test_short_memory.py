@@ -21,6 +21,9 @@ from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine_messages import AdapterLoaded, LoadAdapter
 
+# Whose steps take no memory.
+FEW_GRAPHS: dict[str, Any] = {"cuda_graph_sizes": (1, 2), "cuda_graph_tokens": (0,)}
+
 
 class Usual(NamedTuple):
     """What the requests give when there is memory enough."""
@@ -34,14 +37,14 @@ class Usual(NamedTuple):
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Usual:
     path = save_tiny_llama(tmp_path_factory.mktemp("llama"))
     device = ShortDevice()
-    GpuRig(path, device, cuda_graph_sizes=(1, 2)).run(*requests(max_tokens=2))
+    GpuRig(path, device, **FEW_GRAPHS).run(*requests(max_tokens=2))
     return Usual(path, GpuRig(path, None).run(*requests(max_tokens=8)), device.peak_used_bytes)
 
 
 def short_rig(usual: Usual, share: float, **config: Any) -> tuple[GpuRig, ShortDevice]:
     """Of the memory that it would use it has a share, once it is loaded."""
     device = ShortDevice()
-    rig = GpuRig(usual.path, device, **({"cuda_graph_sizes": (1, 2)} | config))
+    rig = GpuRig(usual.path, device, **(FEW_GRAPHS | config))
     device.room_bytes = int(share * usual.used_bytes)
     return rig, device
 
@@ -80,7 +83,7 @@ def test_the_logprobs_of_a_cut_step_are_those_of_the_whole(usual: Usual) -> None
 
 
 def test_an_embedding_is_that_of_the_whole(usual: Usual) -> None:
-    """Beside requests that decode: of their piece nobody reads what the model gave."""
+    """Beside requests that decode."""
     pooling = PoolingParams(PoolingKind.MEAN)
     decoding = [make_add(run_id, random_prompt(3, run_id), max_tokens=9) for run_id in range(6)]
     embedded = make_add(9, random_prompt(40, 9), pooling=pooling)
