@@ -62,7 +62,8 @@ test-integration: $(STAMP)
 
 test-deep: $(STAMP)
 	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
-		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py
+		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py \
+		tests/simulation/test_rules.py
 	$(BIN)/python -m tests.simulation --num 100000
 
 # LangChain, instructor and lm-evaluation-harness pin what we do not: an environment of their own.

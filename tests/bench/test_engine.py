@@ -18,6 +18,7 @@ def test_a_run_prints_a_table_and_writes_all_rounds(
         model=MODEL,
         only="W1",
         repeats=2,
+        num_threads=1,
         dtype="float32",
         set_=("max_context_len=512",),
         lock=(lock,),
