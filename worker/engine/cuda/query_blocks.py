@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.step_rows import StepRows
 
-BLOCK_QUERIES = 32
+BLOCK_ROWS = 128  # more, and a program of the extend kernel runs out of registers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +44,11 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
     return table[np.argsort(-table[:, 2], kind="stable")]
 
 
-def most_blocks(num_rows: int, num_tokens: int) -> int:
+def block_queries(layer: AttentionLayer) -> int:
+    """Of a full block: each query has a row for every head that shares a KV head with others."""
+    return max(1, BLOCK_ROWS * layer.num_kv_heads // layer.num_heads)
+
+
+def most_blocks(num_rows: int, num_tokens: int, num_queries: int) -> int:
     """Of rows with so many tokens together."""
-    return num_rows + num_tokens // BLOCK_QUERIES
+    return num_rows + num_tokens // num_queries

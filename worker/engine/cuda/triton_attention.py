@@ -18,7 +18,12 @@ from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.key_splits import KeySplits, count_splits, list_pieces
-from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks, cut_queries, most_blocks
+from worker.engine.cuda.query_blocks import (
+    QueryBlocks,
+    block_queries,
+    cut_queries,
+    most_blocks,
+)
 from worker.engine.cuda.step_rows import StepRows
 
 PROGRAMS_PER_PROCESSOR = 4  # that are in flight on one multiprocessor, about
@@ -86,16 +91,18 @@ class TritonExtend:
         self._pool = pool
         self._layers = layers
         self._device = device
+        self._num_queries = min(map(block_queries, layers))
         # A graph has rows for as many that decode, for as many chunks, and one of padding.
-        most = most_blocks(2 * max_rows + 1, max_tokens)
+        most = most_blocks(2 * max_rows + 1, max_tokens, self._num_queries)
         self._table = torch.zeros(most, 4, dtype=torch.int32, device=device.torch_device)
         self._num_blocks = 0  # of the step
 
     def plan(self, rows: StepRows) -> None:
-        table = cut_queries(rows, BLOCK_QUERIES)
+        table = cut_queries(rows, self._num_queries)
         if rows.in_graph:  # as many as any step that it runs may have; those behind are empty
             num_behind = len(rows.query_lens) - rows.num_decode
-            most = most_blocks(num_behind, int(rows.query_lens.sum()))
+            num_tokens = int(rows.query_lens.sum())
+            most = most_blocks(num_behind, num_tokens, self._num_queries)
             table = np.concatenate([table, np.zeros((most - len(table), 4), np.int32)])
         self._num_blocks = len(table)
         upload_to(self._device, self._table[: len(table)], table)
@@ -105,7 +112,7 @@ class TritonExtend:
             q,
             *self._pool.keys_and_values(layer_id),
             batch.page_table,
-            QueryBlocks(self._table[: self._num_blocks], BLOCK_QUERIES),
+            QueryBlocks(self._table[: self._num_blocks], self._num_queries),
             self._layers[layer_id],
             output,
         )

@@ -26,9 +26,10 @@ from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.key_splits import KeySplits
 from worker.engine.cuda.kv_dtype import KV_FP8
-from worker.engine.cuda.query_blocks import BLOCK_QUERIES, QueryBlocks
+from worker.engine.cuda.query_blocks import QueryBlocks, block_queries
 
 TARGET = GPUTarget("cuda", 90, 32)
+SHARED_BYTES = 227 << 10  # that a program may have there
 NOWHERE = torch.device("meta")
 BF16, F32 = torch.bfloat16, torch.float32
 NUM_ROWS, NUM_PIECES, MAX_PAGES, NUM_PAGES, PAGE_SIZE = 6, 20, 40, 100, 16
@@ -101,7 +102,7 @@ def attention(
     pool = _pool(layer.num_kv_heads, layer.head_dim, kv_dtype)
     table = empty(NUM_ROWS, MAX_PAGES, dtype=torch.int32)
     seq_lens = empty(NUM_ROWS, dtype=torch.int32)
-    blocks = QueryBlocks(empty(NUM_ROWS, 4, dtype=torch.int32), BLOCK_QUERIES)
+    blocks = QueryBlocks(empty(NUM_ROWS, 4, dtype=torch.int32), block_queries(layer))
     splits = KeySplits(
         empty(NUM_PIECES, 3, dtype=torch.int32), empty(NUM_ROWS + 1, dtype=torch.int32)
     )
@@ -169,8 +170,12 @@ def _pool(num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _compile_only() -> None:
-    def compile_in_place(kernel: JITFunction[Any], grid: Any) -> Callable[..., Any]:
-        return functools.partial(kernel.run, grid=grid, warmup=True)
+    def compile_in_place(kernel: JITFunction[Any], grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **named: Any) -> None:
+            compiled = kernel.run(*args, grid=grid, warmup=True, **named)
+            assert compiled.metadata.shared <= SHARED_BYTES, compiled.metadata
+
+        return launch
 
     triton.runtime.driver.set_active(NoDriver())
     JITFunction.__getitem__ = compile_in_place

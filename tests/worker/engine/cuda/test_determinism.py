@@ -124,8 +124,13 @@ def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.devi
 
 
 def fixed_rig(path: Path, gpu: GpuDevice, **config: Any) -> GpuRig:
-    defaults = {"attention_backend": "auto", "cuda_graph_sizes": (2,), "num_kv_tokens": 160}
-    return GpuRig(path, gpu, deterministic=True, **(defaults | {"max_running": 3} | config))
+    defaults = {"attention_backend": "auto", "cuda_graph_sizes": (2,), "cuda_graph_tokens": (16,)}
+    return GpuRig(
+        path,
+        gpu,
+        deterministic=True,
+        **(defaults | {"max_running": 3, "num_kv_tokens": 160} | config),
+    )
 
 
 def records_of(rig: GpuRig) -> list[bytes]:

@@ -50,7 +50,7 @@ def test_every_query_is_in_one_block() -> None:
         query_lens[:2] = 1
         rows = StepRows(2, query_lens, past_lens + query_lens, nothing, nothing)
         table = cut_queries(rows, 32)
-        assert len(table) <= most_blocks(len(query_lens[2:]), int(query_lens.sum()))
+        assert len(table) <= most_blocks(len(query_lens[2:]), int(query_lens.sum()), 32)
         found = sorted(
             (row, token, position + idx)
             for row, first, position, num_queries in table.tolist()
