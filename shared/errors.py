@@ -39,11 +39,11 @@ class EngineHung(JetflockError):
 
 
 class GpuMemoryShort(JetflockError):
-    """Not even a single token has room beside what is on the GPU: its engine has to end."""
+    """Not even the smallest piece of a step has room on the GPU: its engine has to end."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the GPU has no memory left for a single token: another program has taken it, or "
+            "the GPU has no memory for the smallest piece of a step: another program takes it, or "
             "gpu_memory_utilization is too large; this engine ends, another one is started"
         )
 

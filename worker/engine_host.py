@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.protocol.request import KeepPrefix
+from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.startup_phases import StartupPhases
 from worker.engine_messages import (
@@ -207,6 +210,13 @@ class EngineHost:
     def flush_cache(self) -> None:
         """Forget all cached prefixes that no run holds."""
         self._ask(FlushCache())
+
+    @property
+    def gpu(self) -> GpuCard | None:
+        """With what is free of it now."""
+        if self.ready is None or self.ready.gpu is None or self.load is None:
+            return self.ready.gpu if self.ready is not None else None
+        return msgspec.structs.replace(self.ready.gpu, free_bytes=self.load.gpu_free_bytes)
 
     def mark_busy(self) -> None:
         """Work begins: from now on steps are expected."""

@@ -13,6 +13,7 @@ import msgspec
 
 from shared.protocol.finish import Finish
 from shared.protocol.request import KeepPrefix
+from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams, SamplingParams
 
 
@@ -102,6 +103,7 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_drafted: int = 0  # tokens guessed, since start
     num_accepted: int = 0  # of which were right
     num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
+    gpu_free_bytes: int = 0  # that no program holds, some seconds ago at most
 
 
 class RunBegin(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +150,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     num_pinnable_tokens: int = 0  # KV slots that may hold prefixes which requests ask to keep
     startup_s: dict[str, float] = {}  # what each phase of the start took, in order
     remark: str = ""  # what its operator should know
+    gpu: GpuCard | None = None
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

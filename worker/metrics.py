@@ -6,10 +6,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.metrics import METRICS_PREFIX
 from shared.protocol.finish import FinishReason
-from shared.protocol.role_cards import WorkerState
+from shared.protocol.role_cards import GpuCard, WorkerState
 from shared.startup_phases import StartupPhases
 from worker.held_request import HeldRequest
 from worker.run_metrics import RunMetrics
+
+_GPU_BYTES = {  # kind -> field of its card
+    "total": "total_bytes",
+    "weights": "weight_bytes",
+    "kv_cache": "kv_bytes",
+    "cuda_graphs": "graph_bytes",
+    "free": "free_bytes",
+}
 
 
 class WorkerMetrics:
@@ -96,6 +104,13 @@ class WorkerMetrics:
             ["model_name", "reason"],
             registry=registry,
         )
+        gpu_bytes = Gauge(
+            f"{METRICS_PREFIX}_gpu_memory_bytes",
+            "Memory of each GPU: in all, what the engine has, what nobody holds; 0 without one.",
+            ["model_name", "kind"],
+            registry=registry,
+        )
+        self._gpu_bytes = {kind: gpu_bytes.labels(model_name, kind) for kind in _GPU_BYTES}
         self._model_name = model_name
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._success.labels(model_name, reason.value)
@@ -117,6 +132,10 @@ class WorkerMetrics:
     def note_end(self, reason: FinishReason) -> None:
         """Somebody has ended a request that was here."""
         self._ended.labels(self._model_name, reason.value).inc()
+
+    def set_gpu(self, gpu: GpuCard | None) -> None:
+        for kind, gauge in self._gpu_bytes.items():
+            gauge.set(0 if gpu is None else getattr(gpu, _GPU_BYTES[kind]))
 
     def set_state(self, state: WorkerState) -> None:
         for each, gauge in self._states.items():

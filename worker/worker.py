@@ -258,6 +258,7 @@ class Worker:
             at=time.time(),
             startup_s=ready.startup_s if ready else {},
             remark=ready.remark if ready else "",
+            gpu=self._engine.gpu,
         )
 
     def _stats(self) -> WorkerStats:
@@ -299,6 +300,7 @@ class Worker:
             self._metrics.num_running.set(card.num_running)
             self._metrics.num_waiting.set(card.num_waiting)
             self._metrics.kv_cache_usage.set(card.kv_cache_usage)
+            self._metrics.set_gpu(card.gpu)
             if self._engine.load is not None:
                 self._engine_counters.update(self._engine.load)
             self._runner.update_metrics()

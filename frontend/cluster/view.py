@@ -104,7 +104,10 @@ def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Fac
         facts["remark"] = card.remark
     if tokens_per_s is not None:
         facts["tokens_per_s"] = round(tokens_per_s, 1)
-    return facts | _for(viewer, {"host": card.host, "pid": card.pid})
+    machine: Facts = {"host": card.host, "pid": card.pid}
+    if card.gpu is not None:
+        machine["gpu"] = msgspec.structs.asdict(card.gpu)
+    return facts | _for(viewer, machine)
 
 
 def _queues(depths: Iterable[QueueDepth]) -> Facts:

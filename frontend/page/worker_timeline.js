@@ -18,6 +18,12 @@ function agoText(s) {
   return `${Math.floor(s / 86400)} d`;
 }
 
+/** Free and total memory of a worker's GPU, which only operators are told of. */
+function gpuText({ name, free_bytes: free, total_bytes: total }) {
+  const gib = (bytes) => (bytes / 2 ** 30).toFixed(1);
+  return `${name}, ${gib(free)} of ${gib(total)} GiB free`;
+}
+
 class WorkerRow {
   constructor(id, orders) {
     this.id = id;
@@ -67,7 +73,8 @@ class WorkerRow {
 
   static #place(worker, now) {
     const machine = worker.host ? `${worker.host}, process ${worker.pid} · ` : '';
-    return `${machine}up ${agoText(now - worker.started_at)}`;
+    const gpu = worker.gpu ? `${gpuText(worker.gpu)} · ` : '';
+    return `${machine}${gpu}up ${agoText(now - worker.started_at)}`;
   }
 
   #end(life, now) {

@@ -6,7 +6,6 @@ import os
 import platform
 import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +14,8 @@ from deploy.local.http_probe import reachable_host
 from deploy.local.nats_child import find_nats_server
 from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
+from jetflock.doctor.gpu_checks import gpu_findings
+from jetflock.doctor.system import read_text, run_lines
 from shared.errors import ConfigError
 
 _PACKAGES = {  # extra -> what it brings
@@ -24,7 +25,6 @@ _PACKAGES = {  # extra -> what it brings
 _COMPILERS = ("c++", "g++", "clang++")
 _MIN_MEMORY_BYTES = 1 << 30
 _MIN_FILES = 4096
-_SYSTEM_S = 10.0
 
 
 def machine_findings(host: str, port: int) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def machine_findings(host: str, port: int) -> Iterator[Finding]:
     yield _nats_server()
     yield from _processor()
     yield _memory()
-    yield _gpu()
+    yield from gpu_findings()
     yield _open_files()
     yield _port(host, port)
 
@@ -60,7 +60,7 @@ def _nats_server() -> Finding:
         binary = find_nats_server()
     except ConfigError as exc:
         return warn("nats-server", "none is installed", f"{exc}")
-    return ok("nats-server", f"{_first_line([binary, '--version'])}, {binary}")
+    return ok("nats-server", f"{''.join(run_lines([binary, '--version'])[:1])}, {binary}")
 
 
 def _processor() -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _processor() -> Iterator[Finding]:
 
 
 def _processor_flags() -> set[str]:
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in read_text(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("flags"):
             return set(line.partition(":")[2].split())
     return set()
@@ -98,33 +98,6 @@ def _memory() -> Finding:
     if num_bytes < _MIN_MEMORY_BYTES:
         return warn("memory", text, "end other programs, or raise the container's limit")
     return ok("memory", text)
-
-
-def _gpu() -> Finding:
-    driver = _text(Path("/proc/driver/nvidia/version")).partition("\n")[0]
-    if shutil.which("nvidia-smi") is None:
-        if driver:
-            return warn("GPU", f"{driver}, but no nvidia-smi", "install the driver's tools")
-        return ok("GPU", "there is none; models run on the processor")
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.free", "--format=csv,noheader"]
-    gpus = _first_line(query)
-    if not gpus:
-        return warn("GPU", "nvidia-smi finds none", "check the driver: nvidia-smi")
-    if _is_cpu_torch():
-        return warn(
-            "GPU",
-            f"{gpus} free, but torch is built for the processor alone",
-            "pip install torch from a CUDA index, and 'jetflock[cuda]'",
-        )
-    return ok("GPU", f"{gpus} free; --device auto uses it")
-
-
-def _is_cpu_torch() -> bool:
-    """By its version: importing it would take seconds."""
-    try:
-        return version("torch").endswith("+cpu")
-    except PackageNotFoundError:
-        return False
 
 
 def _open_files() -> Finding:
@@ -156,21 +129,3 @@ def _told_version(host: str, port: int) -> str | None:
         return str(answer.json()["version"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
-
-
-def _first_line(argv: list[str]) -> str:
-    """Empty when it does not run."""
-    try:
-        done = subprocess.run(  # noqa: S603 - fixed words
-            argv, capture_output=True, text=True, check=True, timeout=_SYSTEM_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip().partition("\n")[0]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

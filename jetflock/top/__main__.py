@@ -131,6 +131,7 @@ def look_facts(look: ClusterLook) -> dict[str, Any]:
                 "phase": card.phase,
                 "progress": card.progress,
                 "remark": card.remark,
+                "gpu": None if card.gpu is None else msgspec.structs.asdict(card.gpu),
                 "max_running": card.max_running,
                 "kv_cache_usage": card.kv_cache_usage,
                 "tokens_per_s": look.tokens_per_s.get(card.worker),

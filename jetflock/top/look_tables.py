@@ -12,7 +12,7 @@ from rich.text import Text
 from jetflock.events import event_line
 from jetflock.top.cluster_look import ClusterLook
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import RoleCard, WorkerCard
+from shared.protocol.role_cards import GpuCard, RoleCard, WorkerCard
 
 NUM_EVENTS = 8
 
@@ -42,8 +42,13 @@ def look_tables(look: ClusterLook, note: str = "") -> RenderableType:
 def _sections(look: ClusterLook, note: str) -> Iterator[RenderableType]:
     moment = datetime.datetime.fromtimestamp(look.at).astimezone()
     yield Text(f"jetflock at {look.url}, {moment:%H:%M:%S}{note}", style="bold")
-    rows = [_worker_row(card, look) for card in look.workers]
-    yield _table(_WORKER_HEAD, rows, "no worker lives", num_texts=3)
+    has_gpus = any(card.gpu is not None for card in look.workers)
+    rows = [
+        [*_worker_row(card, look), *([_gpu_text(card.gpu)] if has_gpus else [])]
+        for card in look.workers
+    ]
+    head = (*_WORKER_HEAD, *(["GPU"] if has_gpus else []))
+    yield _table(head, rows, "no worker lives", num_texts=3)
     rows = [_queue_row(look, model) for model in look.models]
     yield _table(_QUEUE_HEAD, rows, "no model is known", num_texts=2)
     rows = [_role_row(card, look) for card in look.roles]
@@ -61,7 +66,7 @@ def _table(
         return Text(f"\n{if_empty}", style="yellow")
     table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
     for i, name in enumerate(head):
-        is_text = i < num_texts or name == "host"
+        is_text = i < num_texts or name in ("host", "GPU")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
@@ -88,6 +93,17 @@ def _worker_row(card: WorkerCard, look: ClusterLook) -> list[str | Text]:
         _duration(look.at - card.started_at),
         f"{card.host}:{card.pid}",
     ]
+
+
+def _gpu_text(gpu: GpuCard | None) -> str:
+    if gpu is None:
+        return ""
+    name = gpu.name.removeprefix("NVIDIA ")
+    name = f"{gpu.num_gpus} x {name}" if gpu.num_gpus > 1 else name
+    free, total = (
+        f"{num_bytes / (1 << 30):.1f}" for num_bytes in (gpu.free_bytes, gpu.total_bytes)
+    )
+    return f"{name}, {free} of {total} GiB free, {gpu.attention}, {gpu.dtype}"
 
 
 def _queue_row(look: ClusterLook, model: ModelCard) -> list[str | Text]:

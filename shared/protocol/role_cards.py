@@ -39,6 +39,21 @@ class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
     num_prefix_hits: int = 0  # of which were found
 
 
+class GpuCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine has on its GPU; on each of them, when there are several."""
+
+    name: str
+    dtype: str  # of weights and activations
+    kv_dtype: str  # of keys and values
+    attention: str  # which kernels
+    num_gpus: int = 1
+    total_bytes: int = 0
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    graph_bytes: int = 0  # of CUDA graphs
+    free_bytes: int = 0  # that no program holds: some seconds ago, or at the last step
+
+
 LOAD_WEIGHTS = "load weights"  # the phase whose progress is a share of the weights' bytes
 
 
@@ -69,6 +84,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0  # unix seconds of the worker's clock: when it was written
     startup_s: dict[str, float] = {}  # of its engine: what each phase of the start took
     remark: str = ""  # of its engine: what its operator should know
+    gpu: GpuCard | None = None  # None: it runs on processors, or loads
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

@@ -22,7 +22,7 @@ from shared.codec import encode
 from shared.jetstream import JetStream
 from shared.pool_events import PoolEvents
 from shared.protocol.log_records import Claim, Release
-from shared.protocol.role_cards import RoleCard, WorkDone, WorkerCard, WorkerState
+from shared.protocol.role_cards import GpuCard, RoleCard, WorkDone, WorkerCard, WorkerState
 from shared.token_rates import TokenRates
 from tests.frontend.conftest import RunningFrontend, Stack
 
@@ -122,6 +122,8 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
         host="h",
         pid=7,
         work=WorkDone(num_released=2, num_redelivered=5, num_prefix_queries=10, num_prefix_hits=4),
+        gpu=GpuCard("NVIDIA H100", "bfloat16", "bfloat16", "triton", total_bytes=80, free_bytes=9),
+        remark="runs without CUDA graphs",
     )
     loading = make_card("worker-2", state=WorkerState.LOADING, phase="weights", progress=0.5)
     await put_cards(stack, busy, loading)
@@ -139,6 +141,8 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     assert list(document["models"]) == ["tiny"]
     assert document["workers"]["worker-1"]["kv_cache_usage"] == 0.25
     assert document["workers"]["worker-1"]["pid"] == 7
+    assert document["workers"]["worker-1"]["gpu"]["free_bytes"] == 9
+    assert "gpu" not in document["workers"]["worker-2"]
     assert document["workers"]["worker-2"]["phase"] == "weights"
     assert document["queues"]["tiny"]["interactive"]["num_waiting"] == 0
     assert document["totals"] == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from jetflock.doctor.disk_checks import disk_findings
 from jetflock.doctor.finding import Finding, Verdict
+from jetflock.doctor.gpu_checks import gpu_findings
 from jetflock.doctor.machine_checks import machine_findings
 from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
@@ -134,3 +136,25 @@ def test_torch_is_not_imported() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_each_gpu_is_told_and_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what nvidia-smi prints; torch of the development tools is built for processors."""
+    lines = [
+        "0, NVIDIA H100 80GB HBM3, 580.65.06, 9.0, 80000, 81559",
+        "1, Tesla V100-SXM2-16GB, 580.65.06, 7.0, [N/A], 16384",
+    ]
+    script = tmp_path / "nvidia-smi"
+    script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = {finding.area: finding for finding in gpu_findings()}
+    assert found["GPU 0"].verdict is Verdict.OK
+    assert found["GPU 0"].text == (
+        "NVIDIA H100 80GB HBM3, driver 580.65.06, compute capability 9.0, 78.1 of 79.6 GiB free"
+    )
+    assert found["GPU 1"].verdict is Verdict.WARN
+    assert found["GPU 1"].text.endswith("too old for bfloat16")
+    assert found.keys() == {"GPU 0", "GPU 1", "GPU: torch", "GPU: kernels"}

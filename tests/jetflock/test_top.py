@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -10,9 +11,13 @@ import sys
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from rich.console import Console
 
-from jetflock.top.cluster_look import ClusterWatch
+from jetflock.top.cluster_look import ClusterLook, ClusterWatch
+from jetflock.top.look_tables import look_tables
+from shared.protocol.role_cards import GpuCard, WorkerCard, WorkerState
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.nats_server import free_port
@@ -94,3 +99,14 @@ def test_nobody_there_is_one_sentence() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"jetflock top: cannot connect to NATS at {url}")
+
+
+def test_a_gpu_has_a_column_where_there_is_one() -> None:
+    gpu = GpuCard("NVIDIA H100", "bfloat16", "fp8", "triton", 2, total_bytes=80 << 30)
+    ready = WorkerCard("worker-1", "p", "tiny", "r", WorkerState.READY)
+    for card, is_shown in ((ready, False), (msgspec.structs.replace(ready, gpu=gpu), True)):
+        shown = io.StringIO()
+        console = Console(width=200, file=shown)
+        console.print(look_tables(ClusterLook(0.0, "nats://x", [], [card], {}, {}, [], [], [])))
+        told = "2 x H100, 0.0 of 80.0 GiB free, triton, bfloat16"
+        assert (told in shown.getvalue()) == ("GPU" in shown.getvalue()) == is_shown

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -49,6 +49,12 @@ GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0
 
 
+class FreeMemory(Protocol):
+    """Of a GPU."""
+
+    def num_bytes(self) -> int: ...
+
+
 class Arrival(NamedTuple):
     """A request as it came."""
 
@@ -73,6 +79,7 @@ class Engine:
         adapters: AdapterPool,
         overlap_depth: int = 0,
         vision: VisionCard | None = None,
+        free_memory: FreeMemory | None = None,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
@@ -82,6 +89,7 @@ class Engine:
         self._stop_check = stop_check
         self._grammar_desk = grammar_desk
         self._vision = vision
+        self._free_memory = free_memory
         self._adapters = adapters
         self._at_desk: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
@@ -259,6 +267,8 @@ class Engine:
 
     def _load(self) -> EngineLoad:
         load = self._scheduler.load()
+        if self._free_memory is not None:
+            load = msgspec.structs.replace(load, gpu_free_bytes=self._free_memory.num_bytes())
         if not self._at_desk:
             return load
         at_desk = [arrival.command for arrival in self._at_desk.values()]

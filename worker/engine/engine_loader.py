@@ -10,16 +10,19 @@ from typing import NamedTuple, Protocol
 import torch
 
 from shared.errors import ConfigError
-from shared.protocol.role_cards import LOAD_WEIGHTS
+from shared.protocol.role_cards import LOAD_WEIGHTS, GpuCard
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine import determinism
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
 from worker.engine.cuda.followers import Followers
+from worker.engine.cuda.free_memory import FreeMemory
+from worker.engine.cuda.gpu_card import gpu_card
 from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
 from worker.engine.cuda.gpu_model import GpuModel, load_gpu_model
 from worker.engine.cuda.host_device import HostDevice
 from worker.engine.cuda.kv_dtype import check_kv_dtype
+from worker.engine.cuda.memory_errors import memory_for
 from worker.engine.cuda.rank_config import rank_config
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
@@ -79,6 +82,7 @@ class LoadedModel(NamedTuple):
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
     remark: str = ""  # what its operator should know
+    gpu: GpuCard | None = None
 
 
 class EngineLoader:
@@ -139,6 +143,7 @@ class EngineLoader:
             ),
             overlap_depth=int(self._step.has_overlap),
             vision=model_config.vision,
+            free_memory=FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
         )
 
     def _make_grammars(self, model_config: ModelConfig) -> GrammarBackend:
@@ -206,18 +211,20 @@ class EngineLoader:
         dtype: torch.dtype,
         max_context_len: int,
     ) -> LoadedModel:
-        encoder = load_encoder(
-            model_config,
-            Path(self._config.model_path),
-            self._config.load_format,
-            dtype,
-            self._on_progress,
-            device.torch_device,
-        )
+        with memory_for("the weights", "a smaller model or a larger GPU has room"):
+            encoder = load_encoder(
+                model_config,
+                Path(self._config.model_path),
+                self._config.load_format,
+                dtype,
+                self._on_progress,
+                device.torch_device,
+            )
         return LoadedModel(
             self._make_empty_pool(max_context_len, dtype),
             lambda _: EncoderRunner(encoder, device),
             encoder.lora_projections,
+            gpu=gpu_card(device, dtype, "torch", device.held_bytes()),
         )
 
     def _load_on_gpu(
@@ -269,6 +276,7 @@ class EngineLoader:
             lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
             loaded.lora_projections if group is None else _refuse_adapter,
             loaded.remark,
+            loaded.card,
         )
 
     def _max_context_len(self, model_config: ModelConfig) -> int:
@@ -352,6 +360,7 @@ class EngineLoader:
             * pool.page_size,
             startup_s=self._phases.end(),
             remark=loaded.remark,
+            gpu=loaded.gpu if self._on_gpu else None,
         )
 
     def _tell(self, phase: str, progress: float) -> None:

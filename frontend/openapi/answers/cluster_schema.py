@@ -72,10 +72,19 @@ def _worker() -> Schema:
         },
         phase=TEXT,
         progress=_AMOUNT,
+        remark=TEXT,
+        gpu=_gpu(),
         tokens_per_s=_NUMBER,
         host=TEXT,
         pid=COUNT,
     )
+
+
+def _gpu() -> Schema:
+    texts = ("name", "dtype", "kv_dtype", "attention")
+    kinds = ("total", "weight", "kv", "graph", "free")
+    counts = ("num_gpus", *(f"{kind}_bytes" for kind in kinds))
+    return _object(dict.fromkeys(texts, TEXT) | dict.fromkeys(counts, COUNT))
 
 
 def _queue() -> Schema:

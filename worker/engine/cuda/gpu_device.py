@@ -70,6 +70,10 @@ class GpuDevice(Protocol):
         """Memory that no program holds, as it is now."""
         ...
 
+    def held_bytes(self) -> int:
+        """By tensors of this process."""
+        ...
+
     def total_bytes(self) -> int: ...
 
     @property
@@ -232,6 +236,9 @@ class CudaDevice:
     def unused_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self.torch_device)
         return free
+
+    def held_bytes(self) -> int:
+        return torch.cuda.memory_allocated(self.torch_device)
 
     def total_bytes(self) -> int:
         _, total = torch.cuda.mem_get_info(self.torch_device)

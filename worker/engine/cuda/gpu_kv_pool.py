@@ -39,6 +39,10 @@ class GpuKVPool:
             device=device,
         )
 
+    @property
+    def num_bytes(self) -> int:
+        return self._data.nbytes
+
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views."""
         keys, values = self._data[layer_id].unbind(0)

@@ -19,6 +19,7 @@ from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_card import gpu_card
 from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.cuda.gpu_forward import GpuForward
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
@@ -151,6 +152,7 @@ class GpuModel:
         self._num_outputs = model_config.num_outputs
         self._image_encoder = _image_encoder(model, model_config.vision, device)
         page_size = config.page_size
+        weight_bytes = device.held_bytes()
         with memory_for(
             f"a step of max_step_tokens={step.max_step_tokens} beside the weights",
             "fewer, or a smaller max_running, take less",
@@ -174,12 +176,23 @@ class GpuModel:
         )
         inputs = StepInputs(self._page_table, last_token_ids, page_size)
         self.remark = ""  # what its operator should know
+        free_bytes = device.free_bytes()
         with memory_for(
             "CUDA graphs",
             "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes and cuda_graph_tokens, "
             "leaves room",
         ):
             graphs = self._capture(inputs, forward, model_config, max_context_len)
+        self.card = gpu_card(
+            device,
+            dtype,
+            "torch" if config.attention_backend == "torch" else "triton",
+            weight_bytes,
+            self._kv_dtype,
+            config.tp,
+            self.pool.num_bytes,
+            free_bytes - device.free_bytes(),
+        )
         self.rank_runner = RankRunner(device, forward, inputs, graphs, group)
 
     def make_runner(

@@ -13,7 +13,7 @@ from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.cuda.gpu_sampler import GpuSampler
-from worker.engine.cuda.halving import compute_halved
+from worker.engine.cuda.halving import compute_halved, has_memory
 from worker.engine.cuda.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.step_piece import StepPiece
@@ -136,18 +136,11 @@ class GpuRunner:
         return self._image_encoder.rows(piece.images)
 
     def _has_memory(self, work: Work) -> bool:
-        """Enqueues it. If not, all before it is done, and memory that nobody uses was given back.
-
-        Other ranks would wait in the middle of it: with them the engine ends.
-        """
-        try:
-            self._device.enqueue(work)
-            return True
-        except torch.OutOfMemoryError:
-            if self._followers is not None:
-                raise
-        self._device.give_back()  # not above: the exception holds what `work` had allocated
-        return False
+        """Other ranks would wait in the middle of it: with them the engine ends."""
+        if self._followers is None:
+            return has_memory(self._device, work)
+        self._device.enqueue(work)
+        return True
 
     def _tell(self, order: RankOrder) -> None:
         if self._followers is not None:

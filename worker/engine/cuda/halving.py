@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
 from shared.errors import GpuMemoryShort
+from worker.engine.cuda.gpu_device import GpuDevice, Work
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+
+
+def has_memory(device: GpuDevice, work: Work) -> bool:
+    """Enqueues it. If not, all before it is done, and memory that nobody uses was given back."""
+    try:
+        device.enqueue(work)
+        return True
+    except torch.OutOfMemoryError:
+        pass
+    device.give_back()  # not above: the exception holds what `work` had allocated
+    return False
 
 
 def compute_halved(

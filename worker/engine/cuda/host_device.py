@@ -38,6 +38,10 @@ class HostDevice:
     def unused_bytes(self) -> int:
         return available_memory_bytes()
 
+    def held_bytes(self) -> int:
+        """Not known: nobody is told of a GPU that is none."""
+        return 0
+
     def total_bytes(self) -> int:
         return available_memory_bytes()
 

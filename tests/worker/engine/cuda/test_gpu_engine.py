@@ -202,3 +202,17 @@ def test_the_kernels_give_the_tokens_of_the_cpu(checkpoint: Path, device: torch.
 def test_without_a_gpu_there_is_no_cuda(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="torch finds no NVIDIA GPU"):
         GpuRig(checkpoint, None, device="cuda")
+
+
+def test_what_is_on_the_gpu_is_told(checkpoint: Path) -> None:
+    device = LateDevice()
+    rig = GpuRig(checkpoint, device, overlap=True)
+    rig.run(make_add(1, random_prompt(9, 1), max_tokens=2))
+    gpu = rig.engine._limits.gpu
+    assert gpu is not None
+    assert (gpu.name, gpu.attention) == (device.name, "torch")
+    assert (gpu.dtype, gpu.kv_dtype) == ("float32", "float32")
+    assert gpu.weight_bytes == device.held_bytes()
+    assert gpu.kv_bytes == 2 * 2 * (1024 + 16) * 2 * 16 * 4  # layers, kinds, slots, heads
+    assert rig.channel.steps[-1].load.gpu_free_bytes == device.total_bytes()
+    assert GpuRig(checkpoint, None).engine._limits.gpu is None

@@ -126,7 +126,7 @@ def test_an_adapter_without_room_is_refused(usual: Usual, tmp_path: Path) -> Non
 
 def test_without_room_for_a_token_the_engine_ends(usual: Usual) -> None:
     rig, device = short_rig(usual, 0.001)
-    with pytest.raises(GpuMemoryShort, match="no memory left for a single token"):
+    with pytest.raises(GpuMemoryShort, match="no memory for the smallest piece of a step"):
         rig.run(*requests(max_tokens=8))
     assert device.num_given_back == device.num_failures < 10
 
