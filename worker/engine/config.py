@@ -14,7 +14,9 @@ LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 KVDTypeName = Literal["auto", "fp8"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-AttentionName = Literal["auto", "triton", "torch"]
+AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
+DecodeKernelName = Literal["triton", "xqa", "fa2"]
+PrefillKernelName = Literal["triton", "fa2", "fa3"]
 CpuKernelsName = Literal["auto", "native", "torch"]
 
 
@@ -47,7 +49,12 @@ class EngineConfig:
     """Numbers of tokens whose steps with prefill are captured, 0 is none; by default 16 up to 1024,
     fewer for large models."""
     attention_backend: AttentionName = "auto"
-    """On a GPU; triton: our kernels, torch: slow, to compare with; auto: triton."""
+    """On a GPU; triton: our kernels, flashinfer: the fastest of its, torch: slow, to compare with;
+    auto: the fastest of triton and flashinfer, which are tried at the start."""
+    decode_attention_backend: DecodeKernelName | None = None
+    """For requests that decode, in place of attention_backend; xqa and fa2 are flashinfer's."""
+    prefill_attention_backend: PrefillKernelName | None = None
+    """For prefill and guesses, in place of attention_backend; fa2 and fa3 are flashinfer's."""
     cpu_kernels: CpuKernelsName = "auto"
     """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
     max_running: int | None = None
@@ -147,6 +154,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        for name in ("decode_attention_backend", "prefill_attention_backend"):
+            value = getattr(self, name)
+            if value is not None and self.attention_backend == "torch":
+                raise ConfigError(
+                    f"{name}={value} is not possible with attention_backend=torch, which is for all"
+                )
         if self.max_loras < 0:
             raise ConfigError(f"max_loras must be at least 0, not {self.max_loras}")
         if not 0 < self.gpu_memory_utilization <= 1:

@@ -17,11 +17,13 @@ def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
         return
     if config.device == "cpu":
         raise ConfigError(f"deterministic is not possible with tp={config.tp} on a CPU")
-    if config.attention_backend not in ("auto", "triton"):
-        raise ConfigError(
-            f"deterministic is not possible with attention_backend={config.attention_backend}: "
-            "it has attention of its own, take auto"
-        )
+    for part in ("", "decode_", "prefill_"):
+        value = getattr(config, name := f"{part}attention_backend")
+        if value not in ("auto", "triton", None):
+            raise ConfigError(
+                f"deterministic is not possible with {name}={value}: it has attention of its own, "
+                "leave it out"
+            )
     if not isinstance(model, DecoderConfig):
         raise _not_computed_by_us(model)
 

@@ -15,6 +15,7 @@ from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine import determinism
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.attention_choice import choose_attention
 from worker.engine.cuda.followers import Followers
 from worker.engine.cuda.free_memory import FreeMemory
 from worker.engine.cuda.gpu_card import gpu_card
@@ -24,6 +25,7 @@ from worker.engine.cuda.host_device import HostDevice
 from worker.engine.cuda.kv_dtype import check_kv_dtype
 from worker.engine.cuda.memory_errors import memory_for
 from worker.engine.cuda.rank_config import rank_config
+from worker.engine.cuda.rank_weights import divide
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk
@@ -236,8 +238,12 @@ class EngineLoader:
         grammars: GrammarBackend,
     ) -> LoadedModel:
         """Raises ConfigError."""
-        determinism.check_on_gpu(self._config, model_config)
         config, followers, group = self._config, None, None
+        determinism.check_on_gpu(config, model_config)
+        if isinstance(model_config, EncoderConfig) and config.tp == 1:
+            self._tell(LOAD_WEIGHTS, 0.0)
+            return self._load_encoder(gpu, model_config, dtype, max_context_len)
+        layers = model_config.attention_layers
         if config.tp > 1:
             if not isinstance(model_config, DecoderConfig):
                 raise ConfigError(
@@ -248,9 +254,10 @@ class EngineLoader:
             config = rank_config(config, self._step, model_config, dtype, max_context_len)
             followers = Followers.start(config, gpu)
             group = followers.group
+            layers = divide(model_config, config.tp).attention_layers
+        self._tell("choose attention kernels", 0.0)
+        attention = choose_attention(config, gpu, layers, dtype, self._step, group)
         self._tell(LOAD_WEIGHTS, 0.0)
-        if isinstance(model_config, EncoderConfig):
-            return self._load_encoder(gpu, model_config, dtype, max_context_len)
         model = load_gpu_model(
             config,
             model_config,
@@ -269,6 +276,7 @@ class EngineLoader:
             model_config,
             dtype,
             max_context_len,
+            attention,
             group,
         )
         return LoadedModel(

@@ -12,12 +12,14 @@ import torch
 from shared.errors import ConfigError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.attention_choice import choose_attention
 from worker.engine.cuda.follower import Follower
 from worker.engine.cuda.followers import CANNOT_LOAD
 from worker.engine.cuda.gpu_model import GpuModel, load_gpu_model
 from worker.engine.cuda.rank_config import rank_device
 from worker.engine.cuda.rank_group import RankGroup, reach_store
 from worker.engine.cuda.rank_orders import OrderInbox
+from worker.engine.cuda.rank_weights import divide
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
 from worker.engine.models.registry import read_model_config
@@ -48,6 +50,9 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"
     dtype = DTYPES[config.dtype]
+    step = StepLimits.of(config, on_gpu=True)
+    layers = divide(model_config, config.tp).attention_layers
+    attention = choose_attention(config, device, layers, dtype, step, group)
     with torch.inference_mode():
         model = load_gpu_model(
             config,
@@ -60,12 +65,13 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
         )
         loaded = GpuModel(
             config,
-            StepLimits.of(config, on_gpu=True),
+            step,
             device,
             model,
             model_config,
             dtype,
             config.max_context_len,
+            attention,
             group,
         )
     settle_garbage()

@@ -85,8 +85,8 @@ class GpuDevice(Protocol):
         ...
 
     @property
-    def has_fp8(self) -> bool:
-        """Whether kernels can convert from and to float8_e4m3fn."""
+    def capability(self) -> tuple[int, int]:
+        """Of compute, as NVIDIA counts: what kernels can do on it."""
         ...
 
     def peak_bytes(self, work: Work) -> int:
@@ -94,14 +94,22 @@ class GpuDevice(Protocol):
         ...
 
 
+def to_pinned(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
+    """A copy on the host, of the same shape, that goes to the device without waiting."""
+    dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+    host = device.empty_host(values.size, dtype).view(values.shape)
+    host.numpy()[...] = values
+    return host
+
+
 def upload(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
     """A copy on the device, of the same shape. Part of enqueued work."""
-    return _staged(device, values).to(device.torch_device, non_blocking=True)
+    return to_pinned(device, values).to(device.torch_device, non_blocking=True)
 
 
 def upload_to(device: GpuDevice, target: torch.Tensor, values: npt.NDArray[Any]) -> None:
     """The same, into a tensor of the same shape and dtype."""
-    target.copy_(_staged(device, values), non_blocking=True)
+    target.copy_(to_pinned(device, values), non_blocking=True)
 
 
 def upload_tensor(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
@@ -114,13 +122,6 @@ def download(device: GpuDevice, values: torch.Tensor) -> torch.Tensor:
     """A copy on the host, there behind the work. Part of enqueued work."""
     host = device.empty_host(values.numel(), values.dtype).view(values.shape)
     host.copy_(values, non_blocking=True)
-    return host
-
-
-def _staged(device: GpuDevice, values: npt.NDArray[Any]) -> torch.Tensor:
-    dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
-    host = device.empty_host(values.size, dtype).view(values.shape)
-    host.numpy()[...] = values
     return host
 
 
@@ -161,9 +162,8 @@ class CudaDevice:
         return torch.cuda.get_device_properties(self.torch_device).multi_processor_count
 
     @property
-    def has_fp8(self) -> bool:
-        """From Ada on."""
-        return torch.cuda.get_device_capability(self.torch_device) >= (8, 9)
+    def capability(self) -> tuple[int, int]:
+        return torch.cuda.get_device_capability(self.torch_device)
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
         """Torch gives the memory to somebody else only when copies from and to it are done: each

@@ -14,10 +14,10 @@ from shared.errors import ConfigError, NotCapturable
 from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
+from worker.engine.cuda.attention_choice import ChosenAttention
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_card import gpu_card
 from worker.engine.cuda.gpu_device import GpuDevice, upload
@@ -29,7 +29,6 @@ from worker.engine.cuda.gpu_sampler import GpuSampler, most_demanding
 from worker.engine.cuda.graph_sizes import graph_shapes
 from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
 from worker.engine.cuda.memory_errors import memory_for
-from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.rank_runner import RankRunner
@@ -139,6 +138,7 @@ class GpuModel:
         model_config: ModelConfig,
         dtype: torch.dtype,
         max_context_len: int,
+        attention: ChosenAttention,
         group: RankGroup | None = None,
     ) -> None:
         """Raises ConfigError when something has no room."""
@@ -150,6 +150,7 @@ class GpuModel:
         self._dtype = dtype
         self._kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
         self._num_outputs = model_config.num_outputs
+        self._attention = attention
         self._image_encoder = _image_encoder(model, model_config.vision, device)
         page_size = config.page_size
         weight_bytes = device.held_bytes()
@@ -166,7 +167,7 @@ class GpuModel:
             "a smaller num_kv_tokens, kv_memory_bytes or gpu_memory_utilization takes less",
         ):
             self.pool = self._make_pool(num_pages)
-        forward = GpuForward(model, self._make_attention(self.pool), page_size)
+        forward = GpuForward(model, attention.make(self.pool, self._layers), page_size)
         max_pages = min(num_pages, -(-max_context_len // page_size))
         self._page_table = DevicePageTable(
             step.max_running, max_pages, num_pages, device.torch_device
@@ -238,7 +239,8 @@ class GpuModel:
         max_tokens = min(step.max_step_tokens, max_context_len, self.pool.num_tokens)
         layer_size = model_config.num_parameters / len(self._layers) / config.tp
         shapes = graph_shapes(config, step.max_running, max_tokens, layer_size)
-        mixed = GpuForward(self._model, self._make_attention(self.pool), config.page_size)
+        attention = self._attention.make_mixed(self.pool, self._layers)
+        mixed = GpuForward(self._model, attention, config.page_size)
         make = functools.partial(
             StepGraphs, self._device, inputs, forward, mixed, model_config, self._dtype
         )
@@ -264,20 +266,6 @@ class GpuModel:
             self._kv_dtype,
             self._device.torch_device,
         )
-
-    def _make_attention(self, pool: GpuKVPool) -> GpuAttention:
-        if self._config.attention_backend == "torch":
-            return PlainAttention(pool, self._layers)
-        from worker.engine.cuda.fixed_attention import FixedAttention
-        from worker.engine.cuda.kernel_attention import KernelAttention
-        from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
-
-        layers, device, step = self._layers, self._device, self._step
-        extend = TritonExtend(pool, layers, device, step.max_running, step.max_step_tokens)
-        if self._config.deterministic:
-            return FixedAttention(pool, layers, extend)
-        decode = TritonDecode(pool, layers, device, step.max_running)
-        return KernelAttention(pool, layers, decode, extend)
 
     def _make_draws(self) -> Draws:
         if self._config.attention_backend == "torch":
@@ -312,9 +300,8 @@ class GpuModel:
         encoder = self._image_encoder
         num_tokens = self._step.max_step_tokens
         num_pages = -(-num_tokens // config.page_size)
-        forward = GpuForward(
-            self._model, self._make_attention(self._make_pool(num_pages)), config.page_size
-        )
+        attention = self._attention.make(self._make_pool(num_pages), self._layers)
+        forward = GpuForward(self._model, attention, config.page_size)
         places = torch.arange(num_tokens, device=device)
         page_table = torch.arange(num_pages, dtype=torch.int32, device=device)[None]
         lens = np.array([num_tokens])

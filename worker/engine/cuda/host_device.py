@@ -14,7 +14,7 @@ class HostDevice:
     name = "CPU"
     torch_device = torch.device("cpu")
     num_processors = 1
-    has_fp8 = True
+    capability = (9, 0)
     collectives = "gloo"
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:

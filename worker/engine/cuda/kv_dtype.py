@@ -10,6 +10,7 @@ from worker.engine.cuda.gpu_device import GpuDevice
 from worker.engine.models.loader import CheckpointReader, WeightReader
 
 KV_FP8 = torch.float8_e4m3fn  # four bits of exponent, three of mantissa, up to 448
+FP8_CAPABILITY = (8, 9)  # from which on kernels convert from and to it
 
 
 def check_kv_dtype(name: KVDTypeName, gpu: GpuDevice | None) -> None:
@@ -20,7 +21,7 @@ def check_kv_dtype(name: KVDTypeName, gpu: GpuDevice | None) -> None:
         raise ConfigError(
             f"kv_dtype={name} needs a GPU: on a CPU keys and values have the model's dtype"
         )
-    if not gpu.has_fp8:
+    if gpu.capability < FP8_CAPABILITY:
         raise ConfigError(
             f"kv_dtype={name} needs a GPU of compute capability 8.9 or newer; auto runs on this one"
         )

@@ -40,7 +40,11 @@ def rank_config(
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
     num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype.itemsize))
     return dataclasses.replace(
-        settled, attention_backend="torch", num_kv_tokens=num_pages * config.page_size
+        settled,
+        attention_backend="torch",
+        decode_attention_backend=None,
+        prefill_attention_backend=None,
+        num_kv_tokens=num_pages * config.page_size,
     )
 
 

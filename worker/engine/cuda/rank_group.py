@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
@@ -92,6 +93,13 @@ class RankGroup:
     def share(self, values: torch.Tensor) -> None:
         """In place: rank 0's."""
         dist.broadcast(values, 0)
+
+    def first(self, values: Sequence[int], device: torch.device) -> list[int]:
+        """Rank 0's. Waits for the others."""
+        shared = torch.tensor(values, device=device)
+        self.share(shared)
+        own: list[int] = shared.tolist()
+        return own
 
     def least(self, value: int, device: torch.device) -> int:
         """Of all ranks' values. Waits for them."""

@@ -19,3 +19,26 @@ class StepRows:
     rows: torch.Tensor  # [num_rows] int64, of `page_table`; on the device
     page_table: torch.Tensor  # [num_table_rows, max_pages] int32, on the device
     in_graph: bool = False  # a graph that was captured for so many rows runs them
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.seq_lens)
+
+    @property
+    def decoding(self) -> StepRows:
+        return self._part(self.num_decode, slice(self.num_decode))
+
+    @property
+    def extending(self) -> StepRows:
+        """Those behind them."""
+        return self._part(0, slice(self.num_decode, None))
+
+    def _part(self, num_decode: int, part: slice) -> StepRows:
+        return StepRows(
+            num_decode,
+            self.query_lens[part],
+            self.seq_lens[part],
+            self.rows[part],
+            self.page_table,
+            self.in_graph,
+        )

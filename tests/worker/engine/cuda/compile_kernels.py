@@ -24,6 +24,7 @@ from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
+from worker.engine.cuda.kernels.page_lists import list_pages
 from worker.engine.cuda.key_splits import KeySplits
 from worker.engine.cuda.kv_dtype import KV_FP8
 from worker.engine.cuda.query_blocks import QueryBlocks, block_queries
@@ -71,6 +72,7 @@ def chosen() -> Iterator[Case]:
     yield from layers(4096, 12288, BF16)
     yield from linears(4096, 4096, BF16)
     yield from sampling(151936)
+    yield from pages()
 
 
 def all_cases() -> Iterator[Case]:
@@ -92,6 +94,7 @@ def all_cases() -> Iterator[Case]:
             yield from linears(num_outputs, hidden_size, dtype)
     for vocab_size in (300, 32000, 128256, 151936):
         yield from sampling(vocab_size)
+    yield from pages()
 
 
 def attention(
@@ -163,6 +166,12 @@ def sampling(vocab_size: int) -> Iterator[Case]:
         f"thresholds of {vocab_size}",
         lambda: sampling_kernels.kept_thresholds(logits, floats, integers, floats, floats),
     )
+
+
+def pages() -> Iterator[Case]:
+    table, starts = empty(NUM_ROWS, MAX_PAGES, dtype=torch.int32), empty(7, dtype=torch.int32)
+    rows, listed = empty(NUM_ROWS, dtype=torch.int64), empty(NUM_PAGES, dtype=torch.int32)
+    yield Case("pages", lambda: list_pages(table, rows, starts, MAX_PAGES, listed))
 
 
 def _pool(num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:

@@ -19,7 +19,7 @@ class LateDevice:
     name = "none, late"
     torch_device = torch.device("cpu")
     num_processors = 2
-    has_fp8 = True
+    capability = (9, 0)
     collectives = "gloo"
     is_replaying = False  # on any
 
@@ -27,6 +27,7 @@ class LateDevice:
         self._num_bytes = num_bytes
         self._works: deque[Work] = deque()
         self._num_done = 0
+        self._is_working = False
         self.num_replays = 0
         self.num_captured: list[int] = []
         self.max_waiting = 0
@@ -43,7 +44,9 @@ class LateDevice:
         self.mark().wait()
 
     def mark(self) -> LateMoment:
-        return LateMoment(self, self._num_done + len(self._works))
+        """Within work: behind that work, whatever was enqueued since."""
+        waiting = 0 if self._is_working else len(self._works)
+        return LateMoment(self, self._num_done + waiting)
 
     def capture(self, work: Work) -> Work:
         def replay() -> None:
@@ -58,7 +61,9 @@ class LateDevice:
         """All up to so many since the beginning."""
         while self._num_done < num_works:
             self._num_done += 1
+            self._is_working = True
             self._works.popleft()()
+            self._is_working = False
 
     def free_bytes(self) -> int:
         return self._num_bytes

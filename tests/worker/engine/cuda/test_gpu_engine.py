@@ -177,7 +177,7 @@ def test_eight_bits_are_refused_where_they_are_not_possible(
     with pytest.raises(ConfigError, match="kv_dtype=fp8 needs a GPU: on a CPU"):
         GpuRig(checkpoint, None, kv_dtype="fp8")
     old = LateDevice()
-    old.has_fp8 = False
+    old.capability = (8, 6)
     with pytest.raises(ConfigError, match="kv_dtype=fp8 needs a GPU of compute capability"):
         GpuRig(checkpoint, old, kv_dtype="fp8")
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)

@@ -296,3 +296,16 @@ def test_rows_without_a_token_to_draw_are_told(device: torch.device) -> None:
         keep_all = torch.full((4,), -torch.inf, device=device)
         token_ids = draw(logits.to(device), temperatures, keep_all, rows, rows)
         assert token_ids.tolist() == [NOT_A_NUMBER, NOTHING_ALLOWED, NOT_A_NUMBER, 8999]
+
+
+def test_list_pages(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.page_lists import list_pages
+
+    table = torch.arange(5 * 300).view(5, 300).int()
+    rows, num_pages = [3, 0, 4], [1, 260, 128]
+    starts = torch.tensor([0, 1, 261, 389], dtype=torch.int32)
+    pages = torch.full((400,), -1, dtype=torch.int32, device=device)
+    list_pages(table.to(device), torch.tensor(rows, device=device), starts.to(device), 260, pages)
+    wanted = [table[row, :count] for row, count in zip(rows, num_pages, strict=True)]
+    assert pages[:389].tolist() == torch.cat(wanted).tolist()
+    assert pages[389:].unique().tolist() == [-1], "nothing is written behind"

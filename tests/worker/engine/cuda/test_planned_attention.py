@@ -12,7 +12,7 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda import gpu_model
+from worker.engine.cuda import attention_choice
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.step_rows import StepRows
 
@@ -58,7 +58,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_model, "PlainAttention", PlannedAttention)
+    monkeypatch.setattr(attention_choice, "PlainAttention", PlannedAttention)
     monkeypatch.setattr(PlannedAttention, "num_plans", 0)
 
 

@@ -1,0 +1,101 @@
+"""What a model asks of attention kernels on a GPU, and which of them can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.config import DecodeKernelName, PrefillKernelName
+
+PartName = Literal["decode", "prefill"]
+KernelName = DecodeKernelName | PrefillKernelName
+
+KERNELS: dict[PartName, tuple[KernelName, ...]] = {
+    "decode": ("triton", "xqa", "fa2"),
+    "prefill": ("triton", "fa2", "fa3"),
+}
+HEAD_DIMS = (64, 128, 256)
+XQA_PAGE_SIZES = (16, 32, 64, 128)
+XQA_MAX_GROUP = 16
+XQA_CAPABILITIES = (9, 10, 12)
+FA2_CAPABILITY = (8, 0)
+FA3_CAPABILITY = 9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionTask:
+    """Each kernel does it, or has an obstacle."""
+
+    layers: Sequence[AttentionLayer]
+    dtype: torch.dtype  # of queries and what comes out
+    kv_dtype: torch.dtype
+    page_size: int
+    capability: tuple[int, int]  # of the GPU
+
+    def obstacle(self, kernel: KernelName) -> str | None:
+        """Why a kernel cannot do it, as far as that is known before it is tried."""
+        if kernel == "triton":
+            return None
+        if find_spec("flashinfer") is None:
+            return "flashinfer is not installed: pip install 'jetflock[cuda]'"
+        if self.dtype not in (torch.bfloat16, torch.float16):
+            return f"it computes bfloat16, and dtype is {_name(self.dtype)}"
+        for layer in self.layers:
+            if layer.head_dim not in HEAD_DIMS:
+                return f"heads of {layer.head_dim} values are none of {_listed(HEAD_DIMS)}"
+        match kernel:
+            case "xqa":
+                return self._obstacle_of_xqa()
+            case "fa2":
+                return self._obstacle_of_fa2()
+            case "fa3":
+                return self._obstacle_of_fa3()
+
+    def _obstacle_of_xqa(self) -> str | None:
+        major, minor = self.capability
+        if major not in XQA_CAPABILITIES:
+            return (
+                f"it needs a GPU of compute capability {_listed(XQA_CAPABILITIES)}, this one has "
+                f"{major}.{minor}"
+            )
+        if self.page_size not in XQA_PAGE_SIZES:
+            return f"page_size={self.page_size} is none of {_listed(XQA_PAGE_SIZES)}"
+        for layer in self.layers:
+            group = layer.num_heads // layer.num_kv_heads
+            if group > XQA_MAX_GROUP:
+                return f"{group} heads share keys and values, it takes up to {XQA_MAX_GROUP}"
+            if layer.soft_cap is not None:
+                return "it knows no soft cap"
+        return None
+
+    def _obstacle_of_fa2(self) -> str | None:
+        major, minor = self.capability
+        if self.capability < FA2_CAPABILITY:
+            return f"it needs a GPU of compute capability 8.0, this one has {major}.{minor}"
+        return self._obstacle_of_wrappers()
+
+    def _obstacle_of_fa3(self) -> str | None:
+        major, minor = self.capability
+        if major != FA3_CAPABILITY:
+            return f"it needs a GPU of compute capability 9.0, this one has {major}.{minor}"
+        if self.kv_dtype != self.dtype:
+            return f"queries are {_name(self.dtype)}, keys and values {_name(self.kv_dtype)}"
+        return self._obstacle_of_wrappers()
+
+    def _obstacle_of_wrappers(self) -> str | None:
+        if any(layer.sinks is not None for layer in self.layers):
+            return "it knows no sinks"
+        return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
