@@ -26,6 +26,7 @@ GPU: Values = {
             "name": "large",
             "model": "org/large",
             "gpus": 2,
+            "runtimeClassName": "nvidia",
             "replicas": 3,
             "nodeSelector": {"nvidia.com/gpu.product": "H100"},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],

@@ -273,8 +273,7 @@ def test_the_roles_understand_what_they_are_told(
 ) -> None:
     for name, pod in chart.render(CASES[case]).pods():
         [container] = pod["containers"]
-        # The chart has GPU pools, the engine has not yet.
-        role, *argv = [arg for arg in container["args"] if arg != "--device=cuda"]
+        role, *argv = container["args"]
         fields = {field.name for field in dataclasses.fields(ROLES[role])}
         with monkeypatch.context() as patch:
             for variable, value in env_of(container).items():
@@ -302,7 +301,8 @@ def test_gpu_pools(chart: HelmChart) -> None:
         "requests": {"cpu": 8, "memory": "4Gi"},
         "limits": {"memory": "64Gi", "nvidia.com/gpu": 2},
     }
-    assert "--device=cuda" in container["args"]
+    assert {"--device=cuda", "--tp=2"} <= set(container["args"])
+    assert dict(rendered.pods())["jf-jetflock-worker-large"]["runtimeClassName"] == "nvidia"
     assert rendered.one("PersistentVolumeClaim", "jf-jetflock-worker-large-cache")
 
 
