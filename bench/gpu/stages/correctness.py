@@ -14,6 +14,7 @@ from bench.gpu.rig import Rig
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.device_params import DeviceParams
 from worker.engine.cuda.draws import HostDraws, TritonDraws
+from worker.engine.cuda.gpu_device import CudaDevice
 
 MAX_ERROR = 1e-2  # relative norm, of bfloat16
 NUM_DRAWS = 32
@@ -121,6 +122,15 @@ def _tokens(rig: Rig) -> None:
     compare("graphs", tokens(graphs))
     graphs.set_overlap(False)
     compare("no overlap", tokens(graphs))
-    if rig.is_gpu:
+    if isinstance(rig.device, CudaDevice):
+        rig.device.check_syncs = True
+        try:
+            waiting = ""
+            tokens(graphs)
+        except RuntimeError as exc:
+            waiting = str(exc)
+        rig.device.check_syncs = False
+        facts = {"what": "no step waits for the GPU", "backend": rig.backend, "ok": not waiting}
+        rig.tell(facts | ({"error": waiting} if waiting else {}))
         del graphs
         compare("no graphs", tokens(engine(cuda_graph_sizes=(1,))))

@@ -31,6 +31,7 @@ log = get_logger(__name__)
 class ChosenAttention(NamedTuple):
     """Makes a model's attention over a pool."""
 
+    name: str  # for those who watch
     make: MakeAttention
     make_mixed: MakeAttention  # for CUDA graphs of steps with prefill: not all kernels can be there
 
@@ -45,12 +46,12 @@ def choose_attention(
 ) -> ChosenAttention:
     """All ranks take what rank 0 has chosen. Raises ConfigError."""
     if config.attention_backend == "torch":
-        return ChosenAttention(PlainAttention, PlainAttention)
+        return ChosenAttention("torch", PlainAttention, PlainAttention)
     from worker.engine.cuda.attention_kernels import AttentionKernels
 
     kernels = AttentionKernels(device, step, dtype)
     if config.deterministic:
-        return ChosenAttention(kernels.make_fixed, kernels.make_fixed)
+        return ChosenAttention("triton, deterministic", kernels.make_fixed, kernels.make_fixed)
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
     task = AttentionTask(layers, dtype, kv_dtype, config.page_size, device.capability)
     chosen = [0] * len(KERNELS)
@@ -64,7 +65,9 @@ def choose_attention(
         chosen = group.first(chosen, device.torch_device)
     decode, prefill = (names[idx] for names, idx in zip(KERNELS.values(), chosen, strict=True))
     return ChosenAttention(
-        partial(kernels.make, decode, prefill), partial(kernels.make, "triton", "triton")
+        decode if decode == prefill else f"{decode} decodes, {prefill} prefills",
+        partial(kernels.make, decode, prefill),
+        partial(kernels.make, "triton", "triton"),
     )
 
 

@@ -146,7 +146,7 @@ class CudaDevice:
 
     def __init__(self, index: int = 0, *, check_syncs: bool = False) -> None:
         self.torch_device = torch.device("cuda", index)
-        self._check_syncs = check_syncs
+        self.check_syncs = check_syncs
         torch.cuda.set_device(self.torch_device)
         self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         # Weights and tables, too, are made in its order: no step reads them half written.
@@ -173,7 +173,7 @@ class CudaDevice:
         return torch.empty(num_values, dtype=dtype, pin_memory=True)
 
     def enqueue(self, work: Work) -> None:
-        if self._check_syncs:
+        if self.check_syncs:
             torch.cuda.set_sync_debug_mode("error")
         try:
             with torch.cuda.stream(self._stream):
@@ -183,7 +183,7 @@ class CudaDevice:
                 raise torch.OutOfMemoryError(str(exc)) from None
             raise
         finally:
-            if self._check_syncs:
+            if self.check_syncs:
                 torch.cuda.set_sync_debug_mode("default")
 
     def give_back(self) -> None:

@@ -187,7 +187,7 @@ class GpuModel:
         self.card = gpu_card(
             device,
             dtype,
-            "torch" if config.attention_backend == "torch" else "triton",
+            attention.name,
             weight_bytes,
             self._kv_dtype,
             config.tp,

@@ -24,7 +24,7 @@ class LateDevice:
     is_replaying = False  # on any
 
     def __init__(self, num_bytes: int = 4 << 30) -> None:
-        self._num_bytes = num_bytes
+        self.num_bytes = num_bytes
         self._works: deque[Work] = deque()
         self._num_done = 0
         self._is_working = False
@@ -66,16 +66,16 @@ class LateDevice:
             self._is_working = False
 
     def free_bytes(self) -> int:
-        return self._num_bytes
+        return self.num_bytes
 
     def unused_bytes(self) -> int:
-        return self._num_bytes
+        return self.num_bytes
 
     def held_bytes(self) -> int:
         return 1 << 20
 
     def total_bytes(self) -> int:
-        return self._num_bytes
+        return self.num_bytes
 
     def peak_bytes(self, work: Work) -> int:
         work()

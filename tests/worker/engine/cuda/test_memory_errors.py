@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
+from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from worker.engine.cuda.free_memory import GRAIN_S, FreeMemory
 from worker.engine.cuda.memory_errors import is_out_of_memory, memory_for
 
 
@@ -49,3 +51,12 @@ def test_drivers_and_libraries_have_words_of_their_own(words: str) -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="illegal memory access"), memory_for("steps", "none"):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_the_driver_is_not_asked_at_each_step() -> None:
+    now, device = 0.0, LateDevice(1000)
+    free = FreeMemory(device, clock=lambda: now)
+    device.num_bytes = 400
+    assert free.num_bytes() == 1000
+    now = GRAIN_S
+    assert free.num_bytes() == 400

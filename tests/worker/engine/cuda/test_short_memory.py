@@ -14,6 +14,7 @@ from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.short_device import Count, ShortDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
+from tests.worker.engine.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
@@ -156,3 +157,19 @@ def test_pieces_are_what_the_step_was() -> None:
             ends = part.query_lens.cumsum()
             assert [*(part.positions[ends - 1] + 1)] == [*part.seq_lens]
             assert part.num_decode == sum(row in (5, 3) for row in part.rows)
+
+
+def test_a_cross_encoder_reads_fewer_texts_at_once(tmp_path: Path) -> None:
+    path = save_tiny_encoder(tmp_path, "bert")
+    pooling = PoolingParams(PoolingKind.ENCODED, second_start=4)
+    adds = [make_add(run_id, random_prompt(12, run_id), pooling=pooling) for run_id in range(8)]
+    device, scores = ShortDevice(), []
+    for is_short in (False, True):
+        rig = GpuRig(path, device, max_step_tokens=96)
+        if is_short:
+            device.room_bytes = device.peak_used_bytes * 2 // 5
+        rig.run(*adds)
+        assert bool(shortages(rig)) == is_short
+        told = [finish.embedding for _, finish in sorted(rig.channel.finishes().items())]
+        scores.append([np.frombuffer(each or b"", "<f4") for each in told])
+    assert scores[0] == [pytest.approx(score, abs=1e-6) for score in scores[1]]
