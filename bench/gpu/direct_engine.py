@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from structlog.testing import capture_logs
 
 from bench.gpu.host_times import HostTimes
 from bench.gpu.timed_device import TimedDevice
@@ -99,10 +102,16 @@ class DirectEngine:
             "load_format": "dummy",
             "max_pinned_share": 0.0,
             "max_step_s": MAX_STEP_S,
-        }
-        engine_config = EngineConfig(model_path=str(model_path), **(options | config))
+        } | config
+        engine_config = EngineConfig(model_path=str(model_path), **options)
         timed = TimedDevice(device)
-        self._engine: Any = EngineLoader(engine_config, self._channel, gpu=timed).load()
+        with capture_logs() as logs:
+            self._engine: Any = EngineLoader(engine_config, self._channel, gpu=timed).load()
+        chosen = [each for each in logs if each["event"] == "attention_kernel"]
+        # Which attention kernels the engine has chosen: of decode, then of prefill.
+        self.kernels = "/".join(each["kernel"] for each in chosen) or options["attention_backend"]
+        for each in chosen:
+            print(each, file=sys.stderr)
         self.host = HostTimes(self._engine, timed)
         self._num_runs = 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from bench.gpu.task import Task
 
@@ -24,9 +26,18 @@ LIMITS_S = {
 }
 
 
-def plan(models: Sequence[str], backends: Sequence[str], stages: Collection[str]) -> list[Task]:
-    """Of the stages that were asked for."""
-    return [task for task in _all(models, backends) if task.stage in stages]
+def plan(
+    models: Sequence[str],
+    backends: Sequence[str],
+    stages: Collection[str],
+    engine: Mapping[str, Any],
+) -> list[Task]:
+    """Of the stages that were asked for. All engines are configured as `engine` says."""
+    return [
+        replace(task, engine=dict(engine))
+        for task in _all(models, backends)
+        if task.stage in stages
+    ]
 
 
 def _all(models: Sequence[str], backends: Sequence[str]) -> Iterator[Task]:

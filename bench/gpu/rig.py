@@ -15,7 +15,7 @@ import torch
 
 from bench.gpu.ceilings import Ceilings
 from bench.gpu.direct_engine import DirectEngine
-from bench.gpu.shapes import write_config
+from bench.gpu.shapes import Costs, write_config
 from bench.gpu.sizes import ON_CPU, ON_GPU, Sizes
 from bench.gpu.task import Task
 from worker.engine.config import EngineConfig
@@ -64,6 +64,17 @@ class Rig:
         return self.device.torch_device
 
     @property
+    def costs(self) -> Costs:
+        """Of the task's model."""
+        is_fp8 = self.task.engine.get("kv_dtype") == "fp8"
+        return Costs(self.task.model, kv_value_bytes=1 if is_fp8 else 2)
+
+    @property
+    def has_triton(self) -> bool:
+        """Its compiler, or its interpreter."""
+        return self.is_gpu or _has_interpreter()
+
+    @property
     def page_size(self) -> int:
         """Of an engine's pool."""
         return EngineConfig.page_size
@@ -108,7 +119,7 @@ class Rig:
         self._keep_graph_pool()
         settings = (_ON_GPU if self.is_gpu else _ON_CPU) | {"attention_backend": self.backend}
         path = write_config(self.folder, model or self.task.model)
-        return DirectEngine(path, self.device, **(settings | config))
+        return DirectEngine(path, self.device, **(settings | self.task.engine | config))
 
     def _keep_graph_pool(self) -> None:
         """Torch captures nothing in a pool of which all graphs are gone: one stays."""

@@ -27,7 +27,8 @@ def main(task: Task, known: Path) -> int:
     signal.signal(signal.SIGTERM, _on_term)
 
     def tell(result: dict[str, Any]) -> None:
-        lines.write(json.dumps({"stage": task.stage} | result) + "\n")
+        engine = {"engine": task.engine} if task.engine else {}
+        lines.write(json.dumps({"stage": task.stage} | result | engine) + "\n")
         lines.flush()
 
     results = [json.loads(line) for line in known.read_text().splitlines()]

@@ -103,7 +103,7 @@ def write_config(folder: Path, name: str) -> Path:
 class Costs:
     """What a step of a model must read and compute, at least."""
 
-    def __init__(self, name: str, dtype_bytes: int = 2) -> None:
+    def __init__(self, name: str, kv_value_bytes: int = 2) -> None:
         shape: dict[str, int] = SHAPES[name]
         hidden, head_dim = shape["hidden_size"], shape["head_dim"]
         num_layers, num_heads = shape["num_hidden_layers"], shape["num_attention_heads"]
@@ -112,8 +112,8 @@ class Costs:
         layer = attention + 3 * hidden * shape["intermediate_size"]
         self.num_layer_weights = num_layers * layer
         self.num_head_weights = shape["vocab_size"] * hidden
-        self.weight_bytes = dtype_bytes * (self.num_layer_weights + self.num_head_weights)
-        self.kv_bytes_per_token = dtype_bytes * 2 * num_layers * num_kv_heads * head_dim
+        self.weight_bytes = 2 * (self.num_layer_weights + self.num_head_weights)  # bfloat16
+        self.kv_bytes_per_token = kv_value_bytes * 2 * num_layers * num_kv_heads * head_dim
         self._attention_flops = 4 * num_layers * num_heads * head_dim  # of a query and a key
 
     def decode_bytes(self, num_rows: int, context_len: int) -> int:

@@ -12,6 +12,7 @@ Column = tuple[str, str, str]
 
 _DECODE: tuple[Column, ...] = (
     ("model", "model", ""),
+    ("attention", "attention", ""),
     ("requests", "rows", "d"),
     ("ms a step", "step_ms", ".3f"),
     ("tokens/s", "tokens_per_s", ",.0f"),
@@ -30,6 +31,7 @@ _TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
         "prefill",
         (
             ("model", "model", ""),
+            ("attention", "attention", ""),
             ("tokens", "tokens", "d"),
             ("chunk", "chunk", "d"),
             ("ms to the first token", "ttft_ms", ".1f"),

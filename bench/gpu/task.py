@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,7 @@ class Task:
     limit_s: float  # its process is killed then
     model: str = ""  # of shapes.py; "": it has none
     backend: str = "auto"  # of attention
-
-    @property
-    def may_use_flashinfer(self) -> bool:
-        """All engines may; of attention alone, those that ask for it."""
-        return self.backend != "triton" and self.stage not in ("environment", "linears")
+    engine: dict[str, Any] = field(default_factory=dict)  # what an EngineConfig has otherwise
 
     @property
     def name(self) -> str:

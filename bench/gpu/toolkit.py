@@ -14,9 +14,10 @@ _DRIVER_PLACES = ("/usr/local/nvidia/lib*", "/usr/lib/x86_64-linux-gnu", "/usr/l
 
 
 def can_build() -> bool:
-    """Whether flashinfer and a CUDA compiler are here."""
+    """Whether flashinfer, a CUDA compiler, and a GPU's driver are here."""
     has_compiler = shutil.which("nvcc") is not None or Path("/usr/local/cuda/bin/nvcc").exists()
-    return has_compiler and importlib.util.find_spec("flashinfer") is not None
+    has_flashinfer = importlib.util.find_spec("flashinfer") is not None
+    return has_compiler and has_flashinfer and _driver() is not None
 
 
 def build_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:

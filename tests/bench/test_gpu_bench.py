@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from bench.gpu import slim_flashinfer
+from bench.gpu.backends import BACKENDS, is_compiled, may_use_flashinfer
 from bench.gpu.goals import BIG, MIDDLE, goal_results
 from bench.gpu.host_times import HostTimes, StepTimes
 from bench.gpu.kernel_build import KernelBuild
@@ -49,6 +50,7 @@ def test_a_step_reads_the_weights_of_linears_and_head(
     assert costs.weight_bytes / 1e9 == pytest.approx(weight_gb, rel=0.01)
     assert costs.kv_bytes_per_token == kv_kib << 10
     assert costs.decode_bytes(2, 10) == costs.weight_bytes + 20 * (kv_kib << 10)
+    assert Costs(model, kv_value_bytes=1).kv_bytes_per_token == kv_kib << 9
     assert costs.step_seconds(1, 1e12, 1e15) == costs.weight_bytes / 1e12
     assert costs.step_seconds(10**6, 1e12, 1e15) == 2e6 * costs.num_layer_weights / 1e15
 
@@ -157,13 +159,14 @@ def test_without_time_nothing_is_begun_and_it_is_told(tmp_path: Path) -> None:
 
 
 def test_the_main_table_comes_before_peers_and_other_models_decode_alone() -> None:
-    tasks = plan(["a", "b", "c"], ["triton", "fa2"], LIMITS_S)
+    tasks = plan(["a", "b", "c"], ["triton", "fa2"], LIMITS_S, {})
     names = [task.name for task in tasks]
     assert names[0] == "environment"
     assert names.index("decode c") < names.index("prefill a") < names.index("generate_batch a")
     assert [name for name in names if name.endswith(" c")] == ["decode c"]
     assert names.index("linears b") < names.index("correctness fa2") < names.index("decode a")
-    assert [task.name for task in plan(["a"], ["triton"], ["decode"])] == ["decode a"]
+    (task,) = plan(["a"], ["triton"], ["decode"], {"kv_dtype": "fp8"})
+    assert Task.from_json(task.to_json()) == Task("decode", 90.0, "a", engine={"kv_dtype": "fp8"})
 
 
 def test_goals_are_met_accepted_or_missed_by_the_worst_that_they_mean() -> None:
@@ -184,6 +187,22 @@ def test_goals_are_met_accepted_or_missed_by_the_worst_that_they_mean() -> None:
     assert reached["8B prefill"] == reached["1.7B decode, 1 request"] == "not measured"
     assert not any("0.6B" in name for name in reached)
     assert goal_results([{"stage": "decode", "model": "tiny", "rows": 1, "share": 1.0}]) == []
+
+
+def test_only_kernels_that_were_compiled_beforehand_are_tried() -> None:
+    assert all(is_compiled(name, (16, 8, 128), 16) for name in BACKENDS)
+    assert is_compiled("triton", (32, 8, 64), 64)
+    assert is_compiled("fa2", (28, 4, 128), 64)
+    assert not is_compiled("fa3", (32, 8, 64), 16)
+    assert not is_compiled("xqa", (28, 4, 128), 16)
+    assert not is_compiled("xqa", (32, 8, 128), 64)
+
+
+def test_what_may_use_flashinfer_waits_for_its_kernels() -> None:
+    tasks = plan(["a"], ["triton", "fa3"], LIMITS_S, {})
+    names = [task.name for task in tasks]
+    waiting = [task.name for task in tasks if may_use_flashinfer(task)]
+    assert waiting == names[names.index("correctness fa3") :]
 
 
 class Event:
@@ -233,14 +252,23 @@ def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> Non
     for backend, us in (("triton", 12.0), ("fa2", 10.0), ("fa3", 11.0)):
         cell = {"heads": "16/8", "rows": 8, "context": 512, "us": us, "share": 0.5, "plan_us": 1.0}
         report.add({"stage": "attention", "what": "decode", "backend": backend} | cell)
-    report.add({"stage": "decode", "model": BIG, "rows": 8, "step_ms": 4.12345, "share": 0.8137})
+    report.add(
+        {
+            "stage": "decode",
+            "model": BIG,
+            "rows": 8,
+            "step_ms": 4.12345,
+            "share": 0.8137,
+            "attention": "xqa/fa3",
+        }
+    )
     report.add({"stage": "generate", "task": "generate a", "failed": "not done in 5 s"})
     text = markdown(report.results, "the command")
     assert "A GPU; torch 2.11; `the command`" in text
     assert "4.30 TB/s, products reach 790 TFLOP/s" in text
     assert "1 of 2 cells agree; not tokens (fa2)." in text
     assert "| 16/8 | 512 | 8 | fa2 | 10.0 | 50% | 1 |" in text
-    assert "| qwen3-8b | 8 | 4.123 |  | 81% |" in text
+    assert "| qwen3-8b | xqa/fa3 | 8 | 4.123 |  | 81% |" in text
     assert "- generate a: not done in 5 s" in text
     assert len(report.path.read_text().splitlines()) == len(report.results)
 

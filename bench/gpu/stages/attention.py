@@ -9,6 +9,7 @@ import time
 import torch
 
 from bench.gpu.attention_case import AttentionCase
+from bench.gpu.backends import BACKENDS
 from bench.gpu.rig import Rig
 from bench.gpu.stopwatch import device_seconds
 from worker.engine.attention.attention_layer import AttentionLayer
@@ -19,12 +20,14 @@ NUM_KV_HEADS, HEAD_DIM = 8, 128
 
 @torch.inference_mode()
 def run(rig: Rig) -> None:
-    sizes = rig.sizes
+    sizes, backend = rig.sizes, BACKENDS[rig.backend]
     for num_heads in (16, 32) if rig.is_gpu else (16,):
-        for num_rows, length in itertools.product(sizes.attention_rows, sizes.attention_lens):
-            _decode(rig, _layer(num_heads), num_rows, length)
-        for length in sizes.prompt_lens:
-            _prefill(rig, _layer(num_heads), length)
+        if backend.decode is not None:
+            for num_rows, length in itertools.product(sizes.attention_rows, sizes.attention_lens):
+                _decode(rig, _layer(num_heads), num_rows, length)
+        if backend.prefill is not None:
+            for length in sizes.prompt_lens:
+                _prefill(rig, _layer(num_heads), length)
 
 
 def _layer(num_heads: int) -> AttentionLayer:
@@ -44,7 +47,7 @@ def _decode(rig: Rig, layer: AttentionLayer, num_rows: int, length: int) -> None
         num_layers=max(1, min(MAX_LAYERS, rig.sizes.cold_bytes // bytes_per_layer)),
         in_graph=True,
     )
-    attention = case.backend(rig.backend, rig.device)
+    attention = case.attention(rig.backend, rig.device)
     plans_s = []
     for _ in range(rig.sizes.num_rounds):
         begin = time.perf_counter()
@@ -82,7 +85,7 @@ def _prefill(rig: Rig, layer: AttentionLayer, length: int) -> None:
         dtype=rig.dtype,
         device=rig.torch_device,
     )
-    attention = case.backend(rig.backend, rig.device)
+    attention = case.attention(rig.backend, rig.device)
     attention.plan(case.rows)
     attention.begin(case.batch)
     seconds = device_seconds(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bench.gpu.direct_engine import random_prompts
 from bench.gpu.rig import Rig
-from bench.gpu.shapes import Costs
 
 
 def run(rig: Rig) -> None:
-    sizes, costs = rig.sizes, Costs(rig.task.model)
-    engine = rig.engine(max_running=max(sizes.decode_rows))
+    sizes, costs = rig.sizes, rig.costs
+    engine = rig.engine(max_running=max(sizes.decode_rows), cuda_graph_tokens=(0,))
     # The most first: for fewer requests, the prompts' keys and values are there already.
     prompts = random_prompts([sizes.decode_len] * max(sizes.decode_rows), seed=1)
     for num_rows in sizes.decode_rows:
@@ -20,7 +19,7 @@ def run(rig: Rig) -> None:
         rig.tell(
             {
                 "model": rig.task.model,
-                "backend": rig.backend,
+                "attention": engine.kernels,
                 "rows": num_rows,
                 "step_ms": step_s * 1e3,
                 "tokens_per_s": num_rows / step_s,

@@ -17,7 +17,7 @@ MAX_WEIGHTS = 64
 
 @torch.inference_mode()
 def run(rig: Rig) -> None:
-    products: dict[str, Product] = {"library": functional.linear}
+    products = _products(rig)
     for what, (size, width) in _linears(rig.task.model).items():
         num_bytes = size * width * rig.dtype.itemsize
         weights = [
@@ -45,6 +45,15 @@ def run(rig: Rig) -> None:
                         "share": num_bytes / seconds / rig.ceilings.bytes_per_s,
                     }
                 )
+
+
+def _products(rig: Rig) -> dict[str, Product]:
+    products: dict[str, Product] = {"library": functional.linear}
+    if rig.has_triton:
+        from worker.engine.cuda.kernels.fixed_linear import fixed_linear
+
+        products["deterministic"] = lambda x, weight: fixed_linear(x, weight, None)
+    return products
 
 
 def _linears(model: str) -> dict[str, tuple[int, int]]:

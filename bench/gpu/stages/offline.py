@@ -7,7 +7,6 @@ from typing import Any
 from bench.gpu.direct_engine import DirectEngine, random_prompts
 from bench.gpu.offline_mix import OfflineMix
 from bench.gpu.rig import Rig
-from bench.gpu.shapes import Costs
 
 
 def run(rig: Rig) -> None:
@@ -35,7 +34,7 @@ def run(rig: Rig) -> None:
 
 def _measure(rig: Rig, engine: DirectEngine, mix: OfflineMix, what: str) -> None:
     ran = engine.run(mix.prompts, mix.output_lens)
-    costs, ceilings = Costs(rig.task.model), rig.ceilings
+    costs, ceilings = rig.costs, rig.ceilings
     least_s = sum(
         costs.step_seconds(step.num_tokens, *ceilings) for _, step in ran.steps if step.num_tokens
     )

@@ -79,7 +79,8 @@ def _serve(rig: Rig) -> dict[int, Served]:
         "max-running": max(rig.sizes.streams),
         "nats-port": nats_port,
     } | ({} if rig.is_gpu else {"num-kv-tokens": 4096, "max-step-tokens": 64})
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in rig.task.engine.items()]
     path = write_config(rig.folder, model)
     with local_serve(str(path), *words, timeout_s=READY_S) as serve:
         found = {}

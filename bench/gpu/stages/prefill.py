@@ -7,13 +7,12 @@ import statistics
 
 from bench.gpu.direct_engine import random_prompts
 from bench.gpu.rig import Rig
-from bench.gpu.shapes import Costs
 
 NUM_TRIES = 3
 
 
 def run(rig: Rig) -> None:
-    sizes, costs = rig.sizes, Costs(rig.task.model)
+    sizes, costs = rig.sizes, rig.costs
     engine = rig.engine(max_step_tokens=max(sizes.chunks), max_running=8, cuda_graph_sizes=(1,))
     for chunk, prompt_len in itertools.product(sizes.chunks, sizes.prompt_lens):
         engine.set_step_tokens(chunk)
@@ -26,7 +25,7 @@ def run(rig: Rig) -> None:
         rig.tell(
             {
                 "model": rig.task.model,
-                "backend": rig.backend,
+                "attention": engine.kernels,
                 "tokens": prompt_len,
                 "chunk": chunk,
                 "ttft_ms": ttft_s * 1e3,
