@@ -9,6 +9,7 @@ import traceback
 from shared.errors import JetflockError
 from shared.garbage import settle_garbage
 from worker.engine.config import EngineConfig
+from worker.engine.leaving import leave
 from worker.engine.load_phases import LoadPhases
 from worker.engine.parent_death import die_with_parent
 from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
@@ -63,4 +64,4 @@ def _fail(channel: EngineSocket, message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

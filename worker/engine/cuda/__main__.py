@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from worker.engine.cuda.rank_config import rank_device
 from worker.engine.cuda.rank_group import RankGroup, reach_store
 from worker.engine.cuda.rank_orders import OrderInbox
 from worker.engine.cuda.rank_weights import divide
+from worker.engine.leaving import leave
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
 from worker.engine.models.registry import read_model_config
@@ -38,6 +40,8 @@ def main(argv: list[str]) -> int:
     except ConfigError as exc:
         sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
         return CANNOT_LOAD
+    except Exception:
+        traceback.print_exc()
     return 1
 
 
@@ -79,4 +83,4 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
