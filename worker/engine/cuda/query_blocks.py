@@ -11,7 +11,9 @@ import torch
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.step_rows import StepRows
 
-BLOCK_ROWS = 128  # more, and a program of the extend kernel runs out of registers
+# More rows, or wider ones, and a program of the extend kernel runs out of registers.
+BLOCK_ROWS = 128
+BLOCK_VALUES = BLOCK_ROWS * 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +48,8 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
 
 def block_queries(layer: AttentionLayer) -> int:
     """Of a full block: each query has a row for every head that shares a KV head with others."""
-    return max(1, BLOCK_ROWS * layer.num_kv_heads // layer.num_heads)
+    num_rows = min(BLOCK_ROWS, BLOCK_VALUES // layer.head_dim)
+    return max(1, num_rows * layer.num_kv_heads // layer.num_heads)
 
 
 def most_blocks(num_rows: int, num_tokens: int, num_queries: int) -> int:

@@ -62,6 +62,15 @@ class Heads(NamedTuple):
     head_dim: int
 
 
+FAMILIES = [
+    Heads(8, 1, 256),  # Gemma 2B
+    Heads(16, 8, 256),  # Gemma 2 9B
+    Heads(32, 32, 80),  # Phi-2
+    Heads(96, 8, 128),  # GLM 4.5
+    Heads(48, 1, 128),  # StarCoder
+]
+
+
 def chosen() -> Iterator[Case]:
     """One of each kind: few seconds."""
     heads = Heads(32, 8, 128)
@@ -86,6 +95,8 @@ def all_cases() -> Iterator[Case]:
             yield from attention(heads, dtype, kv_dtype, **kind)
         for kv_dtype, has_norm in itertools.product((dtype, KV_FP8), (False, True)):
             yield from append(heads, dtype, kv_dtype, has_norm=has_norm)
+    for dtype, family in itertools.product((BF16, F32), FAMILIES):
+        yield from attention(family, dtype, dtype)
     for dtype, (hidden_size, size) in itertools.product(
         (BF16, F32), ((64, 172), (1024, 3072), (2048, 6144), (4096, 12288), (8192, 28672))
     ):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.key_splits import MAX_SPLITS, count_splits, list_pieces
-from worker.engine.cuda.query_blocks import cut_queries, most_blocks
+from worker.engine.cuda.query_blocks import block_queries, cut_queries, most_blocks
 from worker.engine.cuda.step_rows import StepRows
 
 
@@ -39,6 +40,13 @@ def test_there_is_room_for_all_pieces() -> None:
             own = [[row, part, num_splits] for part in range(num_splits)]
             assert pieces[ends[row] : ends[row + 1]].tolist() == own
         assert (pieces[ends[-1] :] == 0).all()
+
+
+def test_a_block_has_room_on_a_processor() -> None:
+    """Many heads on one of keys and values, and wide ones, leave room for fewer queries."""
+    shapes = [(8, 8, 128), (32, 4, 64), (32, 32, 80), (16, 8, 256), (8, 1, 256), (200, 1, 128)]
+    layers = [AttentionLayer(*shape, scale=1.0) for shape in shapes]
+    assert [block_queries(layer) for layer in layers] == [128, 16, 128, 32, 8, 1]
 
 
 def test_every_query_is_in_one_block() -> None:

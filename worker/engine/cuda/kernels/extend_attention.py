@@ -15,7 +15,7 @@ from worker.engine.cuda.kernels.decode_attention import NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.cuda.query_blocks import QueryBlocks
 
-BLOCK_KEYS = 64
+BLOCK_KEY_BYTES = 128  # of one dimension of the keys
 
 
 def extend_attention(
@@ -50,7 +50,7 @@ def extend_attention(
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         BLOCK_QUERIES=blocks.num_queries,
         ROWS=max(16, triton.next_power_of_2(blocks.num_queries * group)),
-        BLOCK_KEYS=BLOCK_KEYS,
+        BLOCK_KEYS=BLOCK_KEY_BYTES // q.element_size(),
         HAS_SOFT_CAP=layer.soft_cap is not None,
         HAS_SINKS=layer.sinks is not None,
         num_warps=8,
