@@ -243,6 +243,21 @@ _WORKERS = Row(
             "Above 0 only while the engine owes a step.",
         ),
         Panel(
+            "GPU memory",
+            "bytes",
+            _one(
+                'max by (instance, kind) (jetflock_gpu_memory_bytes{$M, kind!="total"}) > 0',
+                "{{instance}}: {{kind}}",
+            ),
+            "Of each GPU: what its engine keeps, and what is free.",
+        ),
+        Panel(
+            "Steps short of GPU memory",
+            "short",
+            _one(_rate("jetflock_gpu_memory_shortages_total", "instance"), "{{instance}}"),
+            "They were computed in pieces: another program takes the memory.",
+        ),
+        Panel(
             "Speculation: accepted",
             "percentunit",
             _one(
