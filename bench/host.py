@@ -3,7 +3,9 @@
 Scheduler, books and tensors are the engine's own; model, attention and sampler answer at once with
 precomputed values. Prints milliseconds a step, by part: next_batch (schedule), the tensors of model
 and sampler (build), what becomes of the tokens (process), and the load that each step reports.
-Times are CPU time of the thread. Also what adding and aborting costs beside a long waiting list.
+Times are CPU time of the thread. Then the same with the runner of a GPU, which plans, stages and
+samples in its own way; what only a GPU's driver does is missing. Also what adding and aborting
+costs beside a long waiting list.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ from typing import Annotated
 import cyclopts
 import torch
 
+from bench.instant_gpu import make_instant_gpu
 from shared.garbage import settle_garbage
 from shared.protocol.sampling import SamplingParams
 from worker.engine.forward_batch import ForwardBatch
 from worker.engine.kv.kv_cache_pool import KVCachePool
 from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.model_runner import ModelRunner
 from worker.engine.req import Req
 from worker.engine.sampling.sampler import Samples
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.scheduler import Scheduler
+from worker.engine.step_result import BatchRunner
 from worker.engine.stop_check import StopCheck
 
 VOCAB_SIZE = 32_000
@@ -44,6 +50,9 @@ class InstantForward:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        return {}
 
 
 class InstantSampler:
@@ -70,16 +79,25 @@ class StepTimes:
         return f"{' '.join(medians)} {statistics.median(totals):8.3f} {p99:8.3f}"
 
 
+def make_instant_cpu(ledger: KVLedger) -> BatchRunner:
+    pool = KVCachePool(1, ledger.num_pages, PAGE_SIZE, 1, 1, torch.float32)
+    runner = ModelRunner(InstantForward(), pool, ledger.req_to_token, VOCAB_SIZE)
+    runner._sampler = InstantSampler()  # type: ignore[assignment]
+    return runner
+
+
 class HostRig:
     """An engine whose model takes no time."""
 
-    def __init__(self, num_pages: int, max_tokens: int, max_running: int) -> None:
+    def __init__(
+        self, num_pages: int, max_tokens: int, max_running: int, *, on_gpu: bool = False
+    ) -> None:
         self.max_tokens = max_tokens
         self.ledger = KVLedger(num_pages, PAGE_SIZE, max_running, MAX_CONTEXT_LEN)
         self.scheduler = Scheduler(self.ledger, max_running, MAX_CONTEXT_LEN, VOCAB_SIZE)
-        pool = KVCachePool(1, num_pages, PAGE_SIZE, 1, 1, torch.float32)
-        self.runner = ModelRunner(InstantForward(), pool, self.ledger.req_to_token, VOCAB_SIZE)
-        self.runner._sampler = InstantSampler()  # type: ignore[assignment]
+        self.runner: BatchRunner = (
+            make_instant_gpu(self.ledger, VOCAB_SIZE) if on_gpu else make_instant_cpu(self.ledger)
+        )
         self._prompts = _prompts()
         self.num_added = 0
 
@@ -128,11 +146,13 @@ def _prompts() -> Iterator[list[int]]:
         number = 10 + (number * 7919 + 1) % (VOCAB_SIZE - PROMPT_LEN - 10)
 
 
-def measure_steps(num_rows: int, num_waiting: int, *, has_slots: bool, num_steps: int) -> StepTimes:
+def measure_steps(
+    num_rows: int, num_waiting: int, *, has_slots: bool, num_steps: int, on_gpu: bool = False
+) -> StepTimes:
     """`has_slots`: what waits does so for want of pages, not of slots."""
     max_tokens = num_steps + 10
     num_pages = num_rows * ((PROMPT_LEN + max_tokens) // PAGE_SIZE + 1)
-    rig = HostRig(num_pages, max_tokens, num_rows * (2 if has_slots else 1))
+    rig = HostRig(num_pages, max_tokens, num_rows * (2 if has_slots else 1), on_gpu=on_gpu)
     rig.fill(num_rows)
     rig.scheduler._reserve_ratio.value = 100.0  # whoever waits for pages goes on waiting
     rig.add(num_waiting)
@@ -175,6 +195,10 @@ def run(steps: Annotated[int, cyclopts.Parameter(help="Steps of each measurement
         what = "pages" if has_slots else "slots"
         name = f"{num_rows} rows, {num_waiting} wait for {what}"
         print(f"{name:34} {times.row()}")
+    print("\non a GPU")
+    for num_rows in (1, 32, 256):
+        times = measure_steps(num_rows, 0, has_slots=False, num_steps=steps, on_gpu=True)
+        print(f"{f'{num_rows} rows':34} {times.row()}")
     print(f"\n{'us beside so many that wait':34}      add    abort")
     for num_waiting in (10, 1_000, 10_000):
         add_us, abort_us = measure_queue(num_waiting)

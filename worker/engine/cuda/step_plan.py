@@ -78,6 +78,8 @@ class StepPlan:
 
         Those are rows of one token, or all together a chunk. Nobody reads what they write or give.
         """
+        if shape == self.shape:
+            return self
         num_rows, num_missing = len(self.rows), shape.num_tokens - self.num_tokens
         places = np.arange(num_rows)
         places[self.num_decode :] += shape.num_decode - self.num_decode
@@ -117,21 +119,21 @@ class StepPlan:
 
     @classmethod
     def of(cls, batch: ScheduleBatch) -> Self:
-        entries = batch.entries
+        entries, others, num_plain = batch.entries, batch.others, batch.num_plain
         ends = np.array([entry.end for entry in entries], np.int64)
-        query_lens = np.array([entry.end - entry.start for entry in entries], np.int64)
-        num_samples = np.array([entry.num_samples for entry in entries], np.int64)
         rows = np.array([entry.req.row for entry in entries], np.int64)
+        query_lens, num_samples = np.ones((2, len(entries)), np.int64)
+        query_lens[num_plain:] = [entry.end - entry.start for entry in others]
+        num_samples[num_plain:] = [entry.num_samples for entry in others]
         token_ends, sample_ends = query_lens.cumsum(), num_samples.cumsum()
-        input_ids = [
-            token_id for entry in entries[batch.num_plain :] for token_id in entry.input_ids
-        ]
-        plain_ids = [entry.req.token_ids[-1] for entry in entries[: batch.num_plain]]
+        input_ids = [entry.req.token_ids[-1] for entry in entries[:num_plain]]
+        for entry in others:
+            input_ids += entry.input_ids
         awaited_rows = np.full(int(token_ends[-1]), NOT_AWAITED, np.int64)
         if batch.may_await:
             is_awaited = np.array([entry.has_awaited_input for entry in entries])
             awaited_rows[token_ends[is_awaited] - 1] = rows[is_awaited]
-        num_decode = batch.num_plain
+        num_decode = num_plain
         while num_decode < len(entries) and query_lens[num_decode] == 1:
             num_decode += 1
         return cls(
@@ -139,7 +141,7 @@ class StepPlan:
             rows=rows,
             query_lens=query_lens,
             seq_lens=ends,
-            input_ids=np.array(plain_ids + input_ids, np.int64),
+            input_ids=np.array(input_ids, np.int64),
             positions=ranges_before(ends, query_lens, token_ends),
             awaited_rows=awaited_rows,
             sample_idx=ranges_before(token_ends, num_samples, sample_ends),

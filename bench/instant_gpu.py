@@ -1,0 +1,117 @@
+"""A GPU that takes no time: what remains of a step is what its host does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.device_page_table import DevicePageTable
+from worker.engine.cuda.device_params import DeviceParams
+from worker.engine.cuda.gpu_batch import GpuBatch
+from worker.engine.cuda.gpu_device import Work
+from worker.engine.cuda.gpu_forward import GpuForward
+from worker.engine.cuda.gpu_runner import GpuRunner
+from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.key_splits import count_splits
+from worker.engine.cuda.rank_runner import RankRunner
+from worker.engine.cuda.step_graphs import StepGraphs
+from worker.engine.cuda.step_inputs import StepInputs
+from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.step_shape import StepShape
+from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.models.model_config import ModelConfig
+
+NUM_PROCESSORS = 132
+MODEL = ModelConfig(
+    architecture="Instant",
+    vocab_size=1,
+    hidden_size=1,
+    num_parameters=0,
+    attention_layers=(),
+    max_context_len=1,
+    max_context_limit=1,
+    stored_dtype="float32",
+    eos_token_ids=(),
+)
+
+
+class InstantDevice(HostDevice):
+    """What is captured is not done again. Copies are: they take the host about as long as there."""
+
+    num_processors = NUM_PROCESSORS
+
+    def capture(self, work: Work) -> Work:
+        return lambda: None
+
+
+class InstantModel:
+    """Hidden states and logits of nothing."""
+
+    attention_layers: Sequence[AttentionLayer] = ()
+
+    def hidden(self, batch: GpuBatch, attention: InstantAttention) -> torch.Tensor:
+        return torch.empty((len(batch.input_ids), 1))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        return {}
+
+
+class InstantAttention:
+    """Plans as the Triton kernels do."""
+
+    def __init__(self) -> None:
+        self._splits = np.zeros(0, np.int64)
+
+    def plan(self, rows: StepRows) -> None:
+        splits = count_splits(rows.seq_lens[: rows.num_decode], NUM_PROCESSORS)
+        if not np.array_equal(splits, self._splits):
+            self._splits = splits
+
+    def begin(self, batch: GpuBatch) -> None:
+        pass
+
+
+class InstantDraws:
+    """One token for each row: never an end."""
+
+    def draw(
+        self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.full_like(positions, 7)
+
+
+def make_instant_gpu(ledger: KVLedger, vocab_size: int) -> GpuRunner:
+    """With one graph, for all steps that decode."""
+    device, pool, page_size = InstantDevice(), ledger.req_to_token, ledger.page_size
+    page_table = DevicePageTable(
+        pool.num_rows, pool.max_pages, ledger.num_pages, device.torch_device
+    )
+    page_table.follow(pool)
+    forward = GpuForward(InstantModel(), InstantAttention(), page_size)  # type: ignore[arg-type]
+    inputs = StepInputs(page_table, torch.zeros(pool.num_rows + 1, dtype=torch.int64), page_size)
+    graphs = StepGraphs(
+        device,
+        inputs,
+        forward,
+        forward,
+        MODEL,
+        torch.float32,
+        [StepShape.of_decode(pool.num_rows)],
+    )
+    return GpuRunner(
+        device,
+        RankRunner(device, forward, inputs, graphs),
+        page_table,
+        page_size,
+        GpuSampler(device, InstantDraws()),
+        vocab_size,
+    )
