@@ -21,6 +21,7 @@ def main() -> None:
     os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) - FREE_CORES)))
     from flashinfer.jit import build_jit_specs
     from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
+    from flashinfer.jit.attention.modules import _gen_batch_prefill_primary_module
     from flashinfer.jit.xqa import gen_xqa_module
 
     half, ints, dims = torch.bfloat16, torch.int32, (HEAD_DIM, HEAD_DIM)
@@ -28,7 +29,9 @@ def main() -> None:
     begin = time.monotonic()
     build_jit_specs(
         [
-            *(gen_batch_prefill_module(name, *kind, False) for name in ("fa3", "fa2")),
+            gen_batch_prefill_module("fa3", *kind, False),
+            # For keys and values of the same strides: the one that flashinfer's wrappers take.
+            _gen_batch_prefill_primary_module("fa2", *kind, False),
             gen_batch_decode_module(*kind),
             *(
                 gen_xqa_module(half, half, PAGE_SIZE, HEAD_DIM, group, False, half, 1)

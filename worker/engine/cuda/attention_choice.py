@@ -56,7 +56,8 @@ def choose_attention(
     task = AttentionTask(layers, dtype, kv_dtype, config.page_size, device.capability)
     chosen = [0] * len(KERNELS)
     if group is None or group.rank == 0:
-        trial = AttentionTrial(kernels.make_part, device, task, step)
+        tried = AttentionKernels(device, step, dtype)  # whose memory is free again
+        trial = AttentionTrial(tried.make_part, device, task, step)
         chosen = [
             names.index(choose_kernel(part, config, task, trial.seconds))
             for part, names in KERNELS.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention_part import AttentionPart
 from worker.engine.cuda.attention_task import AttentionTask, KernelName, PartName
 from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import GpuDevice
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
 from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.host_device import HostDevice
 from worker.engine.cuda.plain_attention import PlainAttention
@@ -28,6 +30,7 @@ from worker.engine.step_limits import StepLimits
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None, reason="pip install 'jetflock[cuda]'"
 )
+CPU = torch.device("cpu")
 PAGE_SIZE, NUM_PAGES, MAX_PAGES = 16, 60, 8
 STEP = StepLimits(max_running=8, max_step_tokens=256, has_overlap=True)
 ALIKE = AttentionLayer(4, 2, 16, 0.25)
@@ -46,7 +49,11 @@ PARTS: list[tuple[PartName, KernelName, str]] = [
 ]
 
 
-def make_pool(layers: list[AttentionLayer]) -> GpuKVPool:
+def make_pool(
+    layers: list[AttentionLayer],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+) -> GpuKVPool:
     layer = layers[0]
     pool = GpuKVPool(
         len(layers),
@@ -54,10 +61,11 @@ def make_pool(layers: list[AttentionLayer]) -> GpuKVPool:
         PAGE_SIZE,
         layer.num_kv_heads,
         layer.head_dim,
-        torch.float32,
-        torch.device("cpu"),
+        dtype,
+        device,
     )
-    pool._data.normal_(generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(pool._data.shape, generator=torch.Generator().manual_seed(1))
+    pool._data.copy_(noise)
     return pool
 
 
@@ -67,16 +75,24 @@ def make_part(
     kernel: KernelName,
     pool: GpuKVPool,
     layers: list[AttentionLayer],
+    dtype: torch.dtype = torch.float32,
 ) -> AttentionPart:
     from worker.engine.cuda.attention_kernels import AttentionKernels  # needs triton
 
-    return AttentionKernels(device, STEP, torch.float32).make_part(part, kernel, pool, layers)
+    return AttentionKernels(device, STEP, dtype).make_part(part, kernel, pool, layers)
 
 
 class Step:
     """Of random rows, those of one token first, with pages that are mixed up."""
 
-    def __init__(self, seed: int, num_decode: int, num_extend: int, size: int = 0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        num_decode: int,
+        num_extend: int,
+        size: int = 0,
+        device: torch.device = CPU,
+    ) -> None:
         rng = np.random.default_rng(seed)
         query_lens = np.concatenate([np.ones(num_decode, int), rng.integers(2, 40, num_extend)])
         seq_lens = query_lens + rng.integers(0, 80, len(query_lens))
@@ -88,20 +104,20 @@ class Step:
             query_lens = np.ones(size, int)
             seq_lens = np.concatenate([seq_lens, np.ones(num_padding, int)])
             rows = torch.cat([rows, torch.full((num_padding,), 11)])
-        lens = torch.from_numpy(query_lens)
+        table, rows = table.to(device), rows.to(device)
+        lens, ends = torch.from_numpy(query_lens), torch.from_numpy(seq_lens)
+        num_tokens = int(lens.sum())
+        starts = (ends - lens.cumsum(0)).repeat_interleave(lens)
         self.rows = StepRows(
             size or num_decode, query_lens, seq_lens, rows, table, in_graph=bool(size)
         )
-        ends = torch.from_numpy(seq_lens)
         self.batch = GpuBatch(
-            input_ids=torch.zeros(int(lens.sum())).long(),
-            positions=torch.cat(
-                [torch.arange(end - length, end) for end, length in zip(ends, lens, strict=True)]
-            ),
-            out_loc=torch.zeros(int(lens.sum())).long(),
-            token_rows=torch.arange(len(lens)).repeat_interleave(lens),
+            input_ids=torch.zeros(num_tokens).long(),
+            positions=(starts + torch.arange(num_tokens)).to(device),
+            out_loc=torch.zeros(num_tokens).long(),
+            token_rows=torch.arange(len(lens)).repeat_interleave(lens).to(device),
             num_decode=size or num_decode,
-            seq_lens=ends.int(),
+            seq_lens=ends.int().to(device),
             page_table=table[rows][:, :MAX_PAGES],
         )
 
@@ -109,11 +125,25 @@ class Step:
         shape = (len(self.batch.positions), layer.num_heads, layer.head_dim)
         return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
-    def wanted(self, pool: GpuKVPool, layers: list[AttentionLayer], idx: int) -> torch.Tensor:
+    def own(self, part: PartName) -> slice:
+        """Tokens that are a part's."""
+        num_decode = self.batch.num_decode
+        return slice(num_decode) if part == "decode" else slice(num_decode, None)
+
+    def wanted(
+        self, pool: GpuKVPool, layers: list[AttentionLayer], idx: int, q: torch.Tensor
+    ) -> torch.Tensor:
         plain = PlainAttention(pool, layers)
         plain.begin(self.batch)
-        q = self.queries(layers[idx])
         return plain._attend(q, idx).view_as(q)
+
+
+def make_steps(part: PartName, device: torch.device = CPU) -> list[Step]:
+    """Of many kinds in turn; graphs have their sizes, from the largest on."""
+    steps = [Step(seed, 1 + seed % 4, (2 * seed) % 3, device=device) for seed in range(6)]
+    if part == "prefill":
+        return [step for step in steps if step.rows.extending.num_rows]
+    return steps + [Step(seed, 1 + seed % 3, 0, 4 - seed % 2, device) for seed in range(6)]
 
 
 @pytest.mark.parametrize(("part", "kernel", "name"), PARTS)
@@ -124,28 +154,56 @@ def test_a_part_attends_as_plain_torch(
     monkeypatch: pytest.MonkeyPatch,
     interpreter: None,
 ) -> None:
-    """Steps of many kinds in turn; graphs have their sizes, from the largest on."""
     device, layers = HostDevice(), LAYERS[name]
     install(monkeypatch, device)
     pool = make_pool(layers)
     attention = make_part(device, part, kernel, pool, layers)
-    steps = [Step(seed, 1 + seed % 4, (2 * seed) % 3) for seed in range(6)]
-    if part == "decode":
-        steps += [Step(seed, 1 + seed % 3, 0, size=4 - seed % 2) for seed in range(6)]
-    for step in steps:
+    for step in make_steps(part):
         attention.plan(step.rows)
-        own = slice(step.batch.num_decode)
-        if part == "prefill":
-            own = slice(step.batch.num_decode, None)
-        if not len(step.batch.positions[own]):
-            continue
         for idx, layer in enumerate(layers):
             q = step.queries(layer)
             output = torch.full_like(q, 7.0)
             attention.attend(q, step.batch, idx, output)
             wanted = torch.full_like(q, 7.0)
-            wanted[own] = step.wanted(pool, layers, idx)[own]
+            wanted[step.own(part)] = step.wanted(pool, layers, idx, q)[step.own(part)]
             torch.testing.assert_close(output, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # the first time, kernels are compiled
+@pytest.mark.parametrize(
+    ("part", "kernel", "name"), [each for each in PARTS if each[1:] != ("fa3", "tensor cores")]
+)
+def test_a_part_attends_on_a_gpu(
+    part: PartName, kernel: KernelName, name: str, gpu: CudaDevice
+) -> None:
+    """The real kernels, in bfloat16; decode also in CUDA graphs."""
+    dtype, device = torch.bfloat16, gpu.torch_device
+    layers = [
+        dataclasses.replace(
+            layer, head_dim=64, sinks=None if layer.sinks is None else layer.sinks.to(device)
+        )
+        for layer in LAYERS[name]
+    ]
+    task = AttentionTask(layers, dtype, dtype, PAGE_SIZE, gpu.capability)
+    if reason := task.obstacle(kernel):
+        pytest.skip(reason)
+    pool = make_pool(layers, dtype, device)
+    attention = make_part(gpu, part, kernel, pool, layers, dtype)
+    for step in make_steps(part, device):
+        for idx, layer in enumerate(layers):
+            q = step.queries(layer).to(device, dtype)
+            output = torch.zeros_like(q)
+            attend = functools.partial(attention.attend, q, step.batch, idx, output)
+            plan = functools.partial(attention.plan, step.rows)
+            gpu.enqueue(plan)
+            run = gpu.capture(attend) if step.rows.in_graph else attend
+            for work in (output.zero_, plan, run):
+                gpu.enqueue(work)
+            gpu.mark().wait()
+            wanted, own = step.wanted(pool, layers, idx, q), step.own(part)
+            torch.testing.assert_close(output[own], wanted[own], rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(("part", "kernel"), [("decode", "fa2"), ("prefill", "fa3")])
@@ -157,17 +215,15 @@ def test_a_plan_is_not_overwritten_before_it_was_copied(
     pool = make_pool(layers)
     attention = make_part(device, part, kernel, pool, layers)
     steps = [Step(seed, 2, 2) for seed in range(4)]
-    outputs = []
-    for step in steps:
+    queries = [step.queries(layers[0]) for step in steps]
+    outputs = [torch.zeros_like(q) for q in queries]
+    for step, q, output in zip(steps, queries, outputs, strict=True):
         attention.plan(step.rows)
-        outputs.append(torch.zeros_like(step.queries(layers[0])))
-        attention.attend(step.queries(layers[0]), step.batch, 0, outputs[-1])
+        attention.attend(q, step.batch, 0, output)
     device.mark().wait()
-    for step, output in zip(steps, outputs, strict=True):
-        own = slice(2) if part == "decode" else slice(2, None)
-        torch.testing.assert_close(
-            output[own], step.wanted(pool, layers, 0)[own], rtol=1e-5, atol=1e-5
-        )
+    for step, q, output in zip(steps, queries, outputs, strict=True):
+        wanted, own = step.wanted(pool, layers, 0, q), step.own(part)
+        torch.testing.assert_close(output[own], wanted[own], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("decode", "prefill"), [("fa2", "fa3"), ("xqa", "fa2")])
