@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.gpu.backends import OF_FLASHINFER
 from bench.gpu.task import Task
 
 NUM_WHOLE_MODELS = 2  # the first ones run all stages, the others only decode
@@ -16,6 +16,7 @@ LIMITS_S = {
     "environment": 60.0,
     "correctness": 90.0,
     "linears": 60.0,
+    "logprobs": 90.0,
     "attention": 90.0,
     "decode": 90.0,
     "prefill": 90.0,
@@ -42,17 +43,25 @@ def plan(
 
 def _all(models: Sequence[str], backends: Sequence[str]) -> Iterator[Task]:
     whole = models[:NUM_WHOLE_MODELS]
+    small = whole[-1:]
     yield _task("environment")
     # Our own kernels first: those of flashinfer may be compiled meanwhile.
-    for backend, stage in itertools.product(backends, ("correctness", "attention")):
-        yield _task(stage, backend=backend)
-        if stage == "attention" and backend == backends[0]:
-            yield from (_task("linears", model) for model in whole)
+    own = [backend for backend in backends if backend not in OF_FLASHINFER]
+    others = [backend for backend in backends if backend in OF_FLASHINFER]
+    yield from (_task("correctness", backend=backend) for backend in own)
+    yield from (_task("attention", backend=backend) for backend in own)
+    yield from (_task("linears", model) for model in whole)
+    yield from (_task("correctness", backend=backend) for backend in others)
     for stage, chosen in (
+        ("logprobs", small),  # it is there in float32, too
         ("decode", models),
         ("prefill", whole),
+    ):
+        yield from (_task(stage, model) for model in chosen)
+    yield from (_task("attention", backend=backend) for backend in others)
+    for stage, chosen in (
         ("offline", whole),
-        ("over_nats", whole[-1:]),  # the smaller one: a token of a large one hides what is added
+        ("over_nats", small),  # a token of a large one hides what is added
         ("generate_batch", whole),
         ("generate", whole),
     ):

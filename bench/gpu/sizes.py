@@ -16,6 +16,8 @@ class Sizes:
     seq_lens: tuple[int, ...]  # of the correctness cells
     token_lens: tuple[int, ...]  # of prompts whose tokens are compared
     token_outputs: int
+    logprob_len: int  # of the prompt whose logprobs are compared
+    logprob_outputs: int
     attention_rows: tuple[int, ...]
     attention_lens: tuple[int, ...]
     cold_bytes: int  # more than the caches hold
@@ -43,6 +45,8 @@ ON_GPU = Sizes(
     seq_lens=(1, 15, 64, 257, 1023, 4099),
     token_lens=(1, 15, 40, 130),
     token_outputs=12,
+    logprob_len=700,
+    logprob_outputs=64,
     attention_rows=(1, 8, 32, 64, 128, 256),
     attention_lens=(512, 1024, 4096, 16384),
     cold_bytes=256 << 20,
@@ -69,6 +73,8 @@ ON_CPU = Sizes(
     seq_lens=(1, 15, 67),
     token_lens=(1, 20),
     token_outputs=3,
+    logprob_len=70,
+    logprob_outputs=8,
     attention_rows=(1, 2),
     attention_lens=(32,),
     cold_bytes=1 << 10,

@@ -131,7 +131,7 @@ def _opening(results: Sequence[Result], command: str) -> str:
 
 
 def _correctness(results: Sequence[Result]) -> str:
-    cells = [result for result in results if result["stage"] == "correctness" and "ok" in result]
+    cells = [result for result in results if "ok" in result]
     if not cells:
         return ""
     wrong = [f"{each['what']} ({each.get('backend', '')})" for each in cells if not each["ok"]]

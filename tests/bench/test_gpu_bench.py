@@ -89,6 +89,12 @@ def test_attention_and_tokens_agree_in_every_cell(rig: StageRig) -> None:
     }  # fmt: skip
 
 
+def test_logprobs_of_prompt_and_output_are_those_of_transformers(rig: StageRig) -> None:
+    cells = rig.run("logprobs")
+    assert [cell["what"] for cell in cells] == ["logprobs, prefill", "logprobs, decode"]
+    assert all(cell["error"] < 1e-3 for cell in cells)
+
+
 def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
     assert [cell["rows"] for cell in rig.run("decode")] == [2, 1]
     cell = rig.results[0]
@@ -165,6 +171,7 @@ def test_the_main_table_comes_before_peers_and_other_models_decode_alone() -> No
     assert names.index("decode c") < names.index("prefill a") < names.index("generate_batch a")
     assert [name for name in names if name.endswith(" c")] == ["decode c"]
     assert names.index("linears b") < names.index("correctness fa2") < names.index("decode a")
+    assert names.index("prefill b") < names.index("attention fa2") < names.index("offline a")
     (task,) = plan(["a"], ["triton"], ["decode"], {"kv_dtype": "fp8"})
     assert Task.from_json(task.to_json()) == Task("decode", 90.0, "a", engine={"kv_dtype": "fp8"})
 

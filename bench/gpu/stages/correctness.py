@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import torch
 
 from bench.gpu.attention_case import AttentionCase
 from bench.gpu.backends import OF_FLASHINFER, is_compiled
-from bench.gpu.direct_engine import DirectEngine, random_prompts
 from bench.gpu.rig import Rig
+from bench.gpu.token_check import TokenCheck
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.device_params import DeviceParams
 from worker.engine.cuda.draws import HostDraws, TritonDraws
-from worker.engine.cuda.gpu_device import CudaDevice
 
 MAX_ERROR = 1e-2  # relative norm, of bfloat16
 NUM_DRAWS = 32
 VOCAB_SIZE = 1000
-SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 5, "top_p": 0.9})
 
 
 def run(rig: Rig) -> None:
@@ -31,7 +28,7 @@ def run(rig: Rig) -> None:
         return  # the rest is the same with them
     if rig.backend == "triton":
         _draws(rig)
-    _tokens(rig)
+    TokenCheck(rig).run()
 
 
 @torch.inference_mode()
@@ -95,46 +92,3 @@ def _draws(rig: Rig) -> None:
     theirs = HostDraws(VOCAB_SIZE).draw(logits, params(torch.device("cpu")), positions)
     num_same = int((ours == theirs).sum())
     rig.tell({"what": "draws", "same": num_same, "of": NUM_DRAWS, "ok": num_same == NUM_DRAWS})
-
-
-def _tokens(rig: Rig) -> None:
-    """Of a tiny model in float32, drawn and greedy, against plain torch."""
-    sizes = {"num_kv_tokens": 4096} | (
-        {} if rig.is_gpu else {"max_running": 2, "max_step_tokens": 16}
-    )
-    prompts = random_prompts(rig.sizes.token_lens, seed=3)
-
-    def tokens(engine: DirectEngine) -> list[list[int]]:
-        output_lens = [rig.sizes.token_outputs] * len(prompts)
-        return [
-            each
-            for sampling in SAMPLINGS
-            for each in engine.run(prompts, output_lens, **sampling).tokens
-        ]
-
-    def engine(**config: Any) -> DirectEngine:
-        return rig.engine("tiny", dtype="float32", **sizes, **config)
-
-    wanted = tokens(engine(attention_backend="torch"))
-
-    def compare(what: str, ours: list[list[int]]) -> None:
-        num_same = sum(a == b for a, b in zip(ours, wanted, strict=True))
-        facts = {"what": f"tokens, {what}", "backend": rig.backend, "same": num_same}
-        rig.tell(facts | {"of": len(wanted), "ok": num_same == len(wanted)})
-
-    graphs = engine()
-    compare("graphs", tokens(graphs))
-    graphs.set_overlap(False)
-    compare("no overlap", tokens(graphs))
-    if isinstance(rig.device, CudaDevice):
-        rig.device.check_syncs = True
-        try:
-            waiting = ""
-            tokens(graphs)
-        except RuntimeError as exc:
-            waiting = str(exc)
-        rig.device.check_syncs = False
-        facts = {"what": "no step waits for the GPU", "backend": rig.backend, "ok": not waiting}
-        rig.tell(facts | ({"error": waiting} if waiting else {}))
-        del graphs
-        compare("no graphs", tokens(engine(cuda_graph_sizes=(0,), cuda_graph_tokens=(0,))))
