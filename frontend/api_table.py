@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.anthropic import body as message_body
 from frontend.openapi.answers.answer_schemas import answer_schemas
 from frontend.openapi.bodies import body_schemas
 from frontend.requests import (
@@ -49,6 +50,10 @@ ROUTES = (
         response_request.REFUSED,
         response_request.IGNORED_HERE,
     ),
+)
+# Its fields have Anthropic's names and shapes: a table of its own.
+MESSAGES = BodyRoute(
+    "messages", "/v1/messages", "MessageBody", message_body.REFUSED, message_body.IGNORED
 )
 # They generate nothing; of files the fields are those of a form.
 OTHER_ROUTES = tuple(
@@ -104,6 +109,7 @@ DEFAULTS: Mapping[str, Any] = {
     "responses store": True,
     "responses top_logprobs": 0,
     "responses text.format": {"type": "text"},
+    "messages tool_choice": {"type": "auto"},
 }
 _WORDS: Mapping[str, str] = {
     "model": "required",
@@ -145,6 +151,8 @@ _WORDS: Mapping[str, str] = {
     "tokenize prompt": "or `messages`",
     "tokenize messages": "or `prompt`",
     "tokens": "required",
+    "messages max_tokens": "required",
+    "thinking": "the model's",
 }
 # To find out what a field may be although it is refused when it asks for something.
 _PROBES: tuple[Any, ...] = (1, -1, True, "none", "auto", ["text"])
@@ -180,6 +188,17 @@ def api_table() -> str:
         "text, list or object with nothing in it.",
         "",
         *_table_of_others(ROUTES),
+        "",
+        "## Messages",
+        "",
+        f"- {MESSAGES.name}: `POST {MESSAGES.path}`; `POST {MESSAGES.path}/count_tokens` takes",
+        "  the same, and needs no `max_tokens`.",
+        "",
+        "What becomes of them is in [http-api.md](http-api.md#messages).",
+        "",
+        *_table((MESSAGES,)),
+        "",
+        *_table_of_others((MESSAGES,)),
         "",
         "## Other routes",
         "",

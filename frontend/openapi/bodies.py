@@ -350,7 +350,7 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
     count = {**schema, "properties": fields, "required": ["model", "messages"]}
     limit = fields["max_tokens"]["anyOf"][0]
-    fields = fields | {"max_tokens": limit}
+    fields = fields | {"max_tokens": limit} | _OF_EVERY_BODY
     required = ["model", "messages", "max_tokens"]
     return {
         "CountBody": {**count, "title": "CountBody"},

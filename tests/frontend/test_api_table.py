@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend.api_table import DEFAULTS, ROUTES, BodyRoute, api_table
+from frontend.anthropic.message_request import MessageRequests
+from frontend.api_table import DEFAULTS, MESSAGES, ROUTES, BodyRoute, api_table
 from frontend.job import Caller, Job
 from frontend.openapi.bodies import body_schemas
 from frontend.prompt_encoder import PromptEncoder
@@ -33,6 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "score": {"model": "tiny", "text_1": "Hi", "text_2": "Ho"},
     "responses": {"model": "tiny", "input": "Hi"},
     "rerank": {"model": "tiny", "query": "Hi", "documents": ["Ho"]},
+    "messages": {**chat_body(), "max_tokens": 7},
 }
 WITHOUT_TEXT = {
     "embeddings": EmbeddingRequests,
@@ -59,6 +61,11 @@ async def requests_for(
         )
         job = await readers.job({**BODIES[route.name], "seed": 1, **fields}, Caller())
         return job.stream, without_times(job)
+    elif route is MESSAGES:
+        job = await MessageRequests(directory, AllRequests(directory).chat).job(
+            {**BODIES[route.name], **fields}
+        )
+        return job.stream, without_seeds(job)
     else:
         requests = getattr(AllRequests(directory), route.name)
         fields = {"seed": 1, **fields}
@@ -73,11 +80,19 @@ def without_times(job: Job) -> list[GenerateRequest]:
     ]
 
 
+def without_seeds(job: Job) -> list[GenerateRequest]:
+    """Of a route that has no field for it."""
+    return [
+        msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, seed=0))
+        for request in without_times(job)
+    ]
+
+
 def test_the_document_is_what_the_code_says() -> None:
     assert DOCUMENT.read_text() == api_table(), "run: python -m frontend.api_table > docs/api.md"
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", [*ROUTES, MESSAGES], ids=lambda route: route.name)
 async def test_what_is_refused_is_refused_by_name(route: BodyRoute) -> None:
     for name, asks in route.refused.items():
         value = next(value for value in ASKING if asks(value))
@@ -86,13 +101,13 @@ async def test_what_is_refused_is_refused_by_name(route: BodyRoute) -> None:
         assert caught.value.param == name
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", [*ROUTES, MESSAGES], ids=lambda route: route.name)
 async def test_what_is_ignored_changes_nothing(route: BodyRoute) -> None:
     ignored = route.ignored - body_schemas()[route.schema]["properties"].keys()
     assert await requests_for(route, dict.fromkeys(ignored, "x")) == await requests_for(route, {})
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", [*ROUTES, MESSAGES], ids=lambda route: route.name)
 async def test_a_default_is_the_same_as_nothing(route: BodyRoute) -> None:
     plain = await requests_for(route, {})
     num_tried = 0
