@@ -15,6 +15,7 @@ from shared.json_file import read_json
 from shared.protocol.model_cards import VisionCard
 from shared.vision_files import VISION_ARCHITECTURES, vision_card
 from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
 from worker.engine.models.transformers_attention import (
@@ -63,6 +64,7 @@ def read_transformers_config(
     sees = architecture in VISION_ARCHITECTURES
     _refuse(hf_config, architecture, sees=sees)
     text_config = hf_config.get_text_config()
+    max_positions = int(text_config.max_position_embeddings)
     vision = vision_card(model_path, read_json(model_path / "config.json", dict))
     try:
         with torch.device("meta"):
@@ -73,6 +75,7 @@ def read_transformers_config(
                 "not supported"
             )
         choose_experts(model, "batched_mm")  # the one without loops over data
+        fix_rope(model, max_positions)  # which would look at the positions
         layers = trial(model).layers
         if vision is not None:
             _check_vision(model, vision)
@@ -80,7 +83,6 @@ def read_transformers_config(
         raise ConfigError(f"{architecture} cannot be served: {exc}") from exc
     if architecture not in TESTED_ARCHITECTURES | VISION_ARCHITECTURES:
         log.warning("untested family: no test compares %s with transformers", architecture)
-    max_positions = int(text_config.max_position_embeddings)
     return TransformersConfig(
         architecture=architecture,
         vocab_size=text_config.vocab_size,

@@ -21,6 +21,7 @@ from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.lora.module_lora import ModuleLoras
 from worker.engine.model_input import ModelInput
 from worker.engine.models.dummy_weights import fill_parameters
+from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.transformers_attention import (
@@ -48,7 +49,7 @@ class TransformersModel:
     def __init__(self, model: Any, max_context_len: int, vision: VisionCard | None = None) -> None:
         device = next(model.parameters()).device
         self._image_norm = None if vision is None else _ImageNorm.of(vision, device)
-        _fix_rope(model, max_context_len)
+        fix_rope(model, max_context_len)
         # On a CPU one product for each expert, of any shape and without copies; on a GPU all
         # experts in one, so that the host need not wait to hear who was chosen.
         choose_experts(model, "eager" if device.type == "cpu" else "grouped_mm")
@@ -189,9 +190,9 @@ def load_pretrained(
     """Each tensor is read once, into its place. Raises ConfigError."""
     from transformers.utils.import_utils import is_accelerate_available
 
-    # transformers asks for accelerate, which is not always there, to read to another device than
-    # the CPU; without it all weights are in the host's memory before they are on the device.
-    reads_to_device = device.type != "cpu" and is_accelerate_available()
+    # transformers asks for accelerate, which is not always there, to read to a GPU; without it all
+    # weights are in the host's memory before.
+    reads_to_device = device.type == "cuda" and is_accelerate_available()
     try:
         with _progress(on_progress):
             model, loading = auto_model.from_pretrained(
@@ -222,31 +223,6 @@ def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:
     if all(torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True)):
         raise ConfigError("it takes no heed of the positions of its tokens: not supported")
     return here.layers
-
-
-def _fix_rope(model: Any, max_context_len: int) -> None:
-    """Frequencies that follow the length of the text become those of the longest text.
-
-    Keys that are cached under one set of frequencies cannot be read under another.
-    """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    for module in model.modules():
-        kind = getattr(module, "rope_type", None)
-        kinds = kind if isinstance(kind, dict) else {None: kind}
-        for layer_type, each in kinds.items():
-            if each not in ("dynamic", "longrope"):
-                continue
-            named = {} if layer_type is None else {"layer_type": layer_type}
-            frequencies, scaling = ROPE_INIT_FUNCTIONS[each](
-                module.config, torch.device("cpu"), seq_len=max_context_len, **named
-            )
-            prefix = "" if layer_type is None else f"{layer_type}_"
-            getattr(module, prefix + "inv_freq").copy_(frequencies)
-            setattr(module, prefix + "attention_scaling", scaling)
-            kinds[layer_type] = "fixed"  # transformers' code updates the kinds that it knows
-        if kind is not None:
-            module.rope_type = kinds if isinstance(kind, dict) else kinds[None]
 
 
 @contextmanager
