@@ -108,6 +108,13 @@ class EngineLoader:
         self._told_progress = 0.0
 
     def load(self) -> Engine:
+        with memory_for(
+            "an engine beside what is there",
+            "a smaller gpu_memory_utilization or num_kv_tokens leaves room",
+        ):
+            return self._load()
+
+    def _load(self) -> Engine:
         self._tell("read configuration", 0.0)
         model_config = read_model_config(Path(self._config.model_path))
         torch.set_num_threads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, GpuMemoryShort
 
 # Of torch's allocator, of the driver, of Triton when it loads a kernel; of cuBLAS.
 _WORDS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -26,7 +26,7 @@ def memory_for(what: str, remedy: str) -> Iterator[None]:
     """Raises ConfigError where the GPU has no memory for it."""
     try:
         yield
-    except RuntimeError as exc:
-        if not is_out_of_memory(exc):
+    except (RuntimeError, GpuMemoryShort) as exc:
+        if isinstance(exc, RuntimeError) and not is_out_of_memory(exc):
             raise
         raise ConfigError(f"the GPU has no memory for {what}; {remedy}") from None

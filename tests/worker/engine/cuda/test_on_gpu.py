@@ -190,6 +190,9 @@ async def test_a_killed_engine_gives_its_memory_back(checkpoint: Path, gpu: Cuda
         dtype="float32",
         attention_backend="torch",  # nothing to compile
         cuda_graph_sizes=(1,),
+        cuda_graph_tokens=(0,),
+        max_running=4,
+        max_step_tokens=64,
         kv_memory_bytes=1 << 30,
     )
     engine = EngineProcess(config, listener.on_event, listener.on_exit)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.errors import GpuMemoryShort
+from shared.errors import ConfigError, GpuMemoryShort
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.short_device import Count, ShortDevice
@@ -17,6 +17,7 @@ from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
 from tests.worker.engine.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
+from worker.engine.cuda.gpu_device import Work
 from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
@@ -173,3 +174,14 @@ def test_a_cross_encoder_reads_fewer_texts_at_once(tmp_path: Path) -> None:
         told = [finish.embedding for _, finish in sorted(rig.channel.finishes().items())]
         scores.append([np.frombuffer(each or b"", "<f4") for each in told])
     assert scores[0] == [pytest.approx(score, abs=1e-6) for score in scores[1]]
+
+
+def test_an_engine_without_room_for_its_first_steps_does_not_start(usual: Usual) -> None:
+    class Crowded(ShortDevice):
+        def peak_bytes(self, work: Work) -> int:
+            taken = super().peak_bytes(work)
+            self.room_bytes = 100  # another program comes while the engine starts
+            return taken
+
+    with pytest.raises(ConfigError, match=r"no memory for an engine .* a smaller gpu_memory"):
+        GpuRig(usual.path, Crowded(), cuda_graph_sizes=(0,), cuda_graph_tokens=(0,))
