@@ -125,7 +125,8 @@ def test_attention_and_linears_alone(rig: StageRig) -> None:
     attention = rig.run("attention", attention_lens=(20,), prompt_lens=(20,))
     assert [cell["what"] for cell in attention] == ["decode", "decode", "prefill"]
     linears = rig.run("linears", linear_rows=(3,))
-    assert [cell["what"] for cell in linears] == ["qkv", "output", "gate_up", "down", "head"]
+    names = dict.fromkeys(cell["what"] for cell in linears)  # each perhaps by several kernels
+    assert list(names) == ["qkv", "output", "gate_up", "down", "head"]
     assert all(cell["us"] > 0 for cell in attention + linears)
 
 

@@ -17,6 +17,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
 DecodeKernelName = Literal["triton", "xqa", "fa2"]
 PrefillKernelName = Literal["triton", "fa2", "fa3"]
+LinearsName = Literal["auto", "library"]
 CpuKernelsName = Literal["auto", "native", "torch"]
 
 
@@ -55,6 +56,9 @@ class EngineConfig:
     """For requests that decode, in place of attention_backend; xqa and fa2 are flashinfer's."""
     prefill_attention_backend: PrefillKernelName | None = None
     """For prefill and guesses, in place of attention_backend; fa2 and fa3 are flashinfer's."""
+    linears: LinearsName = "auto"
+    """On a GPU; auto: of few rows by cuBLAS or our kernels, which are tried at the start; library:
+    always by cuBLAS."""
     cpu_kernels: CpuKernelsName = "auto"
     """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
     max_running: int | None = None

@@ -270,7 +270,7 @@ class EngineLoader:
             model_config,
             dtype,
             max_context_len,
-            gpu.torch_device,
+            gpu,
             self._on_progress,
             group,
         )

@@ -13,20 +13,24 @@ from bench.gpu.stopwatch import device_seconds
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of rows, and a weight
 MAX_WEIGHTS = 64
+SKINNY = "skinny"
+MAX_SKINNY_ROWS = 16
 
 
 @torch.inference_mode()
 def run(rig: Rig) -> None:
-    products = _products(rig)
     for what, (size, width) in _linears(rig.task.model).items():
         num_bytes = size * width * rig.dtype.itemsize
         weights = [
             torch.empty(size, width, dtype=rig.dtype, device=rig.torch_device).normal_()
             for _ in range(max(1, min(MAX_WEIGHTS, rig.sizes.cold_bytes // num_bytes)))
         ]
+        products = _products(rig, weights[0])
         for num_rows in rig.sizes.linear_rows:
             x = torch.empty(num_rows, width, dtype=rig.dtype, device=rig.torch_device).normal_()
             for by, product in products.items():
+                if by.startswith(SKINNY) and num_rows > MAX_SKINNY_ROWS:
+                    continue
 
                 def work(x: torch.Tensor = x, product: Product = product) -> None:
                     for weight in weights:  # noqa: B023 - called before the next ones are made
@@ -47,13 +51,29 @@ def run(rig: Rig) -> None:
                 )
 
 
-def _products(rig: Rig) -> dict[str, Product]:
+def _products(rig: Rig, weight: torch.Tensor) -> dict[str, Product]:
     products: dict[str, Product] = {"library": functional.linear}
     if rig.has_triton:
         from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 
         products["deterministic"] = lambda x, weight: fixed_linear(x, weight, None)
+        products |= _skinny_products(rig, weight)
     return products
+
+
+def _skinny_products(rig: Rig, weight: torch.Tensor) -> dict[str, Product]:
+    """By outputs and inputs of a program at a time, and programs that share a block of outputs."""
+    from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, SkinnyTiles, skinny_linear
+    from worker.engine.cuda.skinny_linears import candidates
+
+    def product(tiles: SkinnyTiles) -> Product:
+        scratch = SkinnyScratch.of(len(weight), tiles, weight.device)
+        return lambda x, weight: skinny_linear(x, weight, None, tiles, scratch)
+
+    return {
+        f"{SKINNY} {'x'.join(map(str, tiles))}": product(tiles)
+        for tiles in candidates(weight.shape, rig.device.num_processors)
+    }
 
 
 def _linears(model: str) -> dict[str, tuple[int, int]]:

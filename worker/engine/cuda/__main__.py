@@ -63,7 +63,7 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
             model_config,
             dtype,
             config.max_context_len,
-            device.torch_device,
+            device,
             lambda _: None,
             group,
         )

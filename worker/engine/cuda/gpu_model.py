@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +75,12 @@ def load_gpu_model(
     model_config: ModelConfig,
     dtype: torch.dtype,
     max_context_len: int,
-    device: torch.device,
+    gpu: GpuDevice,
     on_progress: OnProgress,
     group: RankGroup | None = None,
 ) -> Model:
     """A rank's share of it, where there is a group. Raises ConfigError."""
-    path, load_format = Path(config.model_path), config.load_format
+    path, load_format, device = Path(config.model_path), config.load_format, gpu.torch_device
     with (
         memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
         open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
@@ -92,7 +92,7 @@ def load_gpu_model(
                 model_config, path, load_format, dtype, max_context_len, on_progress, device
             )
         assert isinstance(model_config, DecoderConfig)
-        return _load_decoder(config, model_config, reader, dtype, max_context_len, device, group)
+        return _load_decoder(config, model_config, reader, dtype, max_context_len, gpu, group)
 
 
 def _load_decoder(
@@ -101,29 +101,40 @@ def _load_decoder(
     reader: WeightReader,
     dtype: torch.dtype,
     max_context_len: int,
-    device: torch.device,
+    gpu: GpuDevice,
     group: RankGroup | None,
 ) -> DecoderModel:
     rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
-    rotary.move_to(device)
+    rotary.move_to(gpu.torch_device)
+    linears, settle = _make_linears(config, dtype, gpu)
     ops: LayerOps = PlainGpuLayerOps(rotary)
     if config.attention_backend != "torch":
         from worker.engine.cuda.triton_layer_ops import TritonLayerOps
 
-        ops = TritonLayerOps(rotary, _make_linears(config))
+        ops = TritonLayerOps(rotary, linears)
     if group is not None:
         model_config = divide(model_config, group.size)
         reader = RankReader(reader, group.rank, group.size)
         ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
-    return DecoderModel(model_config, ReaderToDevice(reader, device), ops)
+    model = DecoderModel(model_config, ReaderToDevice(reader, gpu.torch_device), ops)
+    settle()
+    return model
 
 
-def _make_linears(config: EngineConfig) -> Linears:
+def _make_linears(
+    config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice
+) -> tuple[Linears, Callable[[], None]]:
+    """And what is to be done when all are made."""
     if config.deterministic:
         from worker.engine.cuda.fixed_linears import FixedLinears
 
-        return FixedLinears()
-    return PlainLinears()
+        return FixedLinears(), lambda: None
+    if config.linears == "auto" and config.attention_backend != "torch" and dtype == torch.bfloat16:
+        from worker.engine.cuda.skinny_linears import SkinnyLinears
+
+        skinny = SkinnyLinears(gpu)
+        return skinny, skinny.settle
+    return PlainLinears(), lambda: None
 
 
 class GpuModel:

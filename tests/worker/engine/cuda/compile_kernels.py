@@ -25,11 +25,14 @@ from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_at
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.kernels.page_lists import list_pages
+from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
 from worker.engine.cuda.key_splits import KeySplits
 from worker.engine.cuda.kv_dtype import KV_FP8
 from worker.engine.cuda.query_blocks import QueryBlocks, block_queries
+from worker.engine.cuda.skinny_linears import candidates
 
 TARGET = GPUTarget("cuda", 90, 32)
+NUM_PROCESSORS = 132
 SHARED_BYTES = 227 << 10  # that a program may have there
 NOWHERE = torch.device("meta")
 BF16, F32 = torch.bfloat16, torch.float32
@@ -161,6 +164,12 @@ def layers(hidden_size: int, intermediate_size: int, dtype: torch.dtype) -> Iter
 
 def linears(num_outputs: int, width: int, dtype: torch.dtype) -> Iterator[Case]:
     x, weight = empty(NUM_ROWS, width, dtype=dtype), empty(num_outputs, width, dtype=dtype)
+    for tiles in candidates(weight.shape, NUM_PROCESSORS):
+        scratch = SkinnyScratch.of(num_outputs, tiles, NOWHERE)
+        yield Case(
+            f"skinny linear {num_outputs} {width} of {dtype} by {tuple(tiles)}",
+            functools.partial(skinny_linear, x, weight, None, tiles, scratch),
+        )
     yield Case(
         f"fixed linear {num_outputs} {width} of {dtype}", lambda: fixed_linear(x, weight, None)
     )

@@ -83,7 +83,7 @@ def _fixed_linear_kernel(
             is_x, is_weight = is_x & is_col[None, :], is_weight & is_col[:, None]
         x = tl.load(x_places + start, mask=is_x, other=0.0)
         weight = tl.load(weight_places + start, mask=is_weight, other=0.0)
-        acc = tl.dot(x, weight, acc, input_precision="tf32x3")  # of float32: nearly all its bits
+        acc = tl.dot(x, weight, acc, input_precision="ieee")
     if HAS_BIAS:
         acc += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
     places = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
