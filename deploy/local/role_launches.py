@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.gpu_share import gpu_share
 from deploy.local.kept_process import Launch
 from deploy.local.serve_config import ServeConfig
 from detok.config import DetokConfig
@@ -95,6 +96,8 @@ class RoleLaunches:
             env = self._env(
                 WorkerConfig, exclude=("model_name", "lora"), metrics_offset=worker_idx + 1
             )
+            if config.device != "cpu":
+                env |= gpu_share(self._environ, worker_idx, config.tp)
             argv = [*self._programs.worker, str(self._model_path), *names, *loras]
             return Launch(argv, env, worker_id)
 

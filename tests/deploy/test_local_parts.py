@@ -16,6 +16,7 @@ from deploy.local import nats_child, preflight
 from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess
 from deploy.local.data_folder import DataFolder, default_data_dir
+from deploy.local.gpu_share import gpu_share
 from deploy.local.nats_child import StoreLimits, is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
@@ -243,3 +244,26 @@ async def test_a_gate_lets_children_go_on_together() -> None:
 def test_lines_of_a_role_bear_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal().log_sink("detok")("[bold]hello")
     assert capsys.readouterr().err == "[detok] [bold]hello\n"
+
+
+def test_each_worker_has_gpus_of_its_own(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    none, visible = tmp_path / "none", "CUDA_VISIBLE_DEVICES"
+    assert [gpu_share({}, idx, 1, tmp_path) for idx in (0, 3)] == [{visible: "0"}, {visible: "3"}]
+    assert gpu_share({}, 1, 2, tmp_path) == {visible: "2,3"}
+    assert gpu_share({visible: "5, GPU-8a,7"}, 1, 1, tmp_path) == {visible: "GPU-8a"}
+    assert gpu_share({}, 4, 1, tmp_path) == {visible: "0"}, "more workers than GPUs"
+    for few in ({}, {visible: "5"}):
+        assert gpu_share(few, 1, 1, none) == {}, "there is no choice"
+    assert gpu_share({}, 0, 8, tmp_path) == {}, "the engine says how many there are"
+
+
+def test_a_worker_on_a_processor_is_given_no_gpu() -> None:
+    gpus = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    on_any, on_cpu = (
+        make_launches(ServeConfig(device=device).completed("m"), **gpus).worker(1)().env
+        for device in ("auto", "cpu")
+    )
+    assert on_any["CUDA_VISIBLE_DEVICES"] == "1"
+    assert on_cpu["CUDA_VISIBLE_DEVICES"] == "0,1"

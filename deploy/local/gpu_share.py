@@ -1,0 +1,31 @@
+"""Which GPUs of this machine a worker has: one that no other has, while there are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each
+
+
+def gpu_share(
+    environ: Mapping[str, str], worker_idx: int, num_ranks: int, driver: Path = _DRIVER
+) -> dict[str, str]:
+    """What the environment of the worker with this index has more.
+
+    With fewer GPUs than all workers want, the next ones begin with the first GPU again: two workers
+    on one need a `gpu_memory_utilization` that leaves room for both.
+    """
+    gpus = _gpus(environ, driver)
+    if len(gpus) < max(2, num_ranks):
+        return {}
+    first = worker_idx * num_ranks
+    return {VISIBLE: ",".join(gpus[(first + rank) % len(gpus)] for rank in range(num_ranks))}
+
+
+def _gpus(environ: Mapping[str, str], driver: Path) -> list[str]:
+    """By number or id. Asks no driver: that would take memory on each of them."""
+    if VISIBLE in environ:
+        return [gpu.strip() for gpu in environ[VISIBLE].split(",") if gpu.strip()]
+    return [str(number) for number in range(len(list(driver.glob("*"))))]
