@@ -86,10 +86,12 @@ def choose_kernel(
         except KernelUnavailable as exc:
             obstacles[kernel] = str(exc)
     reasons = {kernel: reason for kernel, reason in obstacles.items() if reason is not None}
-    if len(reasons) == len(allowed):
+    if not took and "triton" not in possible:
         told = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items())
         raise ConfigError(f"{field}={value} is not possible for {part}: {told}")
-    chosen = min(took, key=took.__getitem__, default=possible[0])
+    chosen: KernelName = "triton"  # needs no trial
+    if took:
+        chosen = min(took, key=took.__getitem__)
     microseconds = {kernel: round(each * 1e6) for kernel, each in took.items()}
     log.info(
         "attention_kernel", part=part, kernel=chosen, microseconds=microseconds, not_used=reasons

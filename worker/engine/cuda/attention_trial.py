@@ -25,7 +25,7 @@ from worker.engine.step_limits import StepLimits
 CONTEXT_LEN = 2048
 DECODE_ROWS = (1, 16, 64)
 CHUNK_LENS = (CONTEXT_LEN, CONTEXT_LEN // 4)  # the second one goes on behind others
-NUM_LAYERS = 4  # that take turns in the place of all: more than the GPU's cache holds
+NUM_LAYERS = 8  # that take turns in the place of all: one request's are more than caches hold
 POOL_SHARE = 0.25  # of the free memory, at most
 NUM_ROUNDS = 10
 MAX_DIFFERENCE = 0.1  # from our own kernel's result, relative: no rounding makes so much

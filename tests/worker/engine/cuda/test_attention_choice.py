@@ -107,6 +107,7 @@ def test_auto_takes_the_fastest_for_each_part() -> None:
 def test_auto_goes_without_what_cannot_be_compiled() -> None:
     watch = Stopwatch(decode_triton=2.0, prefill_triton=1.0, prefill_fa2=0.5)
     assert choose(watch) == ("triton", "fa2")
+    assert choose(Stopwatch()) == ("triton", "triton"), "there was no memory for a trial"
 
 
 def test_nothing_is_tried_where_only_triton_is_left() -> None:
