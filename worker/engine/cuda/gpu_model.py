@@ -258,9 +258,11 @@ class GpuModel:
         try:
             return make(shapes)
         except NotCapturable as exc:
-            if config.cuda_graph_sizes:
+            wanted = ("cuda_graph_sizes", "cuda_graph_tokens")
+            if named := [name for name in wanted if any(getattr(config, name))]:
                 raise ConfigError(
-                    f"cuda_graph_sizes is not possible with {model_config.architecture}: {exc}"
+                    f"{' and '.join(named)}: {model_config.architecture} cannot be captured "
+                    f"({exc}); without, it runs without CUDA graphs"
                 ) from exc
             self.remark = f"{model_config.architecture} runs without CUDA graphs: {exc}"
         log.warning(self.remark)

@@ -109,9 +109,8 @@ def test_images_never_wait_for_the_gpu(
     assert_like_the_cpu(path, strict, image_requests(max_tokens=2)[0], **config)
 
 
-def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictDevice) -> None:
-    """Texts of many lengths in a step, one alone, and none where no prompt is whole."""
-    path = save_tiny_encoder(tmp_path, "modernbert", global_attn_every_n_layers=2)
+def encoder_scores(path: Path, gpu: GpuDevice | None) -> list[float]:
+    """Of texts of many lengths in a step, one alone, and none where no prompt is whole."""
     adds = [
         make_add(
             run_id,
@@ -120,13 +119,15 @@ def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictD
         )
         for run_id, length in enumerate((40, 3, 3, 20, 21, 90, 1))
     ]
-    scores = []
-    for gpu in (strict, None):
-        rig = GpuRig(path, gpu, overlap=True, max_step_tokens=64)
-        rig.run(*adds)
-        embeddings = [rig.channel.finishes()[add.run_id].embedding for add in adds]
-        scores.append([np.frombuffer(each, np.float32)[0] for each in embeddings])
-    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    rig = GpuRig(path, gpu, overlap=True, max_step_tokens=64)
+    rig.run(*adds)
+    vectors = [rig.channel.finishes()[add.run_id].embedding for add in adds]
+    return [float(np.frombuffer(each, np.float32)[0]) for each in vectors]
+
+
+def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictDevice) -> None:
+    path = save_tiny_encoder(tmp_path, "modernbert", global_attn_every_n_layers=2)
+    assert encoder_scores(path, strict) == pytest.approx(encoder_scores(path, None), abs=1e-5)
 
 
 def test_adapters_are_put_where_the_model_is(
@@ -161,8 +162,9 @@ def test_what_cannot_be_captured_runs_without_graphs_and_says_so(
     assert rig.run(*adds) == GpuRig(path, None).run(*adds)
     assert caplog.messages.count(remark) == 1
     assert rig.engine._limits.remark == remark
-    with pytest.raises(ConfigError, match="cuda_graph_sizes is not possible with Olmo2ForCausalLM"):
-        GpuRig(path, WaitingDevice(), cuda_graph_sizes=(1, 2))
+    for name in ("cuda_graph_sizes", "cuda_graph_tokens"):
+        with pytest.raises(ConfigError, match=f"{name}: Olmo2ForCausalLM cannot be captured"):
+            GpuRig(path, WaitingDevice(), **{name: (16,)})
 
 
 def test_no_family_is_divided(tmp_path: Path) -> None:
