@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 class Command:
     """A sub-command that is a program of its own: its flags are its own business."""
 
-    module: str  # run as `python -m` would; it has a PROGRAM
+    module: str  # with a PROGRAM: its own, or that of its `__main__`
     summary: str
     group: str
     extra: str  # what to install when it cannot be imported
@@ -45,6 +44,7 @@ COMMANDS = {
 
 _HELP = ("--help", "-h", "help")
 _VERSION = ("--version", "version")
+_VARIABLES = "JETFLOCK_"
 _USAGE = 2
 _COLUMN = 12
 
@@ -75,10 +75,13 @@ def find_components() -> None:
 
 def run_command(name: str, argv: list[str]) -> None:
     """Run a command's program with `argv`; ends the process when a part is not installed."""
+    from jetflock.command_program import program_of  # late: --help needs no library
+
     command = COMMANDS[name]
     sys.argv = [f"jetflock {name}", *argv]
     try:
-        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+        _check_variables(name)
+        program_of(command).run()
     except ModuleNotFoundError as exc:
         package = (exc.name or "").split(".")[0]
         if package in ("", "deploy", "shared", *COMMANDS):
@@ -88,6 +91,16 @@ def run_command(name: str, argv: list[str]) -> None:
             f"pip install 'jetflock[{command.extra}]'\n"
         )
         raise SystemExit(_USAGE) from None
+
+
+def _check_variables(command: str) -> None:
+    """Warns of what is set and has no effect; the same environment is for all commands."""
+    if not any(name.startswith(_VARIABLES) for name in os.environ):
+        return
+    from jetflock.unknown_variables import complaints  # late: it takes longer than all else here
+
+    for complaint in complaints(command, os.environ):
+        sys.stderr.write(f"jetflock {command}: {complaint}\n")
 
 
 def help_text() -> str:

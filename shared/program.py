@@ -40,6 +40,7 @@ class Program:
     commands: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     takes_file: bool = True  # else `--config` is an argument like any other
     first: tuple[str, ...] = ("nats_url",)  # fields that --help shows of the groups
+    ignored: tuple[str, ...] = ()  # words that may stand anywhere, and mean nothing
 
     def app(self, argv: list[str], *observers: Callable[..., Any]) -> cyclopts.App:
         """Takes `--config` out of `argv`. `observers` see all values before they are read."""
@@ -61,7 +62,8 @@ class Program:
 
     def run(self, argv: Iterable[str] | None = None) -> None:
         """An error of ours ends the program with one sentence and its status."""
-        words = list(sys.argv[1:] if argv is None else argv)
+        argv = sys.argv[1:] if argv is None else argv
+        words = [word for word in argv if word not in self.ignored]
         app = self.app(words)
         try:
             app(words, exit_on_error=False, print_error=False)
@@ -73,6 +75,19 @@ class Program:
             raise SystemExit(exc.exit_status) from exc
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
+
+    def variables(self) -> set[str]:
+        """Of all its flags, without the prefix."""
+        app = self.app([])
+        apps = [app[name] for name in self.commands]
+        apps += [app] if self.main is not None else []
+        return {
+            name.removeprefix("--").upper().replace("-", "_")
+            for each in apps
+            for argument in each.assemble_argument_collection()
+            for name in argument.names
+            if name.startswith("--")
+        }
 
     def usage_error(self, exc: CycloptsError) -> str:
         """What is wrong with the words it was given, and where the right ones are listed."""

@@ -3,7 +3,6 @@
 # No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
 
 import asyncio
-import sys
 from typing import Annotated
 
 from deploy.autoscale.autoscale_config import AutoscaleConfig
@@ -66,7 +65,8 @@ PROGRAM = Program(
     summary=_SUMMARY,
     main=main,
     first=_FIRST,
+    ignored=("--",),
 )
 
 if __name__ == "__main__":
-    PROGRAM.run(word for word in sys.argv[1:] if word != "--")
+    PROGRAM.run()
