@@ -23,7 +23,11 @@ from worker.engine.cuda.gpu_device import CudaDevice, Work
 from worker.engine_messages import EngineReady, LoadAdapter
 from worker.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason=NO_GPU)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not HAS_GPU, reason=NO_GPU),
+    pytest.mark.timeout(900),  # the first time, kernels are compiled
+]
 
 KERNELS: dict[str, Any] = {"attention_backend": "triton", "overlap": True}
 MIB = 1 << 20

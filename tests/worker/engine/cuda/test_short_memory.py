@@ -18,6 +18,7 @@ from tests.worker.engine.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.gpu_device import Work
+from worker.engine.cuda.rank_orders import RankOrder
 from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
@@ -185,3 +186,17 @@ def test_an_engine_without_room_for_its_first_steps_does_not_start(usual: Usual)
 
     with pytest.raises(ConfigError, match=r"no memory for an engine .* a smaller gpu_memory"):
         GpuRig(usual.path, Crowded(), cuda_graph_sizes=(0,), cuda_graph_tokens=(0,))
+
+
+def test_beside_other_ranks_nothing_is_tried_again(usual: Usual) -> None:
+    """They are in the middle of the step: the engine ends, and the worker starts another."""
+
+    class OtherRanks:
+        def tell(self, order: RankOrder) -> None:
+            pass
+
+    rig, device = short_rig(usual, 0.15)
+    rig.engine._steps._runner._followers = OtherRanks()  # type: ignore[attr-defined]
+    with pytest.raises(torch.OutOfMemoryError):
+        rig.run(*requests(max_tokens=8))
+    assert (device.num_failures, device.num_given_back) == (1, 0)
