@@ -114,3 +114,10 @@ def test_it_watches_only_while_it_is_seen(visit: Visitor, url: str) -> None:
         page.click("#tab-chat")
     with page.expect_request("**/cluster/events"):
         page.click("#tab-cluster")
+
+
+def test_a_gpu_tells_how_much_of_its_memory_is_free(visit: Visitor, url: str) -> None:
+    """No worker here has one: its facts are given to the page's own function."""
+    page = open_tab(visit, url, "olga")
+    gpu = {"name": "NVIDIA H100", "free_bytes": 2 << 30, "total_bytes": 80 << 30}
+    assert page.evaluate("gpu => gpuText(gpu)", gpu) == "NVIDIA H100, 2.0 of 80.0 GiB free"
