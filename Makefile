@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots wheel clean
+.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
 	@echo "                       bench-engine: the engine without the plane, and its peers)"
 	@echo "make bench-host        what a step costs the host, beside the model"
+	@echo "make bench-gpu         how near the GPU engine comes to what the hardware can do"
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
@@ -93,7 +94,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host bench-affinity bench-fairness bench-start: $(STAMP)
+bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 bench-autoscale-sim: $(STAMP)

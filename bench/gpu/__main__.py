@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.backends import BACKENDS, default_backends, may_use_flashinfer
+from bench.gpu.backends import BACKENDS, OF_FLASHINFER, may_use_flashinfer
 from bench.gpu.goals import goal_results
 from bench.gpu.kernel_build import KernelBuild
 from bench.gpu.plan import LIMITS_S, plan
@@ -107,10 +107,11 @@ def _option(text: str) -> tuple[str, Any]:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu")
+    default_backends = ["triton", *(OF_FLASHINFER if can_build() else ())]
     names = f"the first two run all stages, the others decode; of {', '.join(SHAPES)}"
     parser.add_argument("--models", default=MODELS, type=_names(SHAPES), help=names)
     parser.add_argument("--stages", default=",".join(LIMITS_S), type=_names(LIMITS_S))
-    parser.add_argument("--backends", default=default_backends(), type=_names(BACKENDS))
+    parser.add_argument("--backends", default=default_backends, type=_names(BACKENDS))
     parser.add_argument(
         "--engine",
         action="append",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from bench.gpu.task import Task
@@ -28,12 +26,6 @@ BACKENDS = {
     "xqa": Backend("xqa", None),
 }
 OF_FLASHINFER = ("fa2", "fa3", "xqa")
-
-
-def default_backends() -> Sequence[str]:
-    """Those that are here."""
-    has_flashinfer = importlib.util.find_spec("flashinfer") is not None
-    return ("triton", *OF_FLASHINFER) if has_flashinfer else ("triton",)
 
 
 def is_compiled(backend: str, heads: tuple[int, int, int], page_size: int) -> bool:

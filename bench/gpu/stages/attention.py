@@ -21,13 +21,13 @@ NUM_KV_HEADS, HEAD_DIM = 8, 128
 @torch.inference_mode()
 def run(rig: Rig) -> None:
     sizes, backend = rig.sizes, BACKENDS[rig.backend]
-    for num_heads in (16, 32) if rig.is_gpu else (16,):
-        if backend.decode is not None:
-            for num_rows, length in itertools.product(sizes.attention_rows, sizes.attention_lens):
-                _decode(rig, _layer(num_heads), num_rows, length)
-        if backend.prefill is not None:
-            for length in sizes.prompt_lens:
-                _prefill(rig, _layer(num_heads), length)
+    layers = [_layer(num_heads) for num_heads in ((16, 32) if rig.is_gpu else (16,))]
+    if backend.decode is not None:
+        for cell in itertools.product(layers, sizes.attention_rows, sizes.attention_lens):
+            _decode(rig, *cell)
+    if backend.prefill is not None:
+        for layer, length in itertools.product(layers, sizes.prompt_lens):
+            _prefill(rig, layer, length)
 
 
 def _layer(num_heads: int) -> AttentionLayer:
@@ -88,9 +88,9 @@ def _prefill(rig: Rig, layer: AttentionLayer, length: int) -> None:
     attention = case.attention(rig.backend, rig.device)
     attention.plan(case.rows)
     attention.begin(case.batch)
-    seconds = device_seconds(
-        lambda: attention.forward(case.q, case.k, case.v, 0), rig.sizes.num_rounds
-    )
+    # In a graph, too: a short one would take as long as its launches.
+    captured = rig.capture(lambda: attention.forward(case.q, case.k, case.v, 0))
+    seconds = device_seconds(captured, rig.sizes.num_rounds)
     flops = 2 * layer.num_heads * layer.head_dim * length * (length + 1)
     rig.tell(
         {
