@@ -213,7 +213,7 @@ class CudaDevice:
                 work()
         except RuntimeError as exc:
             self._end_capture()
-            cause = _first_cause(exc)  # the end of a broken capture raises another one
+            cause = exc.__context__ or exc  # the end of a broken capture raises another one
             if is_out_of_memory(cause):
                 raise torch.OutOfMemoryError(str(cause)) from None
             raise NotCapturable(_where_and_what(cause)) from cause
@@ -250,12 +250,6 @@ class CudaDevice:
         self.enqueue(work)
         self._stream.synchronize()
         return torch.cuda.max_memory_allocated(self.torch_device) - before
-
-
-def _first_cause(exc: BaseException) -> BaseException:
-    while exc.__context__ is not None:
-        exc = exc.__context__
-    return exc
 
 
 def _where_and_what(exc: BaseException) -> str:

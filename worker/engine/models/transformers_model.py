@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from worker.engine.models.transformers_config import (
     make_model,
     trial,
 )
+
+log = logging.getLogger(__name__)
 
 
 class TransformersModel:
@@ -190,9 +193,9 @@ def load_pretrained(
     """Each tensor is read once, into its place. Raises ConfigError."""
     from transformers.utils.import_utils import is_accelerate_available
 
-    # transformers asks for accelerate, which is not always there, to read to a GPU; without it all
-    # weights are in the host's memory before.
     reads_to_device = device.type == "cuda" and is_accelerate_available()
+    if device.type == "cuda" and not reads_to_device:
+        log.warning("accelerate is not installed: the weights go through the host's memory")
     try:
         with _progress(on_progress):
             model, loading = auto_model.from_pretrained(
