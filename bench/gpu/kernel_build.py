@@ -44,6 +44,7 @@ class KernelBuild:
         try:
             status = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
+            kill_tree(self._process.pid)
             return facts | {"failed": f"not compiled in {time.monotonic() - self._begin:.0f} s"}
         if status:
             return facts | {"failed": f"status {status}"}

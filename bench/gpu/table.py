@@ -120,7 +120,15 @@ def _opening(results: Sequence[Result], command: str) -> str:
         return f"`{command}`, {time.strftime('%Y-%m-%d')}"
     versions = ", ".join(
         f"{name} {facts[name]}"
-        for name in ("python", "torch", "triton", "transformers", "flashinfer-python")
+        for name in (
+            "driver",
+            "cuda",
+            "python",
+            "torch",
+            "triton",
+            "transformers",
+            "flashinfer-python",
+        )
         if facts.get(name, "none") != "none"
     )
     text = f"{time.strftime('%Y-%m-%d')}, {facts['gpu']}; {versions}; `{command}`."

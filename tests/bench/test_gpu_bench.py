@@ -96,7 +96,7 @@ def test_logprobs_of_prompt_and_output_are_those_of_transformers(rig: StageRig) 
 
 
 def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
-    assert [cell["rows"] for cell in rig.run("decode")] == [2, 1]
+    assert [cell["rows"] for cell in rig.run("decode")] == [2, 1, 1]
     cell = rig.results[0]
     parts = [cell[f"{part}_ms"] for part in ("schedule", "plan", "launch", "post")]
     assert all(part >= 0 for part in parts)
@@ -169,10 +169,10 @@ def test_the_main_table_comes_before_peers_and_other_models_decode_alone() -> No
     tasks = plan(["a", "b", "c"], ["triton", "fa2"], LIMITS_S, {})
     names = [task.name for task in tasks]
     assert names[0] == "environment"
-    assert names.index("decode c") < names.index("prefill a") < names.index("generate_batch a")
+    assert names.index("decode c") < names.index("prefill a") < names.index("generate_batch b")
+    assert names.index("generate b") < names.index("offline a") < names.index("attention fa2")
     assert [name for name in names if name.endswith(" c")] == ["decode c"]
     assert names.index("linears b") < names.index("correctness fa2") < names.index("decode a")
-    assert names.index("prefill b") < names.index("attention fa2") < names.index("offline a")
     (task,) = plan(["a"], ["triton"], ["decode"], {"kv_dtype": "fp8"})
     assert Task.from_json(task.to_json()) == Task("decode", 90.0, "a", engine={"kv_dtype": "fp8"})
 
@@ -240,6 +240,32 @@ def test_a_gpu_is_idle_from_end_to_begin_and_while_late_work_is_enqueued() -> No
     assert facts["idle_us"] == pytest.approx(1000)
     assert facts["ahead"] == 1
     assert times.decode_facts(5) == {}
+
+
+def test_work_on_a_gpu_is_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that note their order stand in for those of a GPU."""
+    order: list[object] = []
+
+    class Recorded(Event):
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            super().__init__(0)
+
+        def record(self) -> None:
+            order.append(self)
+
+        def query(self) -> bool:
+            return len(order) < 3  # asked before all is enqueued
+
+    class Device(HostDevice):
+        torch_device = torch.device("cuda")
+
+    monkeypatch.setattr(torch.cuda, "Event", Recorded)
+    device = TimedDevice(Device())
+    device.enqueue(lambda: order.append("work"))
+    (launch,) = device.launches
+    assert order == [launch.begin, "work", launch.end]
+    assert launch.was_ahead
 
 
 def test_a_timed_device_is_the_device_with_a_clock() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import subprocess
 import time
 from typing import Any
 
@@ -53,7 +54,17 @@ def _hardware(rig: Rig) -> dict[str, Any]:
         "memory_gib": properties.total_memory / 2**30,
         "processors": properties.multi_processor_count,
         "cuda": torch.version.cuda,
+        "driver": _driver(),
     }
+
+
+def _driver() -> str:
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+    return done.stdout.split("\n")[0].strip()
 
 
 def _version(package: str) -> str:

@@ -8,6 +8,9 @@ from bench.gpu.direct_engine import DirectEngine, random_prompts
 from bench.gpu.offline_mix import OfflineMix
 from bench.gpu.rig import Rig
 
+NUM_WARM_UPS = 8  # requests
+LARGE_BYTES = 8 << 30
+
 
 def run(rig: Rig) -> None:
     sizes = rig.sizes
@@ -15,12 +18,15 @@ def run(rig: Rig) -> None:
     subset = mix.first(sizes.num_offline_subset)
     shared = mix.behind(random_prompts([sizes.shared_len], seed=9)[0])
     engine = rig.engine(max_running=sizes.num_offline)
-    engine.run(subset.prompts, subset.output_lens)  # compiles what the start has not
+    few = mix.first(NUM_WARM_UPS)
+    engine.run(few.prompts, few.output_lens)  # compiles what the start has not
     _measure(rig, engine, mix.another(1), "overlap")
     engine.set_overlap(False)
     _measure(rig, engine, mix.another(2), "no overlap")
     engine.set_overlap(True)
     _measure(rig, engine, subset.another(3), "subset")
+    if rig.costs.weight_bytes > LARGE_BYTES:
+        return  # the rest would take minutes, and tells nothing else
     _measure(rig, engine, shared, "shared prefix")
     del engine
     num_kv_tokens = max(mix.longest, mix.num_tokens // 4) + rig.page_size
