@@ -48,8 +48,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
         super().check()
         for text in self.lora:
             split_lora(text)
-        if len(self.lora) > self.max_loras:
-            raise ConfigError(f"{len(self.lora)} lora, and max_loras={self.max_loras}")
+        if self.lora and not self.max_loras:
+            raise ConfigError(f"{len(self.lora)} lora, and max_loras=0")
         if self.lora and self.tp > 1:
             raise ConfigError(f"lora is not possible with tp={self.tp} yet, only with tp=1")
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:

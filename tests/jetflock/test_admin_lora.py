@@ -74,8 +74,8 @@ async def test_what_a_worker_refuses_is_not_served(
         assert status in (400, 404)
         return str(answer["error"]["message"])
 
-    worker.engine.adapter_error = "max_loras=0 adapters are loaded already"
-    assert f"{worker.id}: max_loras=0" in await complaint(LOAD, order(tmp_path))
+    worker.engine.adapter_error = "this worker has max_loras=0"
+    assert f"{worker.id}: this worker has max_loras=0" in await complaint(LOAD, order(tmp_path))
     assert worker.engine.adapters == {}
     assert "There is no LoRA adapter 'one'" in await complaint(UNLOAD, {"lora_name": "one"})
     assert "No model 'x' is served" in await complaint(LOAD, order(tmp_path) | {"model": "x"})

@@ -88,7 +88,7 @@ class EngineConfig:
     num_threads: int | None = None
     """CPU threads of the model; by default one for each usable core, a small model has one."""
     max_loras: int = 8
-    """LoRA adapters that are loaded at once."""
+    """LoRA adapters that are kept in memory; the one that was not used for longest gives way."""
     max_lora_rank: int = 64
     """The largest rank (r) of an adapter."""
     overlap: bool | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
+from worker.engine.lora.adapter_pool import AdapterPool
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.torch_forward import TorchForward
 from worker.engine_messages import AdapterLoaded, AddRequest, DropAdapter, LoadAdapter
@@ -153,16 +158,58 @@ def test_beams_have_the_adapter_too(tiny_llama: Path, tmp_path: Path) -> None:
     assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
 
 
-def test_as_many_as_max_loras(tiny_llama: Path, tmp_path: Path) -> None:
-    one = str(save_adapter(tmp_path / "one", tiny_llama))
+def test_beyond_max_loras_the_idle_one_gives_way(tiny_llama: Path, tmp_path: Path) -> None:
+    paths = {
+        name: str(save_adapter(tmp_path / name, tiny_llama, seed=seed))
+        for seed, name in enumerate("abc", 1)
+    }
+    loads = [LoadAdapter(name, path) for name, path in paths.items()]
+    prompt = random_prompt(20, 1)
+    alone = {
+        load.adapter: Rig(tiny_llama).run(load, add(1, prompt, load.adapter))[1] for load in loads
+    }
+    assert len(set(map(tuple, alone.values()))) == 3
     rig = Rig(tiny_llama, max_loras=2)
-    rig.run(*(LoadAdapter(name, one) for name in ("a", "b", "b", "c")))
-    assert errors_of(rig) == ["", "", "", "max_loras=2 adapters are loaded already"]
-    rig.run(add(1, [5], "c"))
+    rig.run(*loads)
+    assert errors_of(rig) == ["", "", ""]
+    for run_id, name in enumerate("acb", 1):  # each time another one is read again
+        assert rig.run(add(run_id, prompt, name))[run_id] == alone[name]
+    together = rig.run(*(add(run_id, prompt, name) for run_id, name in enumerate("abc", 11)))
+    assert [together[run_id] for run_id in (11, 12, 13)] == list(alone.values())
+
+
+def test_the_one_that_was_used_last_stays(tiny_llama: Path, tmp_path: Path) -> None:
+    one = save_adapter(tmp_path / "one", tiny_llama)
+    num_read: Counter[str] = Counter()
+
+    def make(weights: LoraWeights) -> dict[str, LoraProjection]:
+        num_read["all"] += 1
+        return {}
+
+    pool = AdapterPool(make, torch.float32, max_adapters=2, max_rank=64)
+    for name in "ab":
+        pool.load(name, one)
+    used = pool.get("a")
+    pool.load("c", one)  # b gives way
+    assert num_read["all"] == 3
+    assert pool.get("a") is used
+    pool.load("d", one)  # so does c
+    pool.get("b")  # and a, with which a request runs
+    assert num_read["all"] == 5
+    assert pool.get("a") is used
+    assert num_read["all"] == 5
+    shutil.rmtree(one)
+    assert pool.get("c") is None
+    assert "the LoRA adapter c is not loaded: " in pool.absence("c")
+
+
+def test_without_room_for_any_none_is_loaded(tiny_llama: Path, tmp_path: Path) -> None:
+    one = str(save_adapter(tmp_path / "one", tiny_llama))
+    rig = Rig(tiny_llama, max_loras=0)
+    rig.run(LoadAdapter("one", one), add(1, [5], "one"))
+    assert errors_of(rig) == ["this worker has max_loras=0"]
     message = rig.channel.finishes()[1].message
-    assert message == f"the LoRA adapter c is not loaded: {errors_of(rig)[3]}"
-    rig.run(DropAdapter("a"), LoadAdapter("c", one))
-    assert errors_of(rig)[4:] == [""]
+    assert message == "the LoRA adapter one is not loaded: this worker has max_loras=0"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from worker.engine.lora.lora_projection import LoraProjection
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class LoraAdapter:
     """Stays in memory as long as a request or the pool of adapters holds it."""
 
