@@ -13,8 +13,10 @@ from worker.engine.cuda.device_params import DeviceParams
 from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_device import Work
 from worker.engine.cuda.gpu_forward import GpuForward
+from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.gpu_runner import GpuRunner
 from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.gpu_state import GpuState
 from worker.engine.cuda.host_device import HostDevice
 from worker.engine.cuda.key_splits import count_splits
 from worker.engine.cuda.rank_runner import RankRunner
@@ -91,25 +93,18 @@ class InstantDraws:
 
 def make_instant_gpu(ledger: KVLedger, vocab_size: int) -> GpuRunner:
     """With one graph, for all steps that decode."""
-    device, pool, page_size = InstantDevice(), ledger.req_to_token, ledger.page_size
-    page_table = DevicePageTable(
-        pool.num_rows, pool.max_pages, ledger.num_pages, device.torch_device
-    )
-    page_table.follow(pool)
+    device, rows, page_size = InstantDevice(), ledger.req_to_token, ledger.page_size
+    num_rows = rows.num_rows
+    page_table = DevicePageTable(num_rows, rows.max_pages, ledger.num_pages, device.torch_device)
+    page_table.follow(rows)
     forward = GpuForward(InstantModel(), InstantAttention(), page_size)  # type: ignore[arg-type]
-    inputs = StepInputs(page_table, torch.zeros(pool.num_rows + 1, dtype=torch.int64), page_size)
-    graphs = StepGraphs(
-        device,
-        inputs,
-        forward,
-        forward,
-        MODEL,
-        torch.float32,
-        [StepShape.of_decode(pool.num_rows)],
-    )
+    inputs = StepInputs(page_table, torch.zeros(num_rows + 1, dtype=torch.int64), page_size)
+    pool = GpuKVPool(1, 1, page_size, 1, 1, torch.float32, device.torch_device)
+    state = GpuState(pool, inputs, forward, forward)
+    shapes = [StepShape.of_decode(num_rows)]
     return GpuRunner(
         device,
-        RankRunner(device, forward, inputs, graphs),
+        RankRunner(device, state, StepGraphs(device, state, MODEL, torch.float32, shapes)),
         page_table,
         page_size,
         GpuSampler(device, InstantDraws()),

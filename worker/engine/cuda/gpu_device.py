@@ -55,6 +55,10 @@ class GpuDevice(Protocol):
         """Behind all that was enqueued so far."""
         ...
 
+    def begin_graphs(self) -> None:
+        """Those that are captured from now on share memory, and none with those before."""
+        ...
+
     def capture(self, work: Work) -> Work:
         """What `work` does to tensors, to be repeated on the same ones without its host code.
 
@@ -195,6 +199,9 @@ class CudaDevice:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return _CudaMoment(event)
+
+    def begin_graphs(self) -> None:
+        self._graph_pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Work) -> Work:
         """After two runs: kernels are compiled and libraries have their workspaces before."""

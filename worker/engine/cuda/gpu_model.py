@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from shared.errors import ConfigError, NotCapturable
@@ -18,7 +18,6 @@ from worker.engine.cuda.attention_choice import ChosenAttention
 from worker.engine.cuda.device_page_table import DevicePageTable
 from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.gpu_batch import GpuBatch
 from worker.engine.cuda.gpu_card import gpu_card
 from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.cuda.gpu_forward import GpuForward
@@ -26,6 +25,8 @@ from worker.engine.cuda.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.gpu_runner import GpuRunner
 from worker.engine.cuda.gpu_sampler import GpuSampler, most_demanding
+from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.graph_rehearsal import rehearse
 from worker.engine.cuda.graph_sizes import graph_shapes
 from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
 from worker.engine.cuda.memory_errors import memory_for
@@ -34,8 +35,9 @@ from worker.engine.cuda.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.rank_runner import RankRunner
 from worker.engine.cuda.rank_weights import RankReader, divide
 from worker.engine.cuda.step_graphs import StepGraphs
-from worker.engine.cuda.step_inputs import StepInputs
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.step_inputs import StepInputs, pack
+from worker.engine.cuda.step_plan import StepPlan
+from worker.engine.cuda.step_shape import StepShape
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
@@ -55,8 +57,6 @@ from worker.engine.step_limits import StepLimits
 from worker.engine.torch_forward import Model
 
 log = logging.getLogger(__name__)
-
-GRAPH_BYTES = 1 << 30  # for what capturing takes, and kernels that are loaded later
 
 
 class ReaderToDevice:
@@ -163,38 +163,33 @@ class GpuModel:
         self._num_outputs = model_config.num_outputs
         self._attention = attention
         self._image_encoder = _image_encoder(model, model_config.vision, device)
-        page_size = config.page_size
+        self._max_context_len = max_context_len
         weight_bytes = device.held_bytes()
+        most_pages = -(-max_context_len // config.page_size)
+        draft = self._make_state(1, most_pages)
         with memory_for(
             f"a step of max_step_tokens={step.max_step_tokens} beside the weights",
             "fewer, or a smaller max_running, take less",
         ):
-            step_bytes = self._step_bytes(max_context_len)
-        num_pages = self._num_pages(step_bytes)
+            step_bytes = self._step_bytes(draft)
+        self.remark = ""  # what its operator should know
+        with _memory_for_graphs():
+            shapes, graph_bytes = self._rehearse(draft, model_config)
+        del draft
+        num_pages = self._num_pages(step_bytes, graph_bytes)
         if group is not None:
             num_pages = group.least(num_pages, device.torch_device)
         with memory_for(
-            f"{num_pages * page_size} tokens of keys and values",
+            f"{num_pages * config.page_size} tokens of keys and values",
             "a smaller num_kv_tokens, kv_memory_bytes or gpu_memory_utilization takes less",
         ):
-            self.pool = self._make_pool(num_pages)
-        forward = GpuForward(model, attention.make(self.pool, self._layers), page_size)
-        max_pages = min(num_pages, -(-max_context_len // page_size))
-        self._page_table = DevicePageTable(
-            step.max_running, max_pages, num_pages, device.torch_device
-        )
-        last_token_ids = torch.zeros(
-            step.max_running + 1, dtype=torch.int64, device=device.torch_device
-        )
-        inputs = StepInputs(self._page_table, last_token_ids, page_size)
-        self.remark = ""  # what its operator should know
+            state = self._make_state(num_pages, min(num_pages, most_pages))
+        self.pool, self._page_table = state.pool, state.inputs.page_table
+        # A chunk of padding has no more positions than there are tokens.
+        shapes = [shape for shape in shapes if shape.num_tokens <= self.pool.num_tokens]
         free_bytes = device.free_bytes()
-        with memory_for(
-            "CUDA graphs",
-            "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes and cuda_graph_tokens, "
-            "leaves room",
-        ):
-            graphs = self._capture(inputs, forward, model_config, max_context_len)
+        with _memory_for_graphs():
+            graphs = StepGraphs(device, state, model_config, dtype, shapes)
         self.card = gpu_card(
             device,
             dtype,
@@ -205,7 +200,7 @@ class GpuModel:
             self.pool.num_bytes,
             free_bytes - device.free_bytes(),
         )
-        self.rank_runner = RankRunner(device, forward, inputs, graphs, group)
+        self.rank_runner = RankRunner(device, state, graphs, group)
 
     def make_runner(
         self,
@@ -237,26 +232,33 @@ class GpuModel:
             }
         )
 
-    def _capture(
-        self,
-        inputs: StepInputs,
-        forward: GpuForward,
-        model_config: ModelConfig,
-        max_context_len: int,
-    ) -> StepGraphs:
-        """Without graphs, and with a remark, where the model's code cannot be captured."""
-        config, step = self._config, self._step
-        # A chunk of padding has no more positions than a request.
-        max_tokens = min(step.max_step_tokens, max_context_len, self.pool.num_tokens)
-        layer_size = model_config.num_parameters / len(self._layers) / config.tp
-        shapes = graph_shapes(config, step.max_running, max_tokens, layer_size)
-        attention = self._attention.make_mixed(self.pool, self._layers)
-        mixed = GpuForward(self._model, attention, config.page_size)
-        make = functools.partial(
-            StepGraphs, self._device, inputs, forward, mixed, model_config, self._dtype
+    def _make_state(self, num_pages: int, max_pages: int) -> GpuState:
+        """With so many pages, of which a row has at most `max_pages`."""
+        config, layers, device = self._config, self._layers, self._device
+        max_running, page_size = self._step.max_running, config.page_size
+        pool = self._make_pool(num_pages)
+        table = DevicePageTable(max_running, max_pages, num_pages, device.torch_device)
+        last_token_ids = torch.zeros(max_running + 1, dtype=torch.int64, device=device.torch_device)
+        return GpuState(
+            pool,
+            StepInputs(table, last_token_ids, page_size),
+            GpuForward(self._model, self._attention.make(pool, layers), page_size),
+            GpuForward(self._model, self._attention.make_mixed(pool, layers), page_size),
         )
+
+    def _rehearse(
+        self, draft: GpuState, model_config: ModelConfig
+    ) -> tuple[Sequence[StepShape], int]:
+        """Which graphs there will be, and their bytes: none, and a remark, where the model's code
+        cannot be captured.
+        """
+        config, device = self._config, self._device
+        max_tokens = min(self._step.max_step_tokens, self._max_context_len)
+        layer_size = model_config.num_parameters / len(self._layers) / config.tp
+        shapes = graph_shapes(config, self._step.max_running, max_tokens, layer_size)
+        capture = functools.partial(StepGraphs, device, draft, model_config, self._dtype)
         try:
-            return make(shapes)
+            return shapes, rehearse(device, capture, shapes)
         except NotCapturable as exc:
             wanted = ("cuda_graph_sizes", "cuda_graph_tokens")
             if named := [name for name in wanted if any(getattr(config, name))]:
@@ -266,7 +268,7 @@ class GpuModel:
                 ) from exc
             self.remark = f"{model_config.architecture} runs without CUDA graphs: {exc}"
         log.warning(self.remark)
-        return make(())
+        return (), 0
 
     def _make_pool(self, num_pages: int) -> GpuKVPool:
         layers = self._layers
@@ -285,7 +287,7 @@ class GpuModel:
             return HostDraws(self._num_outputs)
         return TritonDraws()
 
-    def _num_pages(self, step_bytes: int) -> int:
+    def _num_pages(self, step_bytes: int, graph_bytes: int) -> int:
         config = self._config
         page_bytes = config.page_size * _bytes_per_token(self._layers, self._kv_dtype)
         if config.num_kv_tokens is not None:
@@ -294,51 +296,46 @@ class GpuModel:
             num_pages = config.kv_memory_bytes // page_bytes
         else:
             kept_free = int(self._device.total_bytes() * (1 - config.gpu_memory_utilization))
-            room = self._device.free_bytes() - kept_free - step_bytes - GRAPH_BYTES
+            room = self._device.free_bytes() - kept_free - step_bytes - graph_bytes
             num_pages = room // page_bytes - 1  # of padding
         if num_pages < 1:
             raise ConfigError(
                 f"the GPU has no room for keys and values: {self._device.free_bytes() >> 20} MiB "
-                f"are free beside the weights, a step takes {step_bytes >> 20} MiB; a larger "
-                "gpu_memory_utilization or a smaller max_step_tokens leaves more"
+                f"are free beside the weights, a step takes {step_bytes >> 20} MiB and CUDA graphs "
+                f"{graph_bytes >> 20} MiB; a larger gpu_memory_utilization or a smaller "
+                "max_step_tokens leaves more"
             )
         return num_pages
 
     @torch.inference_mode()
-    def _step_bytes(self, max_context_len: int) -> int:
+    def _step_bytes(self, draft: GpuState) -> int:
         """What the largest step takes: a prefill of all its tokens, and all samples that it may
         have, each with a threshold and logprobs. It is run once.
         """
-        config, device = self._config, self._device.torch_device
-        encoder = self._image_encoder
-        num_tokens = self._step.max_step_tokens
-        num_pages = -(-num_tokens // config.page_size)
-        attention = self._attention.make(self._make_pool(num_pages), self._layers)
-        forward = GpuForward(self._model, attention, config.page_size)
-        places = torch.arange(num_tokens, device=device)
-        page_table = torch.arange(num_pages, dtype=torch.int32, device=device)[None]
-        lens = np.array([num_tokens])
-        rows = StepRows(0, lens, lens, torch.zeros(1, dtype=torch.int64, device=device), page_table)
-        batch = GpuBatch(
-            input_ids=torch.zeros_like(places),
-            positions=places % max_context_len,  # the model knows no others
-            out_loc=places,
-            token_rows=torch.zeros_like(places),
-            num_decode=0,
-            seq_lens=torch.full((1,), num_tokens, dtype=torch.int32, device=device),
-            page_table=page_table,
-        )
-        sampler = GpuSampler(self._device, self._make_draws())
+        device, step, encoder = self._device, self._step, self._image_encoder
+        num_tokens = min(step.max_step_tokens, step.max_running * self._max_context_len)
+        plan = StepPlan.prefill(num_tokens, self._max_context_len)
+        sampler = GpuSampler(device, self._make_draws())
 
         @torch.inference_mode()
         def work() -> None:
             features = None if encoder is None else encoder.blank()
-            forward.plan(rows)
-            logits = forward.logits(forward.hidden(batch)[: self._step.max_running])
+            packed = upload(device, pack(plan))
+            draft.forward.plan(draft.inputs.rows(plan, packed, in_graph=False))
+            hidden = draft.forward.hidden(draft.inputs.batch(packed, plan.shape))
+            logits = draft.forward.logits(hidden[: step.max_running])
             sampler.forward(logits, most_demanding(len(logits)))
             del features  # they are there beside all tokens
 
-        return self._device.peak_bytes(work)
+        return device.peak_bytes(work)
+
+
+def _memory_for_graphs() -> AbstractContextManager[None]:
+    return memory_for(
+        "CUDA graphs",
+        "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes and cuda_graph_tokens, "
+        "leaves room",
+    )
 
 
 def _image_encoder(

@@ -29,6 +29,9 @@ class HostDevice:
     def mark(self) -> Moment:
         return _NowMoment()
 
+    def begin_graphs(self) -> None:
+        """There are none."""
+
     def capture(self, work: Work) -> Work:
         return work
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from worker.engine.cuda.gpu_device import GpuDevice, upload
-from worker.engine.cuda.gpu_forward import GpuForward
+from worker.engine.cuda.gpu_state import GpuState
 from worker.engine.cuda.rank_group import RankGroup
 from worker.engine.cuda.rank_orders import RunStep
 from worker.engine.cuda.step_graphs import Computed, StepGraphs
-from worker.engine.cuda.step_inputs import StepInputs, pack
+from worker.engine.cuda.step_inputs import pack
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.model_input import ImageRows
@@ -28,14 +28,13 @@ class RankRunner:
     def __init__(
         self,
         device: GpuDevice,
-        forward: GpuForward,
-        inputs: StepInputs,
+        state: GpuState,
         graphs: StepGraphs,
         group: RankGroup | None = None,  # None: it is the only one
     ) -> None:
         self._device = device
-        self._forward = forward
-        self._inputs = inputs
+        self._forward = state.forward
+        self._inputs = state.inputs
         self._graphs = graphs
         self._group = group
 

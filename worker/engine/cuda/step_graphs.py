@@ -11,7 +11,8 @@ import torch
 
 from worker.engine.cuda.gpu_device import GpuDevice, Work, upload_to
 from worker.engine.cuda.gpu_forward import GpuForward
-from worker.engine.cuda.step_inputs import StepInputs, pack, packed_size
+from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.step_inputs import pack, packed_size
 from worker.engine.cuda.step_plan import StepPlan
 from worker.engine.cuda.step_shape import StepShape
 from worker.engine.models.model_config import ModelConfig
@@ -34,18 +35,15 @@ class StepGraphs:
     def __init__(
         self,
         device: GpuDevice,
-        inputs: StepInputs,
-        decode: GpuForward,
-        mixed: GpuForward,  # whose attention is not planned by a step's lengths
+        state: GpuState,
         model_config: ModelConfig,
         dtype: torch.dtype,
         shapes: Sequence[StepShape],
     ) -> None:
         """Raises NotCapturable."""
         self._device = device
-        self._inputs = inputs
-        self._decode = decode
-        self._mixed = mixed
+        self._state = state
+        self._inputs = state.inputs
         most_rows = max((shape.num_rows for shape in shapes if shape.is_decode), default=0)
         most_tokens = max((shape.num_tokens for shape in shapes), default=0)
         most_values = max((packed_size(shape) for shape in shapes), default=0)
@@ -54,8 +52,14 @@ class StepGraphs:
         self._logits = make(most_rows, model_config.num_outputs)  # of steps that decode
         self._hidden = make(most_tokens, model_config.hidden_size, dtype=dtype)  # of others
         self._shapes = sorted(shapes)
-        # The largest first: smaller ones find the memory that it needed.
-        self._graphs = {shape: self._capture(shape) for shape in reversed(self._shapes)}
+        self._graphs: dict[StepShape, Work] = {}
+        self.taken_bytes: dict[StepShape, int] = {}  # by each beyond what it found
+        device.begin_graphs()
+        free_bytes = device.free_bytes()
+        for shape in reversed(self._shapes):  # a small one finds what a large one needed
+            self._graphs[shape] = self._capture(shape)
+            before, free_bytes = free_bytes, device.free_bytes()
+            self.taken_bytes[shape] = before - free_bytes
 
     def shape_for(self, plan: StepPlan, *, reads_hidden: bool) -> StepShape | None:
         """Of the smallest graph that has room; None: the step runs without one."""
@@ -73,6 +77,11 @@ class StepGraphs:
         if shape.is_decode:
             return Computed(None, self._logits[: len(plan.rows)])
         return Computed(self._hidden[: plan.num_tokens], None)
+
+    def close(self) -> None:
+        """Gives the graphs up, and their memory."""
+        self._shapes.clear()
+        self._graphs.clear()
 
     def _send(self, plan: StepPlan, shape: StepShape) -> None:
         padded = plan.padded(shape, self._inputs.page_table.padding_row)
@@ -94,4 +103,4 @@ class StepGraphs:
             self._hidden[: shape.num_tokens].copy_(hidden)
 
     def _forward(self, shape: StepShape) -> GpuForward:
-        return self._decode if shape.is_decode else self._mixed
+        return self._state.forward if shape.is_decode else self._state.mixed

@@ -118,6 +118,24 @@ class StepPlan:
         return cls(0, *(np.zeros(0, np.int64) for _ in range(9)))
 
     @classmethod
+    def prefill(cls, num_tokens: int, max_len: int) -> Self:
+        """Of prompts that are as long as possible, and nothing behind them."""
+        lens = np.full(-(-num_tokens // max_len), max_len, np.int64)
+        lens[-1] -= lens.sum() - num_tokens
+        return cls(
+            num_decode=0,
+            rows=np.arange(len(lens)),
+            query_lens=lens,
+            seq_lens=lens,
+            input_ids=np.zeros(num_tokens, np.int64),
+            positions=ranges_before(lens, lens, lens.cumsum()),
+            awaited_rows=np.full(num_tokens, NOT_AWAITED, np.int64),
+            sample_idx=np.zeros(0, np.int64),
+            sample_rows=np.zeros(0, np.int64),
+            sample_positions=np.zeros(0, np.int64),
+        )
+
+    @classmethod
     def of(cls, batch: ScheduleBatch) -> Self:
         entries, others, num_plain = batch.entries, batch.others, batch.num_plain
         ends = np.array([entry.end for entry in entries], np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ class LateDevice:
         self._num_done = 0
         self._is_working = False
         self.num_replays = 0
-        self.num_captured: list[int] = []
+        self.num_graphs = 0
+        self.bytes_per_graph = 0
         self.max_waiting = 0
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
@@ -48,6 +50,9 @@ class LateDevice:
         waiting = 0 if self._is_working else len(self._works)
         return LateMoment(self, self._num_done + waiting)
 
+    def begin_graphs(self) -> None:
+        """What they share takes no memory."""
+
     def capture(self, work: Work) -> Work:
         def replay() -> None:
             self.num_replays += 1
@@ -55,7 +60,12 @@ class LateDevice:
             work()
             LateDevice.is_replaying = False
 
+        self.num_graphs += 1
+        weakref.finalize(replay, self._forget_graph)
         return replay
+
+    def _forget_graph(self) -> None:
+        self.num_graphs -= 1
 
     def do(self, num_works: int) -> None:
         """All up to so many since the beginning."""
@@ -66,7 +76,8 @@ class LateDevice:
             self._is_working = False
 
     def free_bytes(self) -> int:
-        return self.num_bytes
+        self.give_back()
+        return self.num_bytes - self.num_graphs * self.bytes_per_graph
 
     def unused_bytes(self) -> int:
         return self.num_bytes

@@ -136,12 +136,20 @@ def test_adapters_run_beside_each_other(checkpoint: Path, tmp_path: Path) -> Non
 
 
 def test_keys_and_values_get_what_is_left(checkpoint: Path) -> None:
-    rig = GpuRig(checkpoint, LateDevice(2 << 30), num_kv_tokens=None)
-    small = GpuRig(checkpoint, LateDevice((2 << 30) - (64 << 20)), num_kv_tokens=None)
-    more, less = rig.engine._limits.num_kv_tokens, small.engine._limits.num_kv_tokens
-    assert more > less > 0
-    with pytest.raises(ConfigError, match="the GPU has no room for keys and values"):
-        GpuRig(checkpoint, LateDevice(1 << 30), num_kv_tokens=None)
+    """Less the share that is kept free, a step, and the graphs, some of which are tried before."""
+    device = LateDevice(64 << 20)
+    device.bytes_per_graph = 1 << 20
+    config: dict[str, Any] = {"num_kv_tokens": None, "cuda_graph_tokens": (8, 16, 32)}
+    rig = GpuRig(checkpoint, device, cuda_graph_sizes=(1, 2, 3, 4, 5), **config)
+    assert device.num_graphs == 8, "those that were tried are gone"
+    bytes_per_token = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, dimensions, bytes
+    left = int(64 * 0.92) - 1 - 8
+    num_tokens = rig.engine._limits.num_kv_tokens
+    assert num_tokens == pytest.approx((left << 20) / bytes_per_token, rel=0.05)
+    device = LateDevice(12 << 20)
+    device.bytes_per_graph = 1 << 20
+    with pytest.raises(ConfigError, match=r"no room for keys and values.* graphs 13 MiB"):
+        GpuRig(checkpoint, device, cuda_graph_sizes=tuple(range(1, 11)), **config)
 
 
 def test_keys_and_values_in_eight_bits_are_rounded(
