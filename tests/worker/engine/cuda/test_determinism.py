@@ -102,34 +102,35 @@ def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
 
 
 def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.device) -> None:
-    """In chunks of 24, then of 40 beside others and with guesses, then from the prefix cache."""
+    """In chunks of 16; of 24, beside others; handed over, where its prefix is cached already."""
     small = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     path = save_tiny_llama(tmp_path, **small)
     gpu: GpuDevice = LateDevice() if exact_device.type == "cpu" else CudaDevice()
     sampling = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2, "ignore_eos": True}
-    subject = make_add(1, random_prompt(70, 1), max_tokens=4, **sampling)
-    alone = fixed_rig(path, gpu, max_step_tokens=24)
-    alone.run(subject)
+    prompt = random_prompt(70, 1)
+    subject = make_add(1, prompt, max_tokens=4, **sampling)
+    alone = fixed_rig(path, gpu, max_step_tokens=16)
+    output = alone.run(subject)[1]
     wanted = records_of(alone)
     assert len(wanted) == 4
 
     others = [make_add(2, [5, 6, 7, 5, 6, 7, 5, 6], max_tokens=4), make_add(3, [9], max_tokens=2)]
-    crowded = fixed_rig(path, gpu, max_step_tokens=40, overlap=True, speculate="ngram")
+    crowded = fixed_rig(path, gpu, max_step_tokens=24, overlap=True, speculate="ngram")
     crowded.run(*others, subject)
     assert records_of(crowded) == wanted
 
     crowded.channel.events.clear()
-    crowded.run(subject)
-    assert records_of(crowded) == wanted
+    crowded.run(make_add(1, prompt, output[:3], max_tokens=4, **sampling))
+    assert records_of(crowded) == wanted[3:]
 
 
 def fixed_rig(path: Path, gpu: GpuDevice, **config: Any) -> GpuRig:
-    defaults = {"attention_backend": "auto", "cuda_graph_sizes": (2,), "cuda_graph_tokens": (16,)}
+    defaults = {"attention_backend": "auto", "cuda_graph_sizes": (2,), "cuda_graph_tokens": (8,)}
     return GpuRig(
         path,
         gpu,
         deterministic=True,
-        **(defaults | {"max_running": 3, "num_kv_tokens": 160} | config),
+        **(defaults | {"max_running": 3, "num_kv_tokens": 128} | config),
     )
 
 
@@ -162,6 +163,10 @@ def assert_same_record(ours: bytes, theirs: bytes, num_top: int) -> None:
     assert [token_id for token_id, _ in one.top] == [token_id for token_id, _ in other.top]
 
 
+GPT2 = """{
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64
+}"""
 RANK_1 = """
 import sys, torch
 from worker.engine.cuda.host_device import HostDevice
@@ -191,6 +196,13 @@ def test_what_cannot_be_is_refused(checkpoint: Path) -> None:
     model = read_model_config(checkpoint)
     with pytest.raises(ConfigError, match="with tp=2 on a CPU"):
         determinism.check_on_gpu(EngineConfig(deterministic=True, device="cpu", tp=2), model)
+
+
+@pytest.mark.parametrize("gpu", [None, LateDevice()], ids=["cpu", "gpu"])
+def test_what_transformers_computes_is_refused(tmp_path: Path, gpu: GpuDevice | None) -> None:
+    (tmp_path / "config.json").write_text(GPT2)
+    with pytest.raises(ConfigError, match="not possible with GPT2LMHeadModel: its products round"):
+        GpuRig(tmp_path, gpu, deterministic=True, attention_backend="auto", load_format="dummy")
 
 
 def test_on_a_cpu_it_is_so_in_float32(checkpoint: Path) -> None:
