@@ -102,13 +102,20 @@ def markdown(results: Sequence[Result], command: str) -> str:
     """Heading, tables, and what has failed."""
     parts = [_opening(results, command), _correctness(results), _attention(results)]
     for title, stage, columns in _TABLES:
-        rows = [result for result in results if result["stage"] == stage and "failed" not in result]
+        rows = [
+            result for result in results if result["stage"] == stage and not _is_missing(result)
+        ]
         if rows:
             parts.append(f"**{title}**\n\n{_table(columns, rows)}")
     failed = [f"- {each['task']}: {each['failed']}" for each in results if "failed" in each]
+    failed += [f"- {each['model']}: {each['skipped']}" for each in results if "skipped" in each]
     if failed:
         parts.append("**Not done**\n\n" + "\n".join(failed))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _is_missing(result: Result) -> bool:
+    return "failed" in result or "skipped" in result
 
 
 def _opening(results: Sequence[Result], command: str) -> str:

@@ -62,9 +62,11 @@ class StageRig:
         self.results: list[dict[str, Any]] = []
         self._folder = folder
 
-    def run(self, stage: str, **sizes: Any) -> list[dict[str, Any]]:
+    def run(
+        self, stage: str, engine: dict[str, Any] | None = None, **sizes: Any
+    ) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = []
-        task = Task(stage, LIMITS_S[stage], "tiny")
+        task = Task(stage, LIMITS_S[stage], "tiny", engine=engine or {})
         rig = Rig.make(task, self._folder, self.results, told.append)
         rig.sizes = replace(rig.sizes, **sizes)
         importlib.import_module(f"bench.gpu.stages.{stage}").run(rig)
@@ -101,6 +103,16 @@ def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
     parts = [cell[f"{part}_ms"] for part in ("schedule", "plan", "launch", "post")]
     assert all(part >= 0 for part in parts)
     assert cell["tokens_per_s"] == pytest.approx(2e3 / cell["step_ms"])
+
+
+def test_a_number_of_requests_that_has_no_room_is_told_and_fewer_are_measured(
+    rig: StageRig,
+) -> None:
+    most, one = rig.run("decode", {"num_kv_tokens": 96}, decode_rows=(8, 1))
+    assert most["skipped"].startswith("8 requests were given, ")
+    assert "step_ms" not in most
+    assert one["step_ms"] > 0
+    assert most["skipped"] in markdown(rig.results, "the command")
 
 
 def test_prefill_tells_each_length_with_each_chunk(rig: StageRig) -> None:
