@@ -29,7 +29,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size] float32."""
+        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size], in that dtype."""
         ...
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
@@ -49,7 +49,7 @@ class TorchForward:
         return self._model.hidden(batch, self._attention)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.logits(hidden)
+        return self._model.logits(hidden).float()
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         return self._model.lora_projections(weights)

@@ -29,4 +29,8 @@ class GpuForward:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
-        return self._model.logits(hidden)
+        return self._model.logits(hidden).float()
+
+    def write_logits(self, hidden: torch.Tensor, output: torch.Tensor) -> None:
+        """The same, into `output`: they are many, and this reads and writes them once."""
+        output.copy_(self._model.logits(hidden))

@@ -98,7 +98,7 @@ class StepGraphs:
         forward = self._forward(shape)
         hidden = forward.hidden(self._inputs.batch(self._packed[: packed_size(shape)], shape))
         if shape.is_decode:
-            self._logits[: shape.num_rows].copy_(forward.logits(hidden))
+            forward.write_logits(hidden, self._logits[: shape.num_rows])
         else:
             self._hidden[: shape.num_tokens].copy_(hidden)
 

@@ -61,8 +61,8 @@ class DecoderModel:
         return self._ops.add_rms_norm(delta, residual, self._norm, self._eps)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
-        return self._lm_head(hidden).float()
+        """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
+        return self._lm_head(hidden)
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""

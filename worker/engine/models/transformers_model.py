@@ -98,12 +98,12 @@ class TransformersModel:
         return features
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
         if is_classifier(type(self._head).__name__):  # its forward would take the last row alone
             scores: torch.Tensor = self._head.score(hidden)
-            return scores.float()
+            return scores
         logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
-        return logits.float()
+        return logits
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
