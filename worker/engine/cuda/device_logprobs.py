@@ -61,15 +61,16 @@ class DeviceLogprobs:
 
 def _order(logits: torch.Tensor) -> torch.Tensor:
     """Integers in the order of the logits, no two equal: of equal logits the first is larger."""
-    bits = (logits + 0.0).view(torch.int32).long()  # of zeros there are no longer two
-    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ids = torch.arange(logits.shape[1], device=logits.device)
-    return (rising << 32) - ids
+    keys = (logits + 0.0).view(torch.int32).long()  # of zeros there are no longer two
+    keys ^= (keys >> 63).bitwise_and_(0x7FFFFFFF)  # the bits of negative ones rise when they fall
+    keys <<= 32
+    keys -= torch.arange(logits.shape[1], device=logits.device)
+    return keys
 
 
 def _log_sums(logits: torch.Tensor) -> torch.Tensor:
     """Of the exponentials of a row: [num_rows, 1] float64."""
     largest = logits.amax(dim=1, keepdim=True).double()
-    shares = torch.exp(logits.double() - largest)
-    total = (shares * ONE).round().long().sum(dim=1, keepdim=True)
+    shares = logits.double().sub_(largest).exp_().mul_(ONE).round_()
+    total = shares.long().sum(dim=1, keepdim=True)
     return largest + torch.log(total.double() / ONE)
