@@ -69,6 +69,23 @@ def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.de
         assert torch.equal(linear(x[part].to(exact_device)), together[part])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_product_of_a_row_on_a_gpu(dtype: torch.dtype, gpu: CudaDevice) -> None:
+    """Wherever in a tile of tensor cores it lies."""
+    from worker.engine.cuda.fixed_linears import FixedLinears
+
+    for num_outputs in (1000, 8192, 32768):  # of each width of tiles
+        weight = random(num_outputs, 1024).to(gpu.torch_device, dtype)
+        x = random(200, 1024, seed=1).to(gpu.torch_device, dtype)
+        linear = FixedLinears().make(weight, None)
+        together = linear(x)
+        wanted = functional.linear(x.float(), weight.float())
+        torch.testing.assert_close(together.float(), wanted, rtol=2e-2, atol=0.5)
+        alone = torch.cat([linear(x[row : row + 1]) for row in range(len(x))])
+        assert torch.equal(alone, together)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
     """Of 150 tokens: as one chunk, in chunks of any length, and as the last row alone."""

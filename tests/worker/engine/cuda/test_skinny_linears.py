@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_kernels import random
+from worker.engine.cuda.gpu_device import CudaDevice
 from worker.engine.models.linear import PlainLinear
 
 SHAPES = [  # of the weight, and tiles of outputs, inputs, and programs that share a block
@@ -74,6 +75,35 @@ def test_the_fastest_is_taken_for_each_number_of_rows(
         wanted = functional.linear(x[:num_rows], weight)
         torch.testing.assert_close(first(x[:num_rows]), wanted, rtol=1e-4, atol=1e-4)
     assert taken == [(1, None), (2, right), (3, None)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1024, 1024), (4096, 2048), (1000, 520), (24576, 4096)])
+def test_every_candidate_on_a_gpu(shape: tuple[int, int], gpu: CudaDevice) -> None:
+    """In bfloat16, captured, and again and again: programs that share a block keep their order."""
+    from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
+    from worker.engine.cuda.skinny_linears import candidates
+
+    device = gpu.torch_device
+    weight = random(*shape, seed=1).to(device).bfloat16()
+    for tiles in candidates(weight.shape, gpu.num_processors):
+        scratch = SkinnyScratch.of(len(weight), tiles, device)
+        for num_rows in (1, 3, 16):
+            x = random(num_rows, shape[1]).to(device).bfloat16()
+            wanted = functional.linear(x.float(), weight.float())
+            output = torch.zeros_like(wanted)
+
+            def work(x: torch.Tensor = x, output: torch.Tensor = output) -> None:
+                output.copy_(skinny_linear(x, weight, None, tiles, scratch))  # noqa: B023
+
+            replay = gpu.capture(work)
+            found = []
+            for _ in range(20):
+                gpu.enqueue(replay)
+                gpu.mark().wait()
+                found.append(output.clone())
+            torch.testing.assert_close(found[0], wanted, rtol=2e-2, atol=0.5)
+            assert all(torch.equal(each, found[0]) for each in found)
 
 
 def test_narrow_weights_are_shared_by_more_programs() -> None:
