@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from typing import Literal
+import threading
+from typing import Any, Literal, TextIO
 
+import msgspec
 import structlog
 
 LogFormat = Literal["auto", "json", "pretty"]
@@ -17,11 +20,13 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto") -> None:
-    """Called once, by a program's `__main__`. Logs go to stderr."""
+    """Called once, by a program's `__main__`. Logs go to stderr.
+
+    Our own lines go there at once, since a frontend writes one for every request; those of
+    libraries take the way of the standard library, to the same form.
+    """
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
-    )
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer() if pretty else _as_json
     shared_processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -29,15 +34,6 @@ def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto"
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
     ]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared_processors,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -49,4 +45,36 @@ def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto"
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("nats").setLevel(logging.WARNING)
+    lines = LineLogger(sys.stderr)
+    structlog.configure(
+        processors=[*shared_processors, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(root.level),
+        logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=True,
+    )
     structlog.contextvars.bind_contextvars(role=role)
+
+
+class LineLogger:
+    """Writes finished lines. One that cannot be written is lost, and harms nobody."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # a full disk, a reader that has gone, a closed stream
+                pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+def _as_json(_: Any, __: str, event: structlog.typing.EventDict) -> str:
+    try:
+        return msgspec.json.encode(event, enc_hook=repr).decode()
+    except (TypeError, ValueError, OverflowError):  # half a surrogate pair, a number of 65 bits
+        return json.dumps(event, default=repr)
