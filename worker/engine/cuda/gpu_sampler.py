@@ -13,6 +13,7 @@ from worker.engine.cuda.device_params import DeviceParams
 from worker.engine.cuda.draws import Draws
 from worker.engine.cuda.gpu_device import GpuDevice, upload
 from worker.engine.grammar.grammar_masks import GrammarMasks
+from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
@@ -55,28 +56,9 @@ class GpuSampler:
         return self._params
 
     def _change(self, logits: torch.Tensor, batch: SamplingBatch) -> None:
-        if batch.bias is not None:
-            rows, token_ids, values = self._upload(
-                batch.bias.rows, batch.bias.token_ids, batch.bias.values
-            )
-            logits.view(-1).index_add_(0, rows * logits.shape[1] + token_ids, values)
-        for row, token_ids in batch.allowed:
-            (ids,) = self._upload(token_ids)
-            allowed = logits[row, ids]
-            logits[row] = -torch.inf
-            logits[row, ids] = allowed
-        if batch.banned is not None:
-            nothing = torch.full((), -torch.inf, device=logits.device)
-            logits.index_put_(self._upload(*batch.banned), nothing)
-        if batch.grammar_masks is not None:
-            self._apply_masks(logits, batch.grammar_masks)
-        if batch.penalties is not None:
-            penalties = batch.penalties
-            pairs = self._upload(penalties.rows, penalties.token_ids)
-            repetition, subtracted = self._upload(penalties.repetition, penalties.subtracted)
-            values = logits[pairs]
-            values = torch.where(values > 0, values / repetition, values * repetition)
-            logits.index_put_(pairs, values - subtracted)
+        change_logits(
+            logits, batch, lambda values: upload(self._device, values.numpy()), self._apply_masks
+        )
 
     def _apply_masks(self, logits: torch.Tensor, masks: GrammarMasks) -> None:
         words = upload(self._device, masks.bitmask)
@@ -84,9 +66,6 @@ class GpuSampler:
         is_forbidden = (bits & 1).flatten(1)[:, : logits.shape[1]] == 0
         rows = upload(self._device, np.array(masks.rows, np.int64))
         logits.index_copy_(0, rows, logits[rows].masked_fill_(is_forbidden, -torch.inf))
-
-    def _upload(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(upload(self._device, tensor.numpy()) for tensor in tensors)
 
 
 def most_demanding(num_rows: int) -> SamplingBatch:

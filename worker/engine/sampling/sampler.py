@@ -10,9 +10,10 @@ import torch
 
 from worker.engine.sampling.gumbel_max import GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
+from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_logprobs import row_logprobs
 from worker.engine.sampling.sample_error import SampleError
-from worker.engine.sampling.sampling_batch import Penalties, SamplingBatch
+from worker.engine.sampling.sampling_batch import SamplingBatch
 
 GREEDY_TEMPERATURE = 1e-5  # up to here noise decides nothing, and division may overflow
 
@@ -63,7 +64,8 @@ class Sampler:
                 likeliest.tolist(), np.isfinite(largest).tolist(), strict=True
             )
         ]
-        for row in _change(logits, batch):
+        change_logits(logits, batch, _where_it_is, lambda logits, masks: masks.apply(logits))
+        for row in batch.changed_rows:
             if not isinstance(token_ids[row], SampleError):
                 token_id = int(rows[row].argmax())
                 is_allowed = rows[row, token_id] > -np.inf
@@ -88,25 +90,5 @@ class Sampler:
         )
 
 
-def _change(logits: torch.Tensor, batch: SamplingBatch) -> list[int]:
-    """Biases, masks, penalties, in this order. Returns the rows that they are about."""
-    if batch.bias is not None:
-        logits[batch.bias.rows, batch.bias.token_ids] += batch.bias.values
-    for row, token_ids in batch.allowed:
-        allowed = logits[row, token_ids]
-        logits[row] = -torch.inf
-        logits[row, token_ids] = allowed
-    if batch.banned is not None:
-        logits[batch.banned] = -torch.inf
-    if batch.grammar_masks is not None:
-        batch.grammar_masks.apply(logits)
-    if batch.penalties is not None:
-        _apply_penalties(logits, batch.penalties)
-    return batch.changed_rows
-
-
-def _apply_penalties(logits: torch.Tensor, penalties: Penalties) -> None:
-    pairs = (penalties.rows, penalties.token_ids)
-    values = logits[pairs]
-    values = torch.where(values > 0, values / penalties.repetition, values * penalties.repetition)
-    logits[pairs] = values - penalties.subtracted
+def _where_it_is(values: torch.Tensor) -> torch.Tensor:
+    return values
