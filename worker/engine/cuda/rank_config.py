@@ -45,6 +45,9 @@ def rank_config(
         decode_attention_backend=None,
         prefill_attention_backend=None,
         num_kv_tokens=num_pages * config.page_size,
+        # Launching costs nothing there, and padding is computed.
+        cuda_graph_sizes=config.cuda_graph_sizes or (0,),
+        cuda_graph_tokens=config.cuda_graph_tokens or (0,),
     )
 
 
