@@ -19,7 +19,7 @@ from bench.gpu.shapes import Costs, write_config
 from bench.gpu.sizes import ON_CPU, ON_GPU, Sizes
 from bench.gpu.task import Task
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, Work, has_gpu
+from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
 from worker.engine.cuda.host_device import HostDevice
 
 # On a CPU the GPU's engine runs all the same: by Triton's interpreter, or in plain torch.
@@ -43,7 +43,6 @@ class Rig:
     tell: Callable[[dict[str, Any]], None]
     device: GpuDevice
     sizes: Sizes
-    _kept_graph: Work | None = None
 
     @classmethod
     def make(
@@ -108,24 +107,12 @@ class Rig:
                 return result
         return None
 
-    def capture(self, work: Work) -> Work:
-        """A CUDA graph."""
-        self._keep_graph_pool()
-        return self.device.capture(work)
-
     def engine(self, model: str = "", **config: Any) -> DirectEngine:
         """Of the task's model, with random weights. The one before must be forgotten."""
         gc.collect()  # its memory is the next one's
-        self._keep_graph_pool()
         settings = (_ON_GPU if self.is_gpu else _ON_CPU) | {"attention_backend": self.backend}
         path = write_config(self.folder, model or self.task.model)
         return DirectEngine(path, self.device, **(settings | self.task.engine | config))
-
-    def _keep_graph_pool(self) -> None:
-        """Torch captures nothing in a pool of which all graphs are gone: one stays."""
-        if self._kept_graph is None:
-            one = torch.zeros(1, device=self.torch_device)
-            self._kept_graph = self.device.capture(lambda: one.add_(1))
 
 
 def _has_interpreter() -> bool:

@@ -60,7 +60,7 @@ def _decode(rig: Rig, layer: AttentionLayer, num_rows: int, length: int) -> None
         for layer_id in range(len(case.layers)):
             attention.forward(case.q, case.k, case.v, layer_id)
 
-    seconds = device_seconds(rig.capture(work), rig.sizes.num_rounds)
+    seconds = device_seconds(rig.device.capture(work), rig.sizes.num_rounds)
     rig.tell(
         {
             "what": "decode",
@@ -89,7 +89,7 @@ def _prefill(rig: Rig, layer: AttentionLayer, length: int) -> None:
     attention.plan(case.rows)
     attention.begin(case.batch)
     # In a graph, too: a short one would take as long as its launches.
-    captured = rig.capture(lambda: attention.forward(case.q, case.k, case.v, 0))
+    captured = rig.device.capture(lambda: attention.forward(case.q, case.k, case.v, 0))
     seconds = device_seconds(captured, rig.sizes.num_rounds)
     flops = 2 * layer.num_heads * layer.head_dim * length * (length + 1)
     rig.tell(

@@ -29,7 +29,7 @@ def run(rig: Rig) -> None:
             one.add_(1)
 
     for count in (1, NUM_NODES):
-        replay = rig.capture(lambda count=count: nodes(count))  # type: ignore[misc]
+        replay = rig.device.capture(lambda count=count: nodes(count))  # type: ignore[misc]
         facts = {"graph_nodes": count, "device_us": device_seconds(replay) * 1e6}
         rig.tell(facts | {"host_us": _host_seconds(rig, replay) * 1e6})
 

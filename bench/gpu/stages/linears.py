@@ -36,7 +36,7 @@ def run(rig: Rig) -> None:
                     for weight in weights:  # noqa: B023 - called before the next ones are made
                         product(x, weight)
 
-                captured = rig.capture(work)
+                captured = rig.device.capture(work)
                 seconds = device_seconds(captured, rig.sizes.num_rounds) / len(weights)
                 rig.tell(
                     {

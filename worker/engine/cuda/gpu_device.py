@@ -155,7 +155,7 @@ class CudaDevice:
         self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         # Weights and tables, too, are made in its order: no step reads them half written.
         torch.cuda.set_stream(self._stream)
-        self._graph_pool = torch.cuda.graph_pool_handle()
+        self.begin_graphs()
 
     @property
     def name(self) -> str:
@@ -202,6 +202,13 @@ class CudaDevice:
 
     def begin_graphs(self) -> None:
         self._graph_pool = torch.cuda.graph_pool_handle()
+        # Torch captures nothing into a pool whose graphs are all gone while their memory is not.
+        one = torch.zeros(1, device=self.torch_device)
+
+        def count() -> None:
+            one.add_(1)
+
+        self._kept_graph = self.capture(count)
 
     def capture(self, work: Work) -> Work:
         """After two runs: kernels are compiled and libraries have their workspaces before."""
