@@ -8,22 +8,22 @@ import numpy as np
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.device_page_table import DevicePageTable
-from worker.engine.cuda.device_params import DeviceParams
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import Work
-from worker.engine.cuda.gpu_forward import GpuForward
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.gpu_runner import GpuRunner
-from worker.engine.cuda.gpu_sampler import GpuSampler
+from worker.engine.cuda.attention.key_splits import count_splits
+from worker.engine.cuda.device.gpu_device import Work
+from worker.engine.cuda.device.host_device import HostDevice
 from worker.engine.cuda.gpu_state import GpuState
-from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.key_splits import count_splits
-from worker.engine.cuda.rank_runner import RankRunner
-from worker.engine.cuda.step_graphs import StepGraphs
-from worker.engine.cuda.step_inputs import StepInputs
-from worker.engine.cuda.step_rows import StepRows
-from worker.engine.cuda.step_shape import StepShape
+from worker.engine.cuda.kv.device_page_table import DevicePageTable
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.sampling.device_params import DeviceParams
+from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.gpu_forward import GpuForward
+from worker.engine.cuda.steps.gpu_runner import GpuRunner
+from worker.engine.cuda.steps.rank_runner import RankRunner
+from worker.engine.cuda.steps.step_graphs import StepGraphs
+from worker.engine.cuda.steps.step_inputs import StepInputs
+from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.cuda.steps.step_shape import StepShape
 from worker.engine.kv.kv_ledger import KVLedger
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights

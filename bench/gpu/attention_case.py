@@ -11,12 +11,12 @@ import torch
 
 from bench.gpu.backends import BACKENDS
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.gpu_attention import GpuAttention
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import GpuDevice
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.plain_attention import PlainAttention
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention.gpu_attention import GpuAttention
+from worker.engine.cuda.attention.plain_attention import PlainAttention
+from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
 from worker.engine.step_limits import StepLimits
 
 
@@ -83,7 +83,7 @@ class AttentionCase:
         """By a backend of this name."""
         if name == "torch":
             return PlainAttention(self.pool, self.layers)
-        from worker.engine.cuda.attention_kernels import AttentionKernels
+        from worker.engine.cuda.attention.attention_kernels import AttentionKernels
 
         step = StepLimits(len(self.rows.seq_lens), len(self.q), has_overlap=True)
         backend: Any = BACKENDS[name]

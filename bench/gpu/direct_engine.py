@@ -20,7 +20,7 @@ from bench.gpu.timed_device import TimedDevice
 from shared.protocol.sampling import SamplingParams
 from shared.token_ids import pack_token_ids
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import GpuDevice
+from worker.engine.cuda.device.gpu_device import GpuDevice
 from worker.engine.engine_loader import EngineLoader
 from worker.engine.step_budget import StepBudget
 from worker.engine_channel import ChannelClosed

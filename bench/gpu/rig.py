@@ -19,8 +19,8 @@ from bench.gpu.shapes import Costs, write_config
 from bench.gpu.sizes import ON_CPU, ON_GPU, Sizes
 from bench.gpu.task import Task
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
-from worker.engine.cuda.host_device import HostDevice
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice, has_gpu
+from worker.engine.cuda.device.host_device import HostDevice
 
 # On a CPU the GPU's engine runs all the same: by Triton's interpreter, or in plain torch.
 _ON_CPU = {

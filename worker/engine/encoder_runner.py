@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cuda.gpu_device import GpuDevice, Moment, download, upload
-from worker.engine.cuda.halving import compute_halved, has_memory
+from worker.engine.cuda.device.gpu_device import GpuDevice, Moment, download, upload
+from worker.engine.cuda.steps.halving import compute_halved, has_memory
 from worker.engine.models.encoder_model import EncoderModel
 from worker.engine.padded_texts import EncoderInput, PaddedTexts
 from worker.engine.pooler import score_vector

@@ -15,17 +15,18 @@ from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from worker.engine import determinism
 from worker.engine.attention.torch_attention import TorchAttentionBackend
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.attention_choice import choose_attention
-from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.free_memory import FreeMemory
-from worker.engine.cuda.gpu_card import gpu_card
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
-from worker.engine.cuda.gpu_model import GpuModel, load_gpu_model
-from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.kv_dtype import check_kv_dtype
-from worker.engine.cuda.memory_errors import memory_for
-from worker.engine.cuda.rank_config import rank_config
-from worker.engine.cuda.rank_weights import divide
+from worker.engine.cuda.attention.attention_choice import choose_attention
+from worker.engine.cuda.device.free_memory import FreeMemory
+from worker.engine.cuda.device.gpu_card import gpu_card
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice, has_gpu, num_gpus
+from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.device.memory_errors import memory_for
+from worker.engine.cuda.gpu_loading import load_gpu_model
+from worker.engine.cuda.gpu_model import GpuModel
+from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
+from worker.engine.cuda.ranks.followers import Followers
+from worker.engine.cuda.ranks.rank_config import rank_config
+from worker.engine.cuda.ranks.rank_weights import divide
 from worker.engine.encoder_runner import EncoderRunner
 from worker.engine.engine import Engine
 from worker.engine.grammar.grammar_desk import GrammarDesk

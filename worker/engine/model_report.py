@@ -14,7 +14,7 @@ import torch
 
 from shared.errors import ConfigError
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice, has_gpu
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice, has_gpu
 from worker.engine.host_limits import available_memory_bytes
 from worker.engine.memory_check import check_memory, weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig

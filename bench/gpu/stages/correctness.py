@@ -12,8 +12,8 @@ from bench.gpu.backends import OF_FLASHINFER, is_compiled
 from bench.gpu.rig import Rig
 from bench.gpu.token_check import TokenCheck
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.device_params import DeviceParams
-from worker.engine.cuda.draws import HostDraws, TritonDraws
+from worker.engine.cuda.sampling.device_params import DeviceParams
+from worker.engine.cuda.sampling.draws import HostDraws, TritonDraws
 
 MAX_ERROR = 1e-2  # relative norm, of bfloat16
 NUM_DRAWS = 32

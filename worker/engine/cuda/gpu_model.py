@@ -1,12 +1,11 @@
-"""A model on a GPU: its weights there, room for keys and values, and what its steps need."""
+"""A model on a GPU: room for keys and values, CUDA graphs, and what else its steps need."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import torch
 
@@ -14,127 +13,38 @@ from shared.errors import ConfigError, NotCapturable
 from shared.protocol.model_cards import VisionCard
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.attention_choice import ChosenAttention
-from worker.engine.cuda.device_page_table import DevicePageTable
-from worker.engine.cuda.draws import Draws, HostDraws, TritonDraws
-from worker.engine.cuda.followers import Followers
-from worker.engine.cuda.gpu_card import gpu_card
-from worker.engine.cuda.gpu_device import GpuDevice, upload
-from worker.engine.cuda.gpu_forward import GpuForward
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.gpu_layer_ops import PlainGpuLayerOps
-from worker.engine.cuda.gpu_runner import GpuRunner
-from worker.engine.cuda.gpu_sampler import GpuSampler, most_demanding
+from worker.engine.cuda.attention.attention_choice import ChosenAttention
+from worker.engine.cuda.device.gpu_card import gpu_card
+from worker.engine.cuda.device.gpu_device import GpuDevice, upload
+from worker.engine.cuda.device.memory_errors import memory_for
 from worker.engine.cuda.gpu_state import GpuState
-from worker.engine.cuda.graph_rehearsal import rehearse
-from worker.engine.cuda.graph_sizes import graph_shapes
-from worker.engine.cuda.kv_dtype import check_kv_scales, choose_kv_dtype
-from worker.engine.cuda.memory_errors import memory_for
-from worker.engine.cuda.rank_group import RankGroup
-from worker.engine.cuda.rank_layer_ops import RankLayerOps
-from worker.engine.cuda.rank_runner import RankRunner
-from worker.engine.cuda.rank_weights import RankReader, divide
-from worker.engine.cuda.step_graphs import StepGraphs
-from worker.engine.cuda.step_inputs import StepInputs, pack
-from worker.engine.cuda.step_plan import StepPlan
-from worker.engine.cuda.step_shape import StepShape
+from worker.engine.cuda.kv.device_page_table import DevicePageTable
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
+from worker.engine.cuda.ranks.followers import Followers
+from worker.engine.cuda.ranks.rank_group import RankGroup
+from worker.engine.cuda.sampling.draws import Draws, HostDraws, TritonDraws
+from worker.engine.cuda.sampling.gpu_sampler import GpuSampler, most_demanding
+from worker.engine.cuda.steps.gpu_forward import GpuForward
+from worker.engine.cuda.steps.gpu_runner import GpuRunner
+from worker.engine.cuda.steps.graph_rehearsal import rehearse
+from worker.engine.cuda.steps.graph_sizes import graph_shapes
+from worker.engine.cuda.steps.rank_runner import RankRunner
+from worker.engine.cuda.steps.step_graphs import StepGraphs
+from worker.engine.cuda.steps.step_inputs import StepInputs, pack
+from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.cuda.steps.step_shape import StepShape
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.image_encoder import ImageEncoder
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
-from worker.engine.models.decoder import DecoderModel
-from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.linear import Linears, PlainLinears
-from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.model_loading import open_weights
-from worker.engine.models.rotary import RotaryEmbedding
-from worker.engine.models.transformers_config import TransformersConfig
-from worker.engine.models.transformers_model import TransformersModel, load_transformers_model
+from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.step_limits import StepLimits
 from worker.engine.torch_forward import Model
 
 log = logging.getLogger(__name__)
-
-
-class ReaderToDevice:
-    """Reads tensors and puts them on a device."""
-
-    def __init__(self, reader: WeightReader, device: torch.device) -> None:
-        self._reader = reader
-        self._device = device
-
-    def read(self, name: str, *shape: int) -> torch.Tensor:
-        return self._reader.read(name, *shape).to(self._device)
-
-
-def load_gpu_model(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    dtype: torch.dtype,
-    max_context_len: int,
-    gpu: GpuDevice,
-    on_progress: OnProgress,
-    group: RankGroup | None = None,
-) -> Model:
-    """A rank's share of it, where there is a group. Raises ConfigError."""
-    path, load_format, device = Path(config.model_path), config.load_format, gpu.torch_device
-    with (
-        memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
-        open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
-    ):
-        check_kv_scales(config.kv_dtype, reader)
-        if isinstance(model_config, TransformersConfig):
-            assert group is None, "none of these is divided"
-            return load_transformers_model(
-                model_config, path, load_format, dtype, max_context_len, on_progress, device
-            )
-        assert isinstance(model_config, DecoderConfig)
-        return _load_decoder(config, model_config, reader, dtype, max_context_len, gpu, group)
-
-
-def _load_decoder(
-    config: EngineConfig,
-    model_config: DecoderConfig,
-    reader: WeightReader,
-    dtype: torch.dtype,
-    max_context_len: int,
-    gpu: GpuDevice,
-    group: RankGroup | None,
-) -> DecoderModel:
-    rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
-    rotary.move_to(gpu.torch_device)
-    linears, settle = _make_linears(config, dtype, gpu)
-    ops: LayerOps = PlainGpuLayerOps(rotary)
-    if config.attention_backend != "torch":
-        from worker.engine.cuda.triton_layer_ops import TritonLayerOps
-
-        ops = TritonLayerOps(rotary, linears)
-    if group is not None:
-        model_config = divide(model_config, group.size)
-        reader = RankReader(reader, group.rank, group.size)
-        ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
-    model = DecoderModel(model_config, ReaderToDevice(reader, gpu.torch_device), ops)
-    settle()
-    return model
-
-
-def _make_linears(
-    config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice
-) -> tuple[Linears, Callable[[], None]]:
-    """And what is to be done when all are made."""
-    if config.deterministic:
-        from worker.engine.cuda.fixed_linears import FixedLinears
-
-        return FixedLinears(), lambda: None
-    if config.linears == "auto" and config.attention_backend != "torch" and dtype == torch.bfloat16:
-        from worker.engine.cuda.skinny_linears import SkinnyLinears
-
-        skinny = SkinnyLinears(gpu)
-        return skinny, skinny.settle
-    return PlainLinears(), lambda: None
 
 
 class GpuModel:

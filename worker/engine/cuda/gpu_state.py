@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worker.engine.cuda.gpu_forward import GpuForward
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.step_inputs import StepInputs
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.gpu_forward import GpuForward
+from worker.engine.cuda.steps.step_inputs import StepInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

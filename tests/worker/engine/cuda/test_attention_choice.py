@@ -14,12 +14,12 @@ from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.tiny_models import save_tiny_llama
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.config import EngineConfig
-from worker.engine.cuda import attention_task
-from worker.engine.cuda.attention_choice import choose_kernel
-from worker.engine.cuda.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.attention_trial import AttentionTrial, KernelUnavailable
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention import attention_task
+from worker.engine.cuda.attention.attention_choice import choose_kernel
+from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
 from worker.engine.step_limits import StepLimits
 
 LAYER = AttentionLayer(32, 8, 128, 128**-0.5)

@@ -23,11 +23,11 @@ from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine import determinism
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.device_logprobs import DeviceLogprobs
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
-from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.query_blocks import QueryBlocks
-from worker.engine.cuda.rank_group import RankGroup, open_store
+from worker.engine.cuda.attention.query_blocks import QueryBlocks
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.ranks.rank_group import RankGroup, open_store
+from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.models.registry import read_model_config
 from worker.engine.sampling.row_logprobs import row_logprobs
 
@@ -56,7 +56,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("num_outputs", "width"), [(70, 72), (33, 8)])
 def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.device) -> None:
-    from worker.engine.cuda.fixed_linears import FixedLinears
+    from worker.engine.cuda.layers.fixed_linears import FixedLinears
 
     weight, bias = random(num_outputs, width, seed=1), random(num_outputs, seed=2)
     x = random(150, width)
@@ -73,7 +73,7 @@ def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.de
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_product_of_a_row_on_a_gpu(dtype: torch.dtype, gpu: CudaDevice) -> None:
     """Wherever in a tile of tensor cores it lies."""
-    from worker.engine.cuda.fixed_linears import FixedLinears
+    from worker.engine.cuda.layers.fixed_linears import FixedLinears
 
     for num_outputs in (1000, 8192, 32768):  # of each width of tiles
         weight = random(num_outputs, 1024).to(gpu.torch_device, dtype)
@@ -186,8 +186,8 @@ GPT2 = """{
 }"""
 RANK_1 = """
 import sys, torch
-from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.rank_group import RankGroup, reach_store
+from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.ranks.rank_group import RankGroup, reach_store
 group = RankGroup.join(HostDevice(), reach_store(int(sys.argv[1]), 2), 1, 2)
 group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
 """
@@ -200,8 +200,8 @@ def test_a_sum_over_ranks_is_rounded_once() -> None:
         values = torch.arange(12.0).view(3, 4).to(torch.bfloat16) * 32
         summed = values.clone()
         group.sum_in_order(summed)
+        assert process.wait(timeout=60) == 0  # it may still read what we sent: we hang up last
         dist.destroy_process_group()
-        assert process.wait(timeout=60) == 0
     assert torch.equal(summed, (values.float() + 1.0).to(torch.bfloat16))
 
 

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from worker.engine.cuda.device_page_table import DevicePageTable
+from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 
 PADDING = 99

@@ -17,14 +17,14 @@ from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention_part import AttentionPart
-from worker.engine.cuda.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.gpu_batch import GpuBatch
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.host_device import HostDevice
-from worker.engine.cuda.plain_attention import PlainAttention
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention.attention_part import AttentionPart
+from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.cuda.attention.plain_attention import PlainAttention
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
 from worker.engine.step_limits import StepLimits
 
 pytestmark = pytest.mark.skipif(
@@ -77,7 +77,7 @@ def make_part(
     layers: list[AttentionLayer],
     dtype: torch.dtype = torch.float32,
 ) -> AttentionPart:
-    from worker.engine.cuda.attention_kernels import AttentionKernels  # needs triton
+    from worker.engine.cuda.attention.attention_kernels import AttentionKernels  # needs triton
 
     return AttentionKernels(device, STEP, dtype).make_part(part, kernel, pool, layers)
 

@@ -17,8 +17,8 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, GpuDevice
-from worker.engine.cuda.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.engine_loader import EngineLoader
 from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
 

@@ -22,7 +22,7 @@ from tests.worker.engine.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.gpu_device import GpuDevice, Work
+from worker.engine.cuda.device.gpu_device import GpuDevice, Work
 from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
 SMALL: dict[str, Any] = {"max_step_tokens": 24, "max_running": 4}

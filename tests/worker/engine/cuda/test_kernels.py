@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.key_splits import KeySplits, count_splits, list_pieces
-from worker.engine.cuda.query_blocks import QueryBlocks, cut_queries
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention.key_splits import KeySplits, count_splits, list_pieces
+from worker.engine.cuda.attention.query_blocks import QueryBlocks, cut_queries
+from worker.engine.cuda.steps.step_rows import StepRows
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.layer_ops import silu_mul as plain_silu_mul

@@ -19,7 +19,7 @@ from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from tests.worker.engine_listener import Listener
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.gpu_device import CudaDevice, Work
+from worker.engine.cuda.device.gpu_device import CudaDevice, Work
 from worker.engine_messages import EngineReady, LoadAdapter
 from worker.engine_process import EngineProcess
 

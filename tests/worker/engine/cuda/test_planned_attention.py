@@ -12,9 +12,9 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda import attention_choice
-from worker.engine.cuda.plain_attention import PlainAttention
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention import attention_choice
+from worker.engine.cuda.attention.plain_attention import PlainAttention
+from worker.engine.cuda.steps.step_rows import StepRows
 
 
 class PlannedAttention(PlainAttention):

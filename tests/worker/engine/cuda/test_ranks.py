@@ -23,8 +23,8 @@ from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.config import WorkerConfig
 from worker.engine.config import EngineConfig
-from worker.engine.cuda.rank_orders import RunHead, RunStep, decode_order, encode_order
-from worker.engine.cuda.step_plan import StepPlan
+from worker.engine.cuda.ranks.rank_orders import RunHead, RunStep, decode_order, encode_order
+from worker.engine.cuda.steps.step_plan import StepPlan
 from worker.engine.engine_loader import EngineLoader
 from worker.engine_frames import FrameReader
 from worker.engine_messages import AdapterLoaded, EngineEvent, EngineFailed, LoadAdapter, StepOutput

@@ -17,9 +17,9 @@ from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
 from tests.worker.engine.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.gpu_device import Work
-from worker.engine.cuda.rank_orders import RankOrder
-from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.device.gpu_device import Work
+from worker.engine.cuda.ranks.rank_orders import RankOrder
+from worker.engine.cuda.steps.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine_messages import AdapterLoaded, LoadAdapter

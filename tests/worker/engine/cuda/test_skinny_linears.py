@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_kernels import random
-from worker.engine.cuda.gpu_device import CudaDevice
+from worker.engine.cuda.device.gpu_device import CudaDevice
 from worker.engine.models.linear import PlainLinear
 
 SHAPES = [  # of the weight, and tiles of outputs, inputs, and programs that share a block
@@ -44,8 +44,8 @@ def test_the_fastest_is_taken_for_each_number_of_rows(
     interpreter: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not the fastest of all, whose results are wrong."""
-    from worker.engine.cuda import skinny_linears
     from worker.engine.cuda.kernels.skinny_linear import SkinnyTiles
+    from worker.engine.cuda.layers import skinny_linears
 
     wrong, right = SkinnyTiles(16, 32, 1), SkinnyTiles(16, 64, 2)
     seconds_of = {None: 5.0, wrong: 1.0, right: 3.0}
@@ -82,7 +82,7 @@ def test_the_fastest_is_taken_for_each_number_of_rows(
 def test_every_candidate_on_a_gpu(shape: tuple[int, int], gpu: CudaDevice) -> None:
     """In bfloat16, captured, and again and again: programs that share a block keep their order."""
     from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
-    from worker.engine.cuda.skinny_linears import candidates
+    from worker.engine.cuda.layers.skinny_linears import candidates
 
     device = gpu.torch_device
     weight = random(*shape, seed=1).to(device).bfloat16()
@@ -108,7 +108,7 @@ def test_every_candidate_on_a_gpu(shape: tuple[int, int], gpu: CudaDevice) -> No
 
 def test_narrow_weights_are_shared_by_more_programs() -> None:
     pytest.importorskip("triton")
-    from worker.engine.cuda.skinny_linears import candidates
+    from worker.engine.cuda.layers.skinny_linears import candidates
 
     def splits(*shape: int) -> list[int]:
         return [tiles.num_splits for tiles in candidates(torch.Size(shape), 132)]

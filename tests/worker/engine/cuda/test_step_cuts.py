@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.key_splits import MAX_SPLITS, count_splits, list_pieces
-from worker.engine.cuda.query_blocks import block_queries, cut_queries, most_blocks
-from worker.engine.cuda.step_rows import StepRows
+from worker.engine.cuda.attention.key_splits import MAX_SPLITS, count_splits, list_pieces
+from worker.engine.cuda.attention.query_blocks import block_queries, cut_queries, most_blocks
+from worker.engine.cuda.steps.step_rows import StepRows
 
 
 def split(*seq_lens: int, num_wanted: int) -> list[int]:

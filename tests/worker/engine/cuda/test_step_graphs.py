@@ -13,9 +13,9 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.step_graphs import StepGraphs
-from worker.engine.cuda.step_plan import NOT_AWAITED, StepPlan
-from worker.engine.cuda.step_shape import StepShape
+from worker.engine.cuda.steps.step_graphs import StepGraphs
+from worker.engine.cuda.steps.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.steps.step_shape import StepShape
 from worker.engine_messages import AddRequest, EngineEvent
 
 Lens = list[int]

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.kv_dtype import KV_FP8
+from worker.engine.cuda.kv.kv_dtype import KV_FP8
 
 
 def add_rms_norm(

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.draws import NOT_A_NUMBER, NOTHING_ALLOWED
+from worker.engine.cuda.sampling.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.sampling.counter_hash import SAMPLING_DOMAIN
 from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
 

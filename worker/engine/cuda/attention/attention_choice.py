@@ -1,0 +1,111 @@
+"""Which kernels compute a model's attention on a GPU: as configured, or the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from shared.errors import ConfigError
+from shared.log import get_logger
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.attention.attention_task import KERNELS, AttentionTask, KernelName, PartName
+from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
+from worker.engine.cuda.attention.gpu_attention import GpuAttention
+from worker.engine.cuda.attention.plain_attention import PlainAttention
+from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
+from worker.engine.cuda.ranks.rank_group import RankGroup
+from worker.engine.step_limits import StepLimits
+
+MakeAttention = Callable[[GpuKVPool, Sequence[AttentionLayer]], GpuAttention]
+Stopwatch = Callable[[PartName, KernelName], float]  # raises KernelUnavailable
+
+log = get_logger(__name__)
+
+
+class ChosenAttention(NamedTuple):
+    """Makes a model's attention over a pool."""
+
+    name: str  # for those who watch
+    make: MakeAttention
+    make_mixed: MakeAttention  # for CUDA graphs of steps with prefill: not all kernels can be there
+
+
+def choose_attention(
+    config: EngineConfig,
+    device: GpuDevice,
+    layers: Sequence[AttentionLayer],
+    dtype: torch.dtype,
+    step: StepLimits,
+    group: RankGroup | None = None,
+) -> ChosenAttention:
+    """All ranks take what rank 0 has chosen. Raises ConfigError."""
+    if config.attention_backend == "torch":
+        return ChosenAttention("torch", PlainAttention, PlainAttention)
+    from worker.engine.cuda.attention.attention_kernels import AttentionKernels
+
+    kernels = AttentionKernels(device, step, dtype)
+    if config.deterministic:
+        return ChosenAttention("triton, deterministic", kernels.make_fixed, kernels.make_fixed)
+    kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
+    task = AttentionTask(layers, dtype, kv_dtype, config.page_size, device.capability)
+    chosen = [0] * len(KERNELS)
+    if group is None or group.rank == 0:
+        tried = AttentionKernels(device, step, dtype)  # whose memory is free again
+        trial = AttentionTrial(tried.make_part, device, task, step)
+        chosen = [
+            names.index(choose_kernel(part, config, task, trial.seconds))
+            for part, names in KERNELS.items()
+        ]
+    if group is not None:
+        chosen = group.first(chosen, device.torch_device)
+    decode, prefill = (names[idx] for names, idx in zip(KERNELS.values(), chosen, strict=True))
+    return ChosenAttention(
+        decode if decode == prefill else f"{decode} decodes, {prefill} prefills",
+        partial(kernels.make, decode, prefill),
+        partial(kernels.make, "triton", "triton"),
+    )
+
+
+def choose_kernel(
+    part: PartName, config: EngineConfig, task: AttentionTask, seconds: Stopwatch
+) -> KernelName:
+    """Raises ConfigError when nothing that the configuration allows can be used."""
+    field, value, allowed = _allowed(part, config)
+    obstacles = {kernel: task.obstacle(kernel) for kernel in allowed}
+    possible = [kernel for kernel, reason in obstacles.items() if reason is None]
+    took: dict[KernelName, float] = {}
+    for kernel in possible if possible != ["triton"] else []:
+        try:
+            took[kernel] = seconds(part, kernel)
+        except KernelUnavailable as exc:
+            obstacles[kernel] = str(exc)
+    reasons = {kernel: reason for kernel, reason in obstacles.items() if reason is not None}
+    if not took and "triton" not in possible:
+        told = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items())
+        raise ConfigError(f"{field}={value} is not possible for {part}: {told}")
+    chosen: KernelName = "triton"  # needs no trial
+    if took:
+        chosen = min(took, key=took.__getitem__)
+    microseconds = {kernel: round(each * 1e6) for kernel, each in took.items()}
+    log.info(
+        "attention_kernel", part=part, kernel=chosen, microseconds=microseconds, not_used=reasons
+    )
+    return chosen
+
+
+def _allowed(part: PartName, config: EngineConfig) -> tuple[str, str, Sequence[KernelName]]:
+    """By which field, its value, and what it stands for."""
+    field = f"{part}_attention_backend"
+    own: KernelName | None = getattr(config, field)
+    if own is not None:
+        return field, own, (own,)
+    value, kernels = config.attention_backend, KERNELS[part]
+    if value != "auto":
+        kernels = tuple(each for each in kernels if (each == "triton") == (value == "triton"))
+    return "attention_backend", value, kernels

@@ -1,0 +1,203 @@
+"""How long attention kernels take for steps like a model's, on keys and values of noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.attention.attention_part import AttentionPart
+from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.cuda.device.gpu_device import GpuDevice, Work, upload
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.step_limits import StepLimits
+
+CONTEXT_LEN = 2048
+DECODE_ROWS = (1, 16, 64)
+CHUNK_LENS = (CONTEXT_LEN, CONTEXT_LEN // 4)  # the second one goes on behind others
+NUM_LAYERS = 8  # that take turns in the place of all: one request's are more than caches hold
+POOL_SHARE = 0.25  # of the free memory, at most
+NUM_ROUNDS = 10
+MAX_DIFFERENCE = 0.1  # from our own kernel's result, relative: no rounding makes so much
+
+
+MakePart = Callable[
+    [PartName, KernelName, GpuKVPool, Sequence[AttentionLayer]],
+    AttentionPart,
+]
+
+
+class KernelUnavailable(Exception):
+    """It cannot be used here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Case:
+    """A step to be timed."""
+
+    rows: StepRows
+    batch: GpuBatch
+    q: torch.Tensor  # [num_tokens, num_heads, head_dim]
+
+
+class AttentionTrial:
+    """Holds memory on the GPU as long as it lives."""
+
+    def __init__(
+        self,
+        make_part: MakePart,
+        device: GpuDevice,
+        task: AttentionTask,
+        step: StepLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._make_part = make_part
+        self._device = device
+        self._task = task
+        self._layers = [_with_own_sinks(layer, device) for layer in task.layers[:NUM_LAYERS]]
+        self._step = step
+        self._clock = clock
+        self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels
+
+    def seconds(self, part: PartName, kernel: KernelName) -> float:
+        """Of attention in a step, its plan included: the geometric mean of some steps.
+
+        Raises KernelUnavailable; our own kernel, where it is tried, comes first.
+        """
+        try:
+            attention = self._make_part(part, kernel, self._pool, self._layers)
+            seconds = [self._try(attention, kernel, case) for case in self._cases[part]]
+        except KernelUnavailable:
+            raise
+        except Exception as exc:  # what a compiler, a loader and a driver raise has no common class
+            raise KernelUnavailable(f"{type(exc).__name__}: {str(exc)[:300]}") from exc
+        return math.prod(seconds) ** (1 / len(seconds))
+
+    def _try(self, attention: AttentionPart, kernel: KernelName, case: _Case) -> float:
+        output = torch.empty_like(case.q)
+
+        def attend() -> None:
+            for idx in range(len(self._task.layers)):
+                attention.attend(case.q, case.batch, idx % len(self._layers), output)
+
+        self._device.enqueue(lambda: attention.plan(case.rows))
+        replay = self._device.capture(attend) if case.rows.in_graph else attend
+
+        def step() -> None:
+            attention.plan(case.rows)
+            replay()
+
+        seconds = self._time(step)
+        self._check(kernel, case, output)
+        return seconds
+
+    def _time(self, work: Work) -> float:
+        self._device.enqueue(work)
+        self._device.mark().wait()
+        began = self._clock()
+        for _ in range(NUM_ROUNDS):
+            self._device.enqueue(work)
+        self._device.mark().wait()
+        return (self._clock() - began) / NUM_ROUNDS
+
+    def _check(self, kernel: KernelName, case: _Case, output: torch.Tensor) -> None:
+        if kernel == "triton":
+            self._results[case] = output
+        elif case in self._results:
+            wanted = self._results[case].float()
+            difference = float((output.float() - wanted).norm() / wanted.norm())
+            if not difference <= MAX_DIFFERENCE:
+                raise KernelUnavailable(f"its results differ from triton's by {difference:.0%}")
+
+    @cached_property
+    def _cases(self) -> dict[PartName, list[_Case]]:
+        return {
+            "decode": [
+                self._case([1] * num_rows, [CONTEXT_LEN] * num_rows) for num_rows in self._num_rows
+            ],
+            "prefill": [
+                self._case([min(length, self._step.max_step_tokens)], [CONTEXT_LEN])
+                for length in CHUNK_LENS
+            ],
+        }
+
+    @cached_property
+    def _num_rows(self) -> list[int]:
+        """As many as run, and as the memory has room for."""
+        layer = self._layers[0]
+        token_values = 2 * layer.num_kv_heads * layer.head_dim * len(self._layers)
+        row_bytes = CONTEXT_LEN * token_values * self._task.kv_dtype.itemsize
+        most = min(self._step.max_running, int(self._device.free_bytes() * POOL_SHARE) // row_bytes)
+        return [num_rows for num_rows in DECODE_ROWS if num_rows <= max(1, most)]
+
+    @cached_property
+    def _pool(self) -> GpuKVPool:
+        layer, task, device = self._layers[0], self._task, self._device.torch_device
+        num_pages = self._num_rows[-1] * self._num_row_pages
+        pool = GpuKVPool(
+            len(self._layers),
+            num_pages,
+            task.page_size,
+            layer.num_kv_heads,
+            layer.head_dim,
+            task.kv_dtype,
+            device,
+        )
+        for layer_id in range(len(self._layers)):
+            for data in pool.keys_and_values(layer_id):
+                noise = torch.randn(data.shape, dtype=task.dtype, device=device)
+                data.copy_(to_kv_dtype(noise, task.kv_dtype))
+        return pool
+
+    @property
+    def _num_row_pages(self) -> int:
+        return -(-CONTEXT_LEN // self._task.page_size)
+
+    def _case(self, query_lens: Sequence[int], seq_lens: Sequence[int]) -> _Case:
+        num_rows, num_tokens = len(query_lens), sum(query_lens)
+        num_decode = query_lens.count(1)
+        layer, device = self._layers[0], self._device.torch_device
+        order = torch.randperm(num_rows * self._num_row_pages, device=device).int()
+        page_table = order.view(num_rows, -1)
+        places = torch.arange(num_tokens, device=device)
+        lens = np.array(seq_lens)
+        return _Case(
+            StepRows(
+                num_decode,
+                np.array(query_lens),
+                lens,
+                torch.arange(num_rows, device=device),
+                page_table,
+                in_graph=num_decode == num_rows,
+            ),
+            GpuBatch(
+                input_ids=places,
+                positions=places,
+                out_loc=places,
+                token_rows=places,
+                num_decode=num_decode,
+                seq_lens=upload(self._device, lens.astype(np.int32)),
+                page_table=page_table,
+            ),
+            torch.randn(
+                num_tokens, layer.num_heads, layer.head_dim, dtype=self._task.dtype, device=device
+            ),
+        )
+
+
+def _with_own_sinks(layer: AttentionLayer, device: GpuDevice) -> AttentionLayer:
+    """The model's are not loaded yet."""
+    if layer.sinks is None:
+        return layer
+    sinks = torch.zeros(layer.num_heads, device=device.torch_device)
+    return dataclasses.replace(layer, sinks=sinks)

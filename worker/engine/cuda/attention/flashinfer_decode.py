@@ -1,0 +1,123 @@
+"""Decode attention by flashinfer's fa2 kernels, planned on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.attention.layer_kind import LayerKind
+from worker.engine.cuda.attention.row_planner import RowPlanner
+from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
+
+INT_BYTES = 1 << 20  # for what each processor has to do
+# Query heads to a KV head from which tensor cores are used: that kernel takes any number, the other
+# one only some.
+TENSOR_CORE_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GraphBuffers:
+    """Where graphs find what was planned. Those of a graph are the front of a larger one's."""
+
+    indptr: torch.Tensor  # [num_rows + 1] int32
+    last_page_len: torch.Tensor  # [num_rows] int32
+    pages: torch.Tensor  # [num_rows * max_pages] int32
+
+    @classmethod
+    def of(cls, num_rows: int, max_pages: int, device: torch.device) -> Self:
+        sizes = (num_rows + 1, num_rows, num_rows * max_pages)
+        return cls(*(torch.zeros(size, dtype=torch.int32, device=device) for size in sizes))
+
+
+class FlashinferDecode:
+    """Wrappers for each kind of layers: some for steps, and some for each size of a CUDA graph,
+    since a graph keeps to the buffers that it was captured with.
+    """
+
+    def __init__(
+        self,
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        device: GpuDevice,
+        dtype: torch.dtype,
+        floats: torch.Tensor,  # [num_bytes] uint8, for what parts of a row leave to be merged
+    ) -> None:
+        self._pool = pool
+        self._device = device.torch_device
+        self._dtype = dtype
+        self._floats = floats
+        self._kinds = [LayerKind.of(layer) for layer in layers]
+        self._ints = {
+            kind: torch.empty(INT_BYTES, dtype=torch.uint8, device=self._device)
+            for kind in self._kinds
+        }
+        self._planner = RowPlanner(device, pool.page_size)
+        self._buffers = _GraphBuffers.of(0, 0, self._device)
+        self._of_graphs: dict[int, dict[LayerKind, Any]] = {}
+        self._of_steps = {kind: self._make_wrapper(kind, None) for kind in self._ints}
+        self._planned = self._of_steps
+
+    def plan(self, rows: StepRows) -> None:
+        rows = rows.decoding
+        if not rows.num_rows:
+            return
+        if rows.in_graph:
+            self._planned, pages = self._of_graph(rows), self._buffers.pages
+        else:
+            self._planned, pages = self._of_steps, None
+        with self._planner.planning(rows, pages) as (plan, pages):
+            for kind, wrapper in self._planned.items():
+                wrapper.plan(
+                    plan.kv_indptr,
+                    pages,
+                    plan.last_page_len,
+                    kind.num_heads,
+                    kind.num_kv_heads,
+                    kind.head_dim,
+                    self._pool.page_size,
+                    seq_lens=plan.seq_lens,
+                    **kind.plan_options(self._dtype, self._pool.dtype),
+                )
+
+    def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
+        own = slice(batch.num_decode)
+        self._planned[self._kinds[layer_id]].run(
+            q[own], self._pool.keys_and_values(layer_id), out=output[own]
+        )
+
+    def _of_graph(self, rows: StepRows) -> dict[LayerKind, Any]:
+        """Graphs are captured from the largest on: its buffers are enough for all."""
+        size = rows.num_rows
+        if size not in self._of_graphs:
+            if size > len(self._buffers.last_page_len):
+                self._buffers = _GraphBuffers.of(size, rows.page_table.shape[1], self._device)
+            self._of_graphs[size] = {kind: self._make_wrapper(kind, size) for kind in self._ints}
+        return self._of_graphs[size]
+
+    def _make_wrapper(self, kind: LayerKind, graph_size: int | None) -> Any:
+        """Wrappers of a kind share the memory of their plans: a step uses one of them."""
+        buffers: dict[str, torch.Tensor] = {}
+        if graph_size is not None:
+            buffers = {
+                "paged_kv_indptr_buffer": self._buffers.indptr[: graph_size + 1],
+                "paged_kv_indices_buffer": self._buffers.pages,
+                "paged_kv_last_page_len_buffer": self._buffers.last_page_len[:graph_size],
+            }
+        wrapper = BatchDecodeWithPagedKVCacheWrapper(
+            self._floats,
+            "NHD",
+            use_cuda_graph=graph_size is not None,
+            use_tensor_cores=kind.group >= TENSOR_CORE_GROUP,
+            backend="fa2",
+            **buffers,
+        )
+        wrapper.reset_workspace_buffer(self._floats, self._ints[kind])
+        return wrapper

@@ -1,0 +1,70 @@
+"""The seam between a step on a GPU and the way that its attention is computed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from worker.engine.attention.attention_backend import AttentionBackend
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.gpu_batch import GpuBatch
+from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.models.rotary import RotaryEmbedding
+
+
+class GpuAttention(AttentionBackend, Protocol):
+    """`plan`, then `begin`, come once a step, before the first layer."""
+
+    def plan(self, rows: StepRows) -> None:
+        """Never in a CUDA graph: it comes before each replay, and before a graph is captured."""
+        ...
+
+    def begin(self, batch: GpuBatch) -> None:
+        """May be part of a CUDA graph."""
+        ...
+
+    def forward_qkv(
+        self,
+        qkv: torch.Tensor,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
+        norm: torch.Tensor | None,  # [num_heads + num_kv_heads, head_dim]
+        eps: float,
+        rotary: RotaryEmbedding,
+        layer_id: int,
+    ) -> torch.Tensor:
+        """Norms and rotates before it writes and attends: [num_tokens, num_heads * head_dim]."""
+        ...
+
+
+class PagedGpuAttention(ABC):
+    """What all backends do with their pool before they attend."""
+
+    def __init__(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> None:
+        self._pool = pool
+        self._layers = layers
+        self._begun: GpuBatch | None = None
+
+    def begin(self, batch: GpuBatch) -> None:
+        self._begun = batch
+
+    @property
+    def _batch(self) -> GpuBatch:
+        assert self._begun is not None, "begin() comes first"
+        return self._begun
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
+    ) -> torch.Tensor:
+        """Writes [num_tokens, num_kv_heads, head_dim] each, then attends."""
+        self._pool.write(layer_id, self._batch.out_loc, k, v)
+        return self._attend(q.contiguous(), layer_id)
+
+    @abstractmethod
+    def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
+        """`q` [num_tokens, num_heads, head_dim], whose keys and values are in the pool.
+
+        [num_tokens, num_heads * head_dim].
+        """

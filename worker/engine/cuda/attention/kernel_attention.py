@@ -1,0 +1,63 @@
+"""Paged attention by kernels: one writes to the pool, two attend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.cuda.attention.attention_part import AttentionPart
+from worker.engine.cuda.attention.gpu_attention import PagedGpuAttention
+from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
+from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.models.rotary import RotaryEmbedding
+
+
+class KernelAttention(PagedGpuAttention):
+    """Norms, rotation and the way to the pool are our Triton kernel, whichever attends."""
+
+    def __init__(
+        self,
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        decode: AttentionPart,
+        extend: AttentionPart,
+    ) -> None:
+        super().__init__(pool, layers)
+        self._decode = decode
+        self._extend = extend
+
+    def plan(self, rows: StepRows) -> None:
+        self._decode.plan(rows)
+        self._extend.plan(rows)
+
+    def forward_qkv(
+        self,
+        qkv: torch.Tensor,
+        norm: torch.Tensor | None,
+        eps: float,
+        rotary: RotaryEmbedding,
+        layer_id: int,
+    ) -> torch.Tensor:
+        q = rotate_and_append(
+            qkv,
+            norm,
+            eps,
+            rotary.cos,
+            rotary.sin,
+            self._batch.positions,
+            *self._pool.keys_and_values(layer_id),
+            self._batch.out_loc,
+        )
+        return self._attend(q, layer_id)
+
+    def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
+        batch = self._batch
+        output = torch.empty_like(q)
+        if batch.num_decode:
+            self._decode.attend(q, batch, layer_id, output)
+        if batch.num_decode < len(batch.seq_lens):
+            self._extend.attend(q, batch, layer_id, output)
+        return output.flatten(1)

@@ -1,0 +1,106 @@
+"""Weights on their way to a GPU: a model's, or a rank's share of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.device.memory_errors import memory_for
+from worker.engine.cuda.kv.kv_dtype import check_kv_scales
+from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
+from worker.engine.cuda.ranks.rank_group import RankGroup
+from worker.engine.cuda.ranks.rank_layer_ops import RankLayerOps
+from worker.engine.cuda.ranks.rank_weights import RankReader, divide
+from worker.engine.models.decoder import DecoderModel
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.linear import Linears, PlainLinears
+from worker.engine.models.loader import OnProgress, WeightReader
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_loading import open_weights
+from worker.engine.models.rotary import RotaryEmbedding
+from worker.engine.models.transformers_config import TransformersConfig
+from worker.engine.models.transformers_model import load_transformers_model
+from worker.engine.torch_forward import Model
+
+
+class ReaderToDevice:
+    """Reads tensors and puts them on a device."""
+
+    def __init__(self, reader: WeightReader, device: torch.device) -> None:
+        self._reader = reader
+        self._device = device
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._reader.read(name, *shape).to(self._device)
+
+
+def load_gpu_model(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    max_context_len: int,
+    gpu: GpuDevice,
+    on_progress: OnProgress,
+    group: RankGroup | None = None,
+) -> Model:
+    """A rank's share of it, where there is a group. Raises ConfigError."""
+    path, load_format, device = Path(config.model_path), config.load_format, gpu.torch_device
+    with (
+        memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
+        open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
+    ):
+        check_kv_scales(config.kv_dtype, reader)
+        if isinstance(model_config, TransformersConfig):
+            assert group is None, "none of these is divided"
+            return load_transformers_model(
+                model_config, path, load_format, dtype, max_context_len, on_progress, device
+            )
+        assert isinstance(model_config, DecoderConfig)
+        return _load_decoder(config, model_config, reader, dtype, max_context_len, gpu, group)
+
+
+def _load_decoder(
+    config: EngineConfig,
+    model_config: DecoderConfig,
+    reader: WeightReader,
+    dtype: torch.dtype,
+    max_context_len: int,
+    gpu: GpuDevice,
+    group: RankGroup | None,
+) -> DecoderModel:
+    rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
+    rotary.move_to(gpu.torch_device)
+    linears, settle = _make_linears(config, dtype, gpu)
+    ops: LayerOps = PlainGpuLayerOps(rotary)
+    if config.attention_backend != "torch":
+        from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
+
+        ops = TritonLayerOps(rotary, linears)
+    if group is not None:
+        model_config = divide(model_config, group.size)
+        reader = RankReader(reader, group.rank, group.size)
+        ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
+    model = DecoderModel(model_config, ReaderToDevice(reader, gpu.torch_device), ops)
+    settle()
+    return model
+
+
+def _make_linears(
+    config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice
+) -> tuple[Linears, Callable[[], None]]:
+    """And what is to be done when all are made."""
+    if config.deterministic:
+        from worker.engine.cuda.layers.fixed_linears import FixedLinears
+
+        return FixedLinears(), lambda: None
+    if config.linears == "auto" and config.attention_backend != "torch" and dtype == torch.bfloat16:
+        from worker.engine.cuda.layers.skinny_linears import SkinnyLinears
+
+        skinny = SkinnyLinears(gpu)
+        return skinny, skinny.settle
+    return PlainLinears(), lambda: None

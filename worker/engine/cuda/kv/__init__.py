@@ -1,0 +1,1 @@
+"""Keys and values on a GPU, and the table of their pages."""

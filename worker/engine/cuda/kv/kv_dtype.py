@@ -1,0 +1,51 @@
+"""In which number format a GPU keeps keys and values."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.config import KVDTypeName
+from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.models.loader import CheckpointReader, WeightReader
+
+KV_FP8 = torch.float8_e4m3fn  # four bits of exponent, three of mantissa, up to 448
+FP8_CAPABILITY = (8, 9)  # from which on kernels convert from and to it
+
+
+def check_kv_dtype(name: KVDTypeName, gpu: GpuDevice | None) -> None:
+    """Raises ConfigError where it is not possible."""
+    if name == "auto":
+        return
+    if gpu is None:
+        raise ConfigError(
+            f"kv_dtype={name} needs a GPU: on a CPU keys and values have the model's dtype"
+        )
+    if gpu.capability < FP8_CAPABILITY:
+        raise ConfigError(
+            f"kv_dtype={name} needs a GPU of compute capability 8.9 or newer; auto runs on this one"
+        )
+
+
+def check_kv_scales(name: KVDTypeName, reader: WeightReader) -> None:
+    """Raises ConfigError for a checkpoint that was made for other eight-bit keys than ours."""
+    if name == "auto" or not isinstance(reader, CheckpointReader):
+        return
+    if scales := reader.names_ending(".k_scale", ".v_scale", ".kv_scale"):
+        raise ConfigError(
+            f"kv_dtype={name} stores keys and values without scales, and the checkpoint has "
+            f"{len(scales)} ({scales[0]}, ...); with kv_dtype=auto it needs none"
+        )
+
+
+def choose_kv_dtype(name: KVDTypeName, dtype: torch.dtype) -> torch.dtype:
+    """`dtype` is the model's."""
+    return KV_FP8 if name == "fp8" else dtype
+
+
+def to_kv_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is beyond the format's range becomes its largest; what is not a number stays none."""
+    if dtype == KV_FP8:
+        largest = torch.finfo(KV_FP8).max
+        values = values.clamp(-largest, largest)
+    return values.to(dtype)

@@ -1,0 +1,1 @@
+"""Several GPUs that share a model, with a process each."""

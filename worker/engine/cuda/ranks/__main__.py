@@ -1,0 +1,87 @@
+"""A follower: `python -m worker.engine.cuda.ranks RANK PORT SOCKET_FD CONFIG`, by rank 0."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from shared.errors import ConfigError
+from shared.garbage import settle_garbage
+from worker.engine.config import EngineConfig
+from worker.engine.cuda.attention.attention_choice import choose_attention
+from worker.engine.cuda.gpu_loading import load_gpu_model
+from worker.engine.cuda.gpu_model import GpuModel
+from worker.engine.cuda.ranks.follower import Follower
+from worker.engine.cuda.ranks.followers import CANNOT_LOAD
+from worker.engine.cuda.ranks.rank_config import rank_device
+from worker.engine.cuda.ranks.rank_group import RankGroup, reach_store
+from worker.engine.cuda.ranks.rank_orders import OrderInbox
+from worker.engine.cuda.ranks.rank_weights import divide
+from worker.engine.leaving import leave
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.dtype_choice import DTYPES
+from worker.engine.models.registry import read_model_config
+from worker.engine.parent_death import die_with_parent
+from worker.engine.step_limits import StepLimits
+
+
+def main(argv: list[str]) -> int:
+    """The exit code: never 0 but when rank 0 is gone."""
+    die_with_parent()
+    rank, port, socket_fd = map(int, argv[:3])
+    inbox = OrderInbox(socket.socket(fileno=socket_fd), on_end=lambda: os._exit(0))
+    config = EngineConfig.from_json(argv[3])
+    try:
+        _make_follower(config, rank, port, inbox).run()
+    except ConfigError as exc:
+        sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
+        return CANNOT_LOAD
+    except Exception:
+        traceback.print_exc()
+    return 1
+
+
+def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox) -> Follower:
+    """Raises ConfigError."""
+    torch.set_num_threads(config.num_threads or 1)
+    device = rank_device(config, rank)
+    group = RankGroup.join(device, reach_store(port, config.tp), rank, config.tp)
+    model_config = read_model_config(Path(config.model_path))
+    assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
+    assert config.max_context_len is not None, "rank 0 has chosen it"
+    dtype = DTYPES[config.dtype]
+    step = StepLimits.of(config, on_gpu=True)
+    layers = divide(model_config, config.tp).attention_layers
+    attention = choose_attention(config, device, layers, dtype, step, group)
+    with torch.inference_mode():
+        model = load_gpu_model(
+            config,
+            model_config,
+            dtype,
+            config.max_context_len,
+            device,
+            lambda _: None,
+            group,
+        )
+        loaded = GpuModel(
+            config,
+            step,
+            device,
+            model,
+            model_config,
+            dtype,
+            config.max_context_len,
+            attention,
+            group,
+        )
+    settle_garbage()
+    return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, dtype)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Choosing tokens where the logits are."""

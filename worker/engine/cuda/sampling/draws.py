@@ -1,0 +1,88 @@
+"""How tokens are drawn from logits on a device: by kernels, or row by row on the host."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from worker.engine.cuda.sampling.device_params import DeviceParams
+from worker.engine.sampling.gumbel_max import GumbelMax
+from worker.engine.sampling.kept_set import kept_threshold
+from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
+
+NOT_A_NUMBER = -1  # in the place of a token id: the row's largest logit is not finite
+NOTHING_ALLOWED = -2
+
+
+class Draws(Protocol):
+    """The draws of `Sampler`: the same noise, the same kept sets."""
+
+    def draw(
+        self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """`logits` [num_rows, vocab_size] float32, `positions` [num_rows] int64.
+
+        [num_rows] int64: token ids, NOT_A_NUMBER or NOTHING_ALLOWED.
+        """
+        ...
+
+
+class TritonDraws:
+    """Two kernels; the one that looks for thresholds runs only for rows that keep a part."""
+
+    def draw(
+        self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
+    ) -> torch.Tensor:
+        from worker.engine.cuda.kernels import sampling_kernels as kernels
+
+        thresholds = params.keep_all
+        if params.partial_rows is not None:
+            rows = params.partial_rows
+            found = kernels.kept_thresholds(
+                logits[rows],
+                params.temperatures[rows],
+                params.top_k[rows],
+                params.top_p[rows],
+                params.min_p[rows],
+            )
+            thresholds = thresholds.index_copy(0, rows, found)
+        return kernels.draw(logits, params.temperatures, thresholds, params.seeds, positions)
+
+
+class HostDraws:
+    """By the CPU's own code: what the kernels are compared with."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._gumbel_max = GumbelMax(vocab_size)
+
+    def draw(
+        self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
+    ) -> torch.Tensor:
+        token_ids = [
+            self._draw_row(logits, params, row, position)
+            for row, position in enumerate(positions.tolist())
+        ]
+        return torch.tensor(token_ids, device=logits.device)
+
+    def _draw_row(self, logits: torch.Tensor, params: DeviceParams, row: int, position: int) -> int:
+        values = logits[row].float().cpu().numpy()
+        largest = float(values.max())
+        if largest != largest or largest == float("inf"):
+            return NOT_A_NUMBER
+        if largest == float("-inf"):
+            return NOTHING_ALLOWED
+        temperature = params.temperatures[row].cpu().numpy()
+        if temperature <= GREEDY_TEMPERATURE:
+            return int(values.argmax())
+        scaled = values / temperature
+        largest = float(scaled.max())
+        threshold = kept_threshold(
+            scaled,
+            largest,
+            int(params.top_k[row]),
+            float(params.top_p[row]),
+            float(params.min_p[row]),
+        )
+        seed = int(params.seeds[row]) & 0xFFFFFFFFFFFFFFFF
+        return self._gumbel_max.draw(scaled, largest, threshold, seed, position)

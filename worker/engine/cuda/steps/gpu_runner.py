@@ -1,0 +1,227 @@
+"""Runs planned steps on a GPU: staged and launched now, collected when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.cuda.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
+from worker.engine.cuda.kv.device_page_table import DevicePageTable
+from worker.engine.cuda.ranks.followers import Followers
+from worker.engine.cuda.ranks.rank_orders import RankOrder, RunHead, RunStep
+from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
+from worker.engine.cuda.sampling.draws import NOT_A_NUMBER, NOTHING_ALLOWED
+from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
+from worker.engine.cuda.steps.halving import compute_halved, has_memory
+from worker.engine.cuda.steps.rank_runner import RankRunner
+from worker.engine.cuda.steps.step_piece import StepPiece
+from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.image_encoder import ImageEncoder
+from worker.engine.image_span import image_spans
+from worker.engine.lora.lora_adapter import lora_batch
+from worker.engine.model_input import ImageRows
+from worker.engine.pooler import Pooler
+from worker.engine.sampling.prompt_scores import score_prompts
+from worker.engine.sampling.row_params import RowParams
+from worker.engine.sampling.sample_error import SampleError
+from worker.engine.sampling.sample_point import SamplePoint
+from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.schedule_batch import ScheduleBatch
+from worker.engine.step_result import StepHandle, StepResult
+
+_ERRORS = {
+    NOT_A_NUMBER: SampleError.NOT_A_NUMBER,
+    NOTHING_ALLOWED: SampleError.NOTHING_ALLOWED,
+}
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class _PieceOutput:
+    """Host memory that is filled when the step's moment has come."""
+
+    num_tokens: int
+    token_ids: torch.Tensor | None = None  # [num_samples] int64
+    logprobs: DeviceLogprobs | None = None
+    hidden: torch.Tensor | None = None  # [num_tokens, hidden_size], for those who read it
+
+    @property
+    def chosen(self) -> list[int]:
+        token_ids: list[int] = [] if self.token_ids is None else self.token_ids.tolist()
+        return token_ids
+
+    def records(self, token_ids: list[int]) -> list[bytes]:
+        """Of logprobs, one a token; b"" where none is asked for."""
+        records = {} if self.logprobs is None else self.logprobs.records(token_ids)
+        return [
+            records.get(row, b"") if token_id >= 0 else b""
+            for row, token_id in enumerate(token_ids)
+        ]
+
+
+class GpuRunner:
+    """Never waits for the GPU when it launches: what the next step needs of it stays there."""
+
+    def __init__(
+        self,
+        device: GpuDevice,
+        rank: RankRunner,
+        page_table: DevicePageTable,
+        page_size: int,
+        sampler: GpuSampler,
+        num_outputs: int,
+        grammars: GrammarBackend | None = None,
+        followers: Followers | None = None,
+        image_encoder: ImageEncoder | None = None,
+    ) -> None:
+        self._device = device
+        self._rank = rank
+        self._page_table = page_table
+        self._page_size = page_size
+        self._sampler = sampler
+        self._num_outputs = num_outputs
+        self._grammars = grammars
+        self._followers = followers
+        self._image_encoder = image_encoder
+        self._pooler = Pooler()
+        self._row_params = RowParams.of([])
+
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
+        plan = StepPlan.of(batch)
+        max_pages = -(-int(plan.seq_lens.max()) // self._page_size)
+        reads_hidden = any(
+            entry.req.pooling is not None or entry.req.num_prompt_top is not None
+            for entry in batch.others
+        )
+        step = RunStep(plan, max_pages, self._page_table.updates(), reads_hidden)
+        adapters = [entry.req.adapter for entry in batch.entries]
+        piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
+        self._tell(step)
+        whole = self._compute(piece)
+        pieces = [whole] if whole is not None else self._compute_halved(piece)
+        num_fitting = None if whole is not None else max(each.num_tokens for each in pieces)
+        moment = self._device.mark()
+        return _GpuStep(moment, batch, pieces, num_fitting, self._pooler, self._host_logits)
+
+    def _compute_halved(self, piece: StepPiece) -> list[_PieceOutput]:
+        """The whole once more, in the memory that was given back; then its halves."""
+        return compute_halved(piece, self._compute, StepPiece.halves)
+
+    def _compute(self, piece: StepPiece) -> _PieceOutput | None:
+        """None: the GPU has no memory for it now."""
+        plan, output = piece.step.plan, _PieceOutput(piece.num_tokens)
+        sampling = self._sampling(piece.points)
+        loras = lora_batch(piece.adapters, plan.query_lens)
+
+        @torch.inference_mode()
+        def work() -> None:
+            hidden, logits = self._rank.compute(piece.step, self._image_rows(piece), loras)
+            if piece.step.reads_hidden:
+                assert hidden is not None, "it runs in no graph that gives logits alone"
+                output.hidden = download(self._device, hidden)
+            if logits is not None and sampling is not None:
+                self._choose(logits, sampling, plan, output)
+
+        return output if self._has_memory(work) else None
+
+    def _image_rows(self, piece: StepPiece) -> Sequence[ImageRows]:
+        """Part of enqueued work."""
+        if not piece.images:
+            return ()
+        assert self._image_encoder is not None, "the model takes no images"
+        return self._image_encoder.rows(piece.images)
+
+    def _has_memory(self, work: Work) -> bool:
+        """Other ranks would wait in the middle of it: with them the engine ends."""
+        if self._followers is None:
+            return has_memory(self._device, work)
+        self._device.enqueue(work)
+        return True
+
+    def _tell(self, order: RankOrder) -> None:
+        if self._followers is not None:
+            self._followers.tell(order)
+
+    def _sampling(self, points: Sequence[SamplePoint]) -> SamplingBatch | None:
+        if not points:
+            return None
+        reqs = [point.req for point in points]
+        if reqs != self._row_params.reqs:
+            self._row_params = RowParams.of(reqs)
+        return SamplingBatch.from_points(
+            points, self._num_outputs, self._grammars, self._row_params
+        )
+
+    def _choose(
+        self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _PieceOutput
+    ) -> None:
+        samples = self._sampler.forward(logits, sampling)
+        self._rank.keep(samples.token_ids, plan)
+        output.token_ids = download(self._device, samples.token_ids)
+        output.logprobs = samples.logprobs
+
+    @torch.inference_mode()
+    def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of rows on the host, to the host: for prompts that are scored, behind their step."""
+        self._tell(RunHead(len(hidden)))
+        parts = compute_halved(hidden, self._head, _halves)
+        self._device.mark().wait()
+        return torch.cat([logits for part in parts for logits in part])
+
+    def _head(self, hidden: torch.Tensor) -> list[torch.Tensor] | None:
+        """What is put into it when it is done. None: the GPU has no memory for it now."""
+        result: list[torch.Tensor] = []
+
+        def work() -> None:
+            rows = upload_tensor(self._device, hidden)
+            result.append(download(self._device, self._rank.head(rows)))
+
+        return result if self._has_memory(work) else None
+
+
+def _halves(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    middle = len(rows) // 2
+    return (rows[:middle], rows[middle:]) if middle else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GpuStep:
+    """The handle of a launched step."""
+
+    moment: Moment
+    batch: ScheduleBatch
+    pieces: list[_PieceOutput]
+    num_fitting: int | None
+    pooler: Pooler
+    host_logits: Logits
+
+    @torch.inference_mode()
+    def collect(self) -> StepResult:
+        self.moment.wait()
+        chosen: list[int | SampleError] = []
+        logprobs: list[bytes] = []
+        asks_logprobs = any(piece.logprobs is not None for piece in self.pieces)
+        for piece in self.pieces:
+            token_ids = piece.chosen
+            chosen += [_ERRORS.get(token_id, token_id) for token_id in token_ids]
+            if asks_logprobs:
+                logprobs += piece.records(token_ids)
+        hidden = self._hidden()
+        if hidden is None:
+            return StepResult(chosen, logprobs, num_fitting=self.num_fitting)
+        return StepResult(
+            chosen,
+            logprobs,
+            score_prompts(self.host_logits, hidden, self.batch),
+            self.pooler.forward(hidden, self.batch, self.host_logits),
+            self.num_fitting,
+        )
+
+    def _hidden(self) -> torch.Tensor | None:
+        """[num_tokens, hidden_size], for those who read it."""
+        parts = [piece.hidden for piece in self.pieces if piece.hidden is not None]
+        return torch.cat(parts) if parts else None

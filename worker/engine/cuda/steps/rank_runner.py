@@ -1,0 +1,84 @@
+"""One rank's part of a step: the page table, the model, and the tokens that were chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from worker.engine.cuda.device.gpu_device import GpuDevice, upload
+from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.ranks.rank_group import RankGroup
+from worker.engine.cuda.ranks.rank_orders import RunStep
+from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
+from worker.engine.cuda.steps.step_inputs import pack
+from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.model_input import ImageRows
+
+
+class RankRunner:
+    """The same on every rank, or on the only one. All methods are part of enqueued work.
+
+    The token that a request chose last lies in `last_token_ids`, by its row of the page table: the
+    input of a step that was planned before the host knew it.
+    """
+
+    def __init__(
+        self,
+        device: GpuDevice,
+        state: GpuState,
+        graphs: StepGraphs,
+        group: RankGroup | None = None,  # None: it is the only one
+    ) -> None:
+        self._device = device
+        self._forward = state.forward
+        self._inputs = state.inputs
+        self._graphs = graphs
+        self._group = group
+
+    def compute(
+        self,
+        step: RunStep,
+        image_rows: Sequence[ImageRows] = (),  # on the device
+        loras: LoraBatch | None = None,
+    ) -> Computed:
+        plan, shape = step.plan, None
+        if step.page_updates.shape[1]:
+            self._inputs.page_table.apply(upload(self._device, step.page_updates))
+        if loras is None and not image_rows:
+            shape = self._graphs.shape_for(plan, reads_hidden=step.reads_hidden)
+        if shape is not None:
+            hidden, logits = self._graphs.run(plan, shape)
+        else:
+            hidden, logits = self._hidden(step, image_rows, loras), None
+        if hidden is not None and plan.num_samples:
+            logits = self._forward.logits(hidden[upload(self._device, plan.sample_idx)])
+        return Computed(hidden, logits)
+
+    def keep(self, token_ids: torch.Tensor, plan: StepPlan) -> None:
+        """Those that the step's samples chose, [num_samples] int64: every rank gets rank 0's."""
+        if self._group is not None:
+            self._group.share(token_ids)
+        rows = upload(self._device, plan.sample_rows)
+        # Of a request with guesses any of its tokens stays: nobody awaits it.
+        self._inputs.last_token_ids[rows] = token_ids.clamp(min=0)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of rank 0's rows [num_rows, hidden_size]: [num_rows, num_outputs] float32."""
+        if self._group is not None:
+            self._group.share(hidden)
+        return self._forward.logits(hidden)
+
+    def _hidden(
+        self, step: RunStep, image_rows: Sequence[ImageRows], loras: LoraBatch | None
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size], without a graph."""
+        plan = step.plan
+        packed = upload(self._device, pack(plan))
+        self._forward.plan(self._inputs.rows(plan, packed, in_graph=False))
+        if loras is not None:
+            loras = loras.moved(lambda rows: upload(self._device, rows.numpy()))
+        batch = self._inputs.batch(packed, plan.shape, step.max_pages)
+        return self._forward.hidden(dataclasses.replace(batch, image_rows=image_rows, loras=loras))

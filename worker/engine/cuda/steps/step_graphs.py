@@ -1,0 +1,106 @@
+"""Steps whose kernels are launched by one call: a CUDA graph for each of some sizes."""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from worker.engine.cuda.device.gpu_device import GpuDevice, Work, upload_to
+from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.steps.gpu_forward import GpuForward
+from worker.engine.cuda.steps.step_inputs import pack, packed_size
+from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.cuda.steps.step_shape import StepShape
+from worker.engine.models.model_config import ModelConfig
+
+
+class Computed(NamedTuple):
+    """What the model gave, on the device; of a graph, valid until the next step."""
+
+    hidden: torch.Tensor | None  # [num_tokens, hidden_size]; None: nobody reads it
+    logits: torch.Tensor | None  # [num_samples, num_outputs] float32; None: not computed
+
+
+class StepGraphs:
+    """Of steps that decode up to their logits, of others up to the hidden states of all tokens.
+
+    Everything is in tensors that stay where they are. A step with fewer rows or tokens than its
+    graph is filled up with some of padding, whose keys and values go to the padding page.
+    """
+
+    def __init__(
+        self,
+        device: GpuDevice,
+        state: GpuState,
+        model_config: ModelConfig,
+        dtype: torch.dtype,
+        shapes: Sequence[StepShape],
+    ) -> None:
+        """Raises NotCapturable."""
+        self._device = device
+        self._state = state
+        self._inputs = state.inputs
+        most_rows = max((shape.num_rows for shape in shapes if shape.is_decode), default=0)
+        most_tokens = max((shape.num_tokens for shape in shapes), default=0)
+        most_values = max((packed_size(shape) for shape in shapes), default=0)
+        make = functools.partial(torch.empty, device=device.torch_device)
+        self._packed = make(most_values, dtype=torch.int64)
+        self._logits = make(most_rows, model_config.num_outputs)  # of steps that decode
+        self._hidden = make(most_tokens, model_config.hidden_size, dtype=dtype)  # of others
+        self._shapes = sorted(shapes)
+        self._graphs: dict[StepShape, Work] = {}
+        self.taken_bytes: dict[StepShape, int] = {}  # by each beyond what it found
+        device.begin_graphs()
+        free_bytes = device.free_bytes()
+        for shape in reversed(self._shapes):  # a small one finds what a large one needed
+            self._graphs[shape] = self._capture(shape)
+            before, free_bytes = free_bytes, device.free_bytes()
+            self.taken_bytes[shape] = before - free_bytes
+
+    def shape_for(self, plan: StepPlan, *, reads_hidden: bool) -> StepShape | None:
+        """Of the smallest graph that has room; None: the step runs without one."""
+        wants_logits = plan.is_decode and not reads_hidden
+        first = bisect_left(self._shapes, (plan.num_tokens,))
+        for shape in self._shapes[first:]:
+            if shape.has_room(plan.shape) and (wants_logits or not shape.is_decode):
+                return shape
+        return None
+
+    def run(self, plan: StepPlan, shape: StepShape) -> Computed:
+        """Part of enqueued work."""
+        self._send(plan, shape)
+        self._graphs[shape]()
+        if shape.is_decode:
+            return Computed(None, self._logits[: len(plan.rows)])
+        return Computed(self._hidden[: plan.num_tokens], None)
+
+    def close(self) -> None:
+        """Gives the graphs up, and their memory."""
+        self._shapes.clear()
+        self._graphs.clear()
+
+    def _send(self, plan: StepPlan, shape: StepShape) -> None:
+        padded = plan.padded(shape, self._inputs.page_table.padding_row)
+        packed = self._packed[: packed_size(shape)]
+        upload_to(self._device, packed, pack(padded))
+        self._forward(shape).plan(self._inputs.rows(padded, packed, in_graph=True))
+
+    def _capture(self, shape: StepShape) -> Work:
+        """With a step of nothing but padding."""
+        self._device.enqueue(lambda: self._send(StepPlan.empty(), shape))
+        return self._device.capture(lambda: self._compute(shape))
+
+    def _compute(self, shape: StepShape) -> None:
+        forward = self._forward(shape)
+        hidden = forward.hidden(self._inputs.batch(self._packed[: packed_size(shape)], shape))
+        if shape.is_decode:
+            forward.write_logits(hidden, self._logits[: shape.num_rows])
+        else:
+            self._hidden[: shape.num_tokens].copy_(hidden)
+
+    def _forward(self, shape: StepShape) -> GpuForward:
+        return self._state.forward if shape.is_decode else self._state.mixed
