@@ -15,11 +15,11 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from frontend.cluster.cluster_board import ClusterBoard, ClusterLook
 from frontend.cluster.merge_patch import merge_patch
 from frontend.cluster.request_paths import Left
 from frontend.openapi.document import openapi_document
 from shared.codec import encode
-from shared.jetstream import JetStream
 from shared.pool_events import PoolEvents
 from shared.protocol.log_records import Claim, Release
 from shared.protocol.role_cards import GpuCard, RoleCard, WorkDone, WorkerCard, WorkerState
@@ -309,23 +309,15 @@ async def test_an_answer_tells_its_path_to_its_own_client_on_any_frontend(stack:
 async def test_looking_is_shared_and_stops_with_the_last_viewer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    api, scan = JetStream.api, JetStream.direct_scan
+    looks: list[ClusterBoard] = []
+    look = ClusterBoard._look
 
-    async def counted_api(js: JetStream, operation: str, body: Any = None) -> Any:
-        asked.append(operation)
-        return await api(js, operation, body)
+    async def counted(board: ClusterBoard) -> ClusterLook:
+        looks.append(board)
+        return await look(board)
 
-    def counted_scan(js: JetStream, name: str, *args: Any, **options: Any) -> Any:
-        asked.append(name)
-        return scan(js, name, *args, **options)
-
-    monkeypatch.setattr(JetStream, "api", counted_api)
-    monkeypatch.setattr(JetStream, "direct_scan", counted_scan)
+    monkeypatch.setattr(ClusterBoard, "_look", counted)
     running = await stack.start_frontend()
-
-    def num_looks() -> int:
-        return asked.count("STREAM.INFO.jf_DEAD")
 
     async def watch() -> None:
         async with watched(running) as events:
@@ -334,11 +326,11 @@ async def test_looking_is_shared_and_stops_with_the_last_viewer(
 
     async with running.client() as http, asyncio.timeout(30):
         assert (await http.get("/health")).status_code == 200
-        assert "jf_EVENTS" not in asked
+        assert not looks, "nobody watches"
         started_at = time.monotonic()
         await asyncio.gather(*(watch() for _ in range(8)))
-        assert 3 <= num_looks() <= 2 + (time.monotonic() - started_at) / 0.9
+        assert 3 <= len(looks) <= 2 + (time.monotonic() - started_at) / 0.9
         await running.frontend.answers.all_closed.wait()
-        num_before = num_looks()
+        num_before = len(looks)
         await asyncio.sleep(2.5)
-        assert num_looks() == num_before
+        assert len(looks) == num_before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -37,14 +36,12 @@ async def test_the_loop_runs_on_while_a_long_text_is_encoded(work: Work) -> None
     encoder, model = PromptEncoder(), await make_directory().model("tiny")
     await work(encoder, model)  # the thread has started
     task = asyncio.ensure_future(work(encoder, model))
-    begun_at = turned_at = time.perf_counter()
-    longest_s = 0.0
+    num_turns = 0
     while not task.done():
         await asyncio.sleep(0.001)
-        longest_s = max(longest_s, time.perf_counter() - turned_at)
-        turned_at = time.perf_counter()
+        num_turns += 1
     assert await task
-    assert longest_s < (turned_at - begun_at) / 2
+    assert num_turns > 10, "whoever holds the interpreter lock lets it turn once or twice"
     encoder.close()
 
 
