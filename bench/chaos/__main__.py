@@ -25,6 +25,7 @@ from bench.chaos.ledger import Ledger
 from bench.chaos.report import missed_demands, table
 from bench.chaos.suite import SuitePlan, control_plan, run_suite
 from shared.errors import ConfigError
+from shared.log import setup_logging
 
 
 def main(
@@ -46,6 +47,7 @@ def main(
     """Disturb streams by faults and check each of them against its undisturbed run."""
     if report is not None:
         finish(Ledger.load(report), 0)
+    setup_logging("chaos", "warning")
     plan = SuitePlan(
         chosen_faults(faults, leave_out),
         seed,
