@@ -33,12 +33,12 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
 
     The longest work comes first, so that none is left at the end.
     """
-    ends = rows.query_lens.cumsum()
-    each = zip(ends.tolist(), rows.query_lens.tolist(), rows.seq_lens.tolist(), strict=True)
+    behind = slice(rows.num_decode, None)
+    lens = (rows.query_lens.cumsum(), rows.query_lens, rows.seq_lens)
+    each = zip(*(values[behind].tolist() for values in lens), strict=True)
     blocks = [
         (row, end - query_len + start, seq_len - query_len + start, query_len - start)
-        for row, (end, query_len, seq_len) in enumerate(each)
-        if row >= rows.num_decode
+        for row, (end, query_len, seq_len) in enumerate(each, rows.num_decode)
         for start in range(0, query_len, num_queries)
     ]
     table = np.array(blocks, np.int32).reshape(-1, 4)

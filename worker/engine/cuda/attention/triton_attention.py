@@ -98,9 +98,11 @@ class TritonExtend:
         self._num_blocks = 0  # of the step
 
     def plan(self, rows: StepRows) -> None:
+        if rows.num_decode == rows.num_rows:
+            return
         table = cut_queries(rows, self._num_queries)
         if rows.in_graph:  # as many as any step that it runs may have; those behind are empty
-            num_behind = len(rows.query_lens) - rows.num_decode
+            num_behind = rows.num_rows - rows.num_decode
             num_tokens = int(rows.query_lens.sum())
             most = most_blocks(num_behind, num_tokens, self._num_queries)
             table = np.concatenate([table, np.zeros((most - len(table), 4), np.int32)])
