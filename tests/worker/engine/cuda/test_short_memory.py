@@ -22,6 +22,7 @@ from worker.engine.cuda.ranks.rank_orders import RankOrder
 from worker.engine.cuda.steps.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
+from worker.engine.token_ranges import Ints
 from worker.engine_messages import AdapterLoaded, LoadAdapter
 
 # Whose steps take no memory.
@@ -134,6 +135,11 @@ def test_without_room_for_a_token_the_engine_ends(usual: Usual) -> None:
     assert device.num_given_back == device.num_failures < 10
 
 
+def token_rows(plan: StepPlan) -> Ints:
+    """[num_tokens], of the page table."""
+    return plan.rows.repeat(plan.query_lens)
+
+
 def test_pieces_are_what_the_step_was() -> None:
     """Whatever is cut: each token, and each sample, is in one piece, in order."""
     whole = StepPlan(
@@ -150,7 +156,7 @@ def test_pieces_are_what_the_step_was() -> None:
     )
     for cut in range(1, 9):
         first, second = whole.part(0, cut), whole.part(cut, 9)
-        assert [*first.token_rows, *second.token_rows] == [*whole.token_rows]
+        assert [*token_rows(first), *token_rows(second)] == [*token_rows(whole)]
         for name in ("input_ids", "positions", "awaited_rows", "sample_rows", "sample_positions"):
             both = [*getattr(first, name), *getattr(second, name)]
             assert both == [*getattr(whole, name)], name

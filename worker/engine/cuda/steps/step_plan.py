@@ -47,11 +47,6 @@ class StepPlan:
         """Each row has one token, and a sample behind it."""
         return self.num_decode == len(self.rows) == len(self.sample_idx)
 
-    @property
-    def token_rows(self) -> Ints:
-        """[num_tokens], of the page table."""
-        return self.rows.repeat(self.query_lens)
-
     def part(self, begin: int, end: int) -> Self:
         """Tokens [begin, end) alone: of a row that is cut, a chunk."""
         row_ends = self.query_lens.cumsum()
