@@ -48,22 +48,35 @@ class LayerOps(Protocol):
         ...
 
 
-class TorchLayerOps:
+class PlainLayerOps:
+    """What is the same in plain torch wherever the model is: all but what attention needs."""
+
+    def __init__(self, linears: Linears) -> None:
+        self.linears = linears
+
+    def add_rms_norm(
+        self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_rms_norm(delta, residual, weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return silu_mul(gate_up)
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        return self.linears.make(weight, None)
+
+
+class TorchLayerOps(PlainLayerOps):
     """On a CPU."""
 
     def __init__(self, rotary: RotaryEmbedding, num_kv_heads: int, dtype: torch.dtype) -> None:
-        self.linears = choose_linears(dtype)
+        super().__init__(choose_linears(dtype))
         self._rotary = rotary
         self._num_kv_heads = num_kv_heads
         self._angles: tuple[torch.Tensor, torch.Tensor] = (rotary.cos[:0], rotary.sin[:0])
 
     def begin(self, positions: torch.Tensor) -> None:
         self._angles = self._rotary.angles(positions)
-
-    def add_rms_norm(
-        self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_rms_norm(delta, residual, weight, eps)
 
     def attend(
         self,
@@ -79,12 +92,6 @@ class TorchLayerOps:
         return attention.forward(
             rotated[:, :num_heads], rotated[:, num_heads:], qkv[:, num_rotated:], layer_id
         )
-
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return silu_mul(gate_up)
-
-    def head(self, weight: torch.Tensor) -> Linear:
-        return self.linears.make(weight, None)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

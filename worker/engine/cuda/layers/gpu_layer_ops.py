@@ -8,25 +8,20 @@ import torch
 
 from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
-from worker.engine.models.layer_ops import add_rms_norm, silu_mul
-from worker.engine.models.linear import Linear, Linears, PlainLinears
+from worker.engine.models.layer_ops import PlainLayerOps
+from worker.engine.models.linear import Linears, PlainLinears
 from worker.engine.models.rotary import RotaryEmbedding
 
 
-class PlainGpuLayerOps:
+class PlainGpuLayerOps(PlainLayerOps):
     """What comes before attention is part of it here: one kernel takes it all to the KV pool."""
 
     def __init__(self, rotary: RotaryEmbedding, linears: Linears | None = None) -> None:
-        self.linears: Linears = linears or PlainLinears()
+        super().__init__(linears or PlainLinears())
         self._rotary = rotary
 
     def begin(self, positions: torch.Tensor) -> None:
         """The attention knows the positions."""
-
-    def add_rms_norm(
-        self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_rms_norm(delta, residual, weight, eps)
 
     def attend(
         self,
@@ -38,9 +33,3 @@ class PlainGpuLayerOps:
     ) -> torch.Tensor:
         gpu_attention = cast(GpuAttention, attention)
         return gpu_attention.forward_qkv(qkv, norm, eps, self._rotary, layer_id)
-
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return silu_mul(gate_up)
-
-    def head(self, weight: torch.Tensor) -> Linear:
-        return self.linears.make(weight, None)
