@@ -15,7 +15,8 @@ import torch
 from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.device.gpu_device import GpuDevice, Work, upload
+from worker.engine.cuda.device.gpu_device import GpuDevice, upload
+from worker.engine.cuda.device.trial_timer import TrialTimer
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
 from worker.engine.cuda.steps.gpu_batch import GpuBatch
@@ -66,7 +67,7 @@ class AttentionTrial:
         self._task = task
         self._layers = [_with_own_sinks(layer, device) for layer in task.layers[:NUM_LAYERS]]
         self._step = step
-        self._clock = clock
+        self._timer = TrialTimer(device, clock)
         self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels
 
     def seconds(self, part: PartName, kernel: KernelName) -> float:
@@ -97,18 +98,9 @@ class AttentionTrial:
             attention.plan(case.rows)
             replay()
 
-        seconds = self._time(step)
+        seconds = self._timer.seconds(step, NUM_ROUNDS)
         self._check(kernel, case, output)
         return seconds
-
-    def _time(self, work: Work) -> float:
-        self._device.enqueue(work)
-        self._device.mark().wait()
-        began = self._clock()
-        for _ in range(NUM_ROUNDS):
-            self._device.enqueue(work)
-        self._device.mark().wait()
-        return (self._clock() - began) / NUM_ROUNDS
 
     def _check(self, kernel: KernelName, case: _Case, output: torch.Tensor) -> None:
         if kernel == "triton":

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from shared.log import get_logger
 from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.device.trial_timer import TrialTimer
 from worker.engine.cuda.kernels.skinny_linear import (
     SkinnyScratch,
     SkinnyTiles,
@@ -59,7 +60,7 @@ class SkinnyLinears:
 
     def __init__(self, device: GpuDevice, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device = device
-        self._clock = clock
+        self._timer = TrialTimer(device, clock)
         self._by_shape: dict[torch.Size, list[SkinnyLinear]] = {}  # that are not tried yet
         self._kernels: dict[torch.Size, dict[int, Kernel]] = {}
         self._is_settled = False
@@ -118,14 +119,7 @@ class SkinnyLinears:
             for linear in linears:
                 linear.multiply(x, kernel)
 
-        replay = self._device.capture(work)
-        self._device.enqueue(replay)
-        self._device.mark().wait()
-        began = self._clock()
-        for _ in range(NUM_ROUNDS):
-            self._device.enqueue(replay)
-        self._device.mark().wait()
-        return self._clock() - began
+        return self._timer.seconds(self._device.capture(work), NUM_ROUNDS)
 
 
 def candidates(shape: torch.Size, num_processors: int) -> list[SkinnyTiles]:
