@@ -8,24 +8,30 @@ PIP_ARGS ?=
 ARGS ?=
 # Tests wait for processes and clocks more than they compute: more of them than cores.
 TEST_PROCESSES ?= 4
+# A process takes a module at a time, in the order of tests/order.py.
+TEST_DIST := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
+# What is installed: what serving needs, or that and the tools of developers.
+SERVE_STAMP := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install test test-integration test-gpu test-deep test-clients lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots wheel clean
+.PHONY: help serve install dev test test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
-	@echo "make install           make $(VENV) and install jetflock with its development tools"
+	@echo "make install (or dev)  make $(VENV) with jetflock and its development tools"
 	@echo "make test              all tests that need no GPU (ARGS='-k name' for some)"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
 	@echo "                       and of the protocol under simulated faults: 100,000 schedules"
 	@echo "make test-clients      LangChain, instructor and lm-evaluation-harness against a service"
+	@echo "make test-newcomer     a clone in an empty home: installs all anew, types what is printed"
 	@echo "make lint typecheck    what CI runs beside the tests"
+	@echo "make house             the rooms of each role, their floors, and the size of it all"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
 	@echo "                       bench-engine: the engine without the plane, and its peers)"
@@ -34,36 +40,48 @@ help:
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
+	@echo "                       (ARGS='--servers 3' for a NATS cluster)"
 	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
 	@echo "make bench-start       how long 'make serve' takes until it is ready, and on what"
 	@echo "make screenshots       the pictures of the page in docs/images (needs a Chromium)"
+	@echo "make page-libraries    the libraries of the page, as their manifest names them"
+	@echo "make test-images       the Dockerfile's lines in a clean Debian, without a daemon (as root)"
+	@echo "make docs              the site of docs/ in build/docs; a broken link fails"
+	@echo "make test-packages     what of Debian's packages the tests use: a browser, faketime"
 	@echo "make wheel             build dist/jetflock-*.whl"
+	@echo "make release           wheel, source, chart and the images' context in dist/, and what is left to do"
 	@echo "make clean             remove what builds and tools left, but no environment"
 	@echo "PYTHON=python3.12 chooses the interpreter, PIP_ARGS=... goes to pip, TEST_PROCESSES=1 tests"
 	@echo "one after the other"
 
-# The stamp makes the second run quick: pip runs again only when the dependencies changed.
-$(STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "jetflock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-		{ echo "cannot make $(VENV): install the venv module (Debian: apt install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[dev]'
+# The stamps make the second run quick: the installer runs again only when the dependencies changed.
+define set-up
+@test -n "$(PYTHON)" || { echo "jetflock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+@$(PYTHON) deploy/environment.py $(1) --venv "$(VENV)" --pip-args="$(PIP_ARGS)"
+endef
+
+$(SERVE_STAMP): pyproject.toml
+	$(call set-up,serve)
 	@touch $@
 
-install: $(STAMP)
+$(STAMP): pyproject.toml
+	$(call set-up,dev)
+	@touch $@ $(SERVE_STAMP)
 
-serve: $(STAMP)
+install dev: $(STAMP)
+
+serve: $(SERVE_STAMP)
 	@exec $(BIN)/jetflock serve $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu" $(ARGS)
 
 test-integration: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "integration and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "integration and not gpu" $(ARGS)
 
 test-deep: $(STAMP)
 	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
-		tests/worker/engine/test_kv_model.py tests/worker/engine/test_scheduler_properties.py \
+		tests/worker/engine/schedule/test_kv_model.py tests/worker/engine/schedule/test_scheduler_properties.py \
 		tests/simulation/test_rules.py
 	$(BIN)/python -m tests.simulation --num 100000
 
@@ -75,9 +93,24 @@ $(CLIENTS_STAMP): tests/clients/requirements.txt
 	$(CLIENTS_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $<
 	@touch $@
 
+test-newcomer: $(STAMP)
+	JETFLOCK_TEST_NEWCOMER=1 $(BIN)/python -m pytest -s $(ARGS) tests/newcomer
+
+test-images: $(STAMP)
+	@command -v debootstrap >/dev/null || { echo "make test-images needs debootstrap: apt-get install debootstrap"; exit 1; }
+	JETFLOCK_TEST_IMAGES=$${JETFLOCK_TEST_IMAGES:-1} $(BIN)/python -m pytest -s $(ARGS) tests/images
+
 test-clients: $(STAMP) $(CLIENTS_STAMP)
 	JETFLOCK="$(abspath $(BIN))/jetflock" $(CLIENTS_VENV)/bin/python -m pytest \
 		-c tests/clients/pytest.ini tests/clients $(ARGS)
+
+# Without a browser or faketime their tests are skipped, and fail where CI is set.
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+test-packages:
+	@packages=; \
+	{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || packages="chromium"; \
+	command -v faketime >/dev/null || packages="$$packages faketime"; \
+	test -z "$$packages" || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends $$packages; }
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -86,6 +119,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports
+
+.PHONY: house
+house: $(STAMP)
+	$(BIN)/python -m bench.house
 
 typecheck: $(STAMP)
 	$(BIN)/mypy $(PACKAGES) bench/chaos $(wildcard examples)
@@ -103,11 +140,35 @@ bench-autoscale-sim: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m bench.chaos $(ARGS)
 
+page-libraries: $(STAMP)
+	$(BIN)/python -m tests.frontend.page.fetch_libraries
 screenshots: $(STAMP)
 	$(BIN)/python -m tests.frontend.page.screenshots $(ARGS)
 
+# MkDocs and its theme pin what we do not: an environment of their own.
+DOCS_VENV ?= .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
+$(DOCS_STAMP): deploy/docs_site/requirements.txt
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict $(ARGS)
+
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --no-isolation $(ARGS)
+
+# Nothing is published from here: what there is to publish, and the checklist of who does it.
+release: $(STAMP)
+	@test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows first"; exit 1; }
+	@rm -rf dist
+	$(BIN)/python -m build --no-isolation $(ARGS)
+	tar --sort=name -czf dist/jetflock-chart.tgz -C deploy/helm jetflock
+	git archive --format=tar.gz --output=dist/jetflock-image-context.tar.gz HEAD \
+		pyproject.toml README.md LICENSE deploy detok frontend jetflock shared worker
+	cd dist && sha256sum * > SHA256SUMS
+	@cat docs/releasing.md
 
 clean:
 	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -25,8 +25,8 @@ from bench.local_serve import LocalServe, local_serve
 from deploy.local.ports import free_port
 from jetflock.bench.percentile import percentile
 from shared.cluster import open_cluster
-from shared.codec import decode
 from shared.config import ClusterConfig
+from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 
 MODEL = "jetflock-demo"

@@ -22,7 +22,7 @@ import jsonschema
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from frontend.requests.grammar_fields import GrammarFields, resolve_grammar
+from frontend.fields.grammar_fields import GrammarFields, resolve_grammar
 from shared.protocol.sampling import Grammar
 from tests.json_schemas import SCHEMAS
 
@@ -89,7 +89,7 @@ class LLGuidance:
         """Raises ValueError for what it does not support."""
         from llguidance import LLMatcher
 
-        from shared.grammar_source import grammar_source, parser_limits
+        from shared.grammar.grammar_source import grammar_source, parser_limits
 
         if grammar.text not in self._compiled:
             source = grammar_source(grammar)

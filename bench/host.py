@@ -20,20 +20,20 @@ import cyclopts
 import torch
 
 from bench.instant_gpu import make_instant_gpu
-from shared.garbage import settle_garbage
+from shared.cli.garbage import settle_garbage
 from shared.protocol.sampling import SamplingParams
-from worker.engine.forward_batch import ForwardBatch
-from worker.engine.kv.kv_cache_pool import KVCachePool
-from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.model_runner import ModelRunner
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.model_runner import ModelRunner
-from worker.engine.req import Req
+from worker.engine.request.req import Req
+from worker.engine.request.step_result import BatchRunner
+from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.sampler import Samples
 from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.scheduler import Scheduler
-from worker.engine.step_result import BatchRunner
-from worker.engine.stop_check import StopCheck
+from worker.engine.schedule.kv_ledger import KVLedger
+from worker.engine.schedule.scheduler import Scheduler
 
 VOCAB_SIZE = 32_000
 PAGE_SIZE = 16

@@ -7,27 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention.key_splits import count_splits
-from worker.engine.cuda.device.gpu_device import Work
-from worker.engine.cuda.device.host_device import HostDevice
-from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.key_splits import count_splits
+from worker.engine.cuda.batch.step_inputs import StepInputs
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.sampling.device_params import DeviceParams
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
 from worker.engine.cuda.steps.gpu_forward import GpuForward
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
+from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_graphs import StepGraphs
-from worker.engine.cuda.steps.step_inputs import StepInputs
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.cuda.steps.step_shape import StepShape
-from worker.engine.kv.kv_ledger import KVLedger
+from worker.engine.device.gpu_device import Work
+from worker.engine.device.host_device import HostDevice
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.schedule.kv_ledger import KVLedger
 
 NUM_PROCESSORS = 132
 MODEL = ModelConfig(

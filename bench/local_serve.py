@@ -92,9 +92,7 @@ def local_serve(*flags: str, timeout_s: float = 60.0, key: str = "none") -> Iter
 def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float, key: str) -> None:
     """Ready is when a request is answered: that takes every role."""
     deadline = time.monotonic() + timeout_s
-    body = (
-        b'{"prompt": "a", "max_tokens": 1, "text": "a", "sampling_params": {"max_new_tokens": 1}}'
-    )
+    body = b'{"text": "a", "sampling_params": {"max_new_tokens": 1}}'
     while time.monotonic() < deadline and process.poll() is None:
         try:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from shared.protocol.sampling import SamplingParams
-from worker.engine.req import Req
-from worker.engine.sampling.sample_point import SamplePoint
+from worker.engine.request.req import Req
+from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.stop_check import StopCheck
 
 VOCAB_SIZE = 49_152
 CASES: dict[str, dict[str, Any]] = {

@@ -21,10 +21,10 @@ import cyclopts
 
 from bench.copying_checkpoint import ensure_copying_checkpoint
 from shared.protocol.sampling import SamplingParams
-from shared.token_ids import pack_token_ids
-from worker.engine.config import EngineConfig
-from worker.engine.engine_loader import EngineLoader
-from worker.engine_messages import (
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import (
     AddRequest,
     EngineCommand,
     EngineEvent,

@@ -7,22 +7,23 @@ from typing import Annotated
 
 import uvloop
 
+from detok.both_sides import BothSides
 from detok.config import DetokConfig
-from detok.detokenizer import Detokenizer
-from detok.live_detoks import ROLE
+from detok.detokenizer import GIVE_UP_S, ROLE, Detokenizer
+from shared.cli.garbage import settle_garbage
+from shared.cli.program import Program
 from shared.cluster import open_cluster
 from shared.config import FLAT
-from shared.garbage import settle_garbage
-from shared.health import Checkup, HealthBoard
-from shared.log import setup_logging
-from shared.loop_watch import LoopWatch
-from shared.metrics import new_registry
-from shared.program import Program
-from shared.startup_phases import StartupPhases
-from shared.status_server import serving_status
+from shared.service.move import oldest_prefix
+from shared.status.health import Checkup, HealthBoard
+from shared.status.status_server import StatusAddress, serving_status
 from shared.subjects import new_incarnation
-from shared.trace_export import open_tracer
-from shared.tracing import Tracer
+from shared.telemetry.log import setup_logging
+from shared.telemetry.loop_watch import LoopWatch
+from shared.telemetry.metrics import new_registry
+from shared.telemetry.startup_phases import StartupPhases
+from shared.telemetry.trace_export import open_tracer
+from shared.telemetry.tracing import Tracer
 
 _FIRST = (
     "nats_url",
@@ -45,17 +46,17 @@ async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
     startup.note_process()
     startup.enter("connect")
     async with (
-        serving_status(registry, board, config.metrics_port),
-        open_cluster(config, detok_id, registry=registry) as cluster,
+        serving_status(registry, board, StatusAddress.of(config)),
+        open_cluster(config, detok_id, registry=registry, choose=oldest_prefix) as cluster,
     ):
         startup.enter("catch up")
         detokenizer = Detokenizer(cluster, config, detok_id, tracer)
-        detokenizer.shutdown.listen()
-        registry.register(detokenizer.collector)
+        detokenizer.shutdown.listen(lambda: GIVE_UP_S)
+        sides = BothSides(detokenizer, cluster, config, registry, tracer)
         settle_garbage()
 
         def look() -> Checkup:
-            checkup = detokenizer.checkup()
+            checkup = sides.checkup()
             if not checkup.not_ready:
                 startup.end()
             return checkup
@@ -63,7 +64,7 @@ async def _run(config: DetokConfig, detok_id: str, tracer: Tracer) -> None:
         board.watch(look)
         watching = asyncio.create_task(LoopWatch(registry).run())
         try:
-            await detokenizer.run()
+            await sides.run()
         finally:
             watching.cancel()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detok.decode_status import DecodeStatus
-from shared.tracing import Tracer, epoch_ns
+from shared.telemetry.tracing import Tracer, epoch_ns
 
 
 class DecodeSpans:

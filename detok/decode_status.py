@@ -9,12 +9,12 @@ from tokenizers import Tokenizer
 
 from detok.rebuild_point import RebuildPoint
 from detok.tokenizer_cache import TokenizerCache
-from shared.fold import RequestFold
 from shared.protocol.finish import Finish
 from shared.protocol.log_records import Claim, End, OwnershipRecord, TokenEntry
-from shared.protocol.reply import ReplyParams, TextParams
-from shared.protocol.text import TextChunk
-from shared.visible_text import TokenizerDecoder, VisibleText
+from shared.protocol.reply import SealedReply, TextParams
+from shared.protocol.text import TextChunk, checksum
+from shared.token_log.fold import RequestFold
+from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 
 _MAX_EXTRA_SUBJECTS = 4
 
@@ -34,7 +34,7 @@ class DecodeStatus:
         self.claim: Claim | None = None  # the latest
         self.num_claims = 0  # read here
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
-        self.reply: ReplyParams | None = None
+        self.reply: SealedReply | None = None
         self.was_ended = False  # by an `end`, not by its writer
         self.nakked_epoch = 0
         self.is_dirty = False
@@ -45,6 +45,7 @@ class DecodeStatus:
         self._num_decoded = 0
         self._sent_len = 0
         self._sent_position = 0
+        self._sent_checksum = 0
 
     @property
     def rid(self) -> str:
@@ -153,7 +154,9 @@ class DecodeStatus:
             finish,
             self._logprobs_from(self._sent_position),
             b"" if self._sent_position else self.fold.prompt_logprobs,
+            self._sent_checksum,
         )
+        self._sent_checksum = checksum(text, self._sent_checksum)
         self._sent_len = visible_len
         self._sent_position = len(tokens)
         return chunk
@@ -172,6 +175,7 @@ class DecodeStatus:
             self.fold.finish,
             bytes(self.fold.logprobs),
             self.fold.prompt_logprobs,
+            checksum(text[:start]),
         )
 
     def _logprobs_from(self, position: int) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.metrics import METRICS_PREFIX
+from shared.telemetry.metrics import METRICS_PREFIX
 
 _HELP = {
     "tokens": "Output tokens that counted.",

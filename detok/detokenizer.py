@@ -14,26 +14,31 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokCollector, DetokGauges, DetokStats
 from detok.done_writer import DoneWriter
 from detok.fence_notices import FenceNotices
-from detok.lease_keeper import Lease, LeaseKeeper
-from detok.live_detoks import ROLE
+from detok.lease import Tenure
+from detok.level_raiser import LevelRaiser
 from detok.partition import DetokServices, Partition
+from detok.partition_share import PartitionShare
 from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import WorkerWatch
+from shared.broker.told_subjects import ToldSubjects
+from shared.catalog.model_catalog import ModelCatalog
+from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable
-from shared.health import Checkup
-from shared.heartbeat import Heartbeat
-from shared.log import get_logger
-from shared.log_watch import LogWatch
-from shared.model_catalog import ModelCatalog
+from shared.failover.server_watch import CUT_OFF
+from shared.liveness.heartbeat import Heartbeat
+from shared.liveness.log_watch import LogMark, LogWatch
 from shared.protocol.role_cards import RoleCard
-from shared.shutdown import Shutdown
+from shared.status.health import Checkup
 from shared.subjects import new_incarnation
-from shared.tracing import NO_TRACER, Tracer
+from shared.telemetry.log import get_logger
+from shared.telemetry.tracing import NO_TRACER, Tracer
 
+ROLE = "detok"
 _WATCH_S = 1.0
-_GIVE_UP_S = 2.0
+GIVE_UP_S = 2.0
+_LINGER_S = 10.0  # what a lost partition is still read for: it may come back
 
 log = get_logger(__name__)
 
@@ -57,9 +62,9 @@ class Detokenizer:
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tokenizers = TokenizerCache(
-            ModelCatalog(cluster), config.tokenizer_cache_size, self._on_tokenizer_loaded
+            ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._tell_rest()
         )
-        self._outbox = TextOutbox(cluster.nc, self.id, self.stats)
+        self._outbox = TextOutbox(cluster.nc, self.id, self.stats, ToldSubjects(cluster.subjects))
         self._worker_watch = WorkerWatch(cluster, self.stats, self._running_requests)
         self._services = DetokServices(
             cluster=cluster,
@@ -71,7 +76,9 @@ class Detokenizer:
             worker_watch=self._worker_watch,
             stats=self.stats,
         )
-        self._leases = LeaseKeeper(cluster, self.id, self._on_acquired, self._on_lost)
+        self._share = PartitionShare(
+            cluster, self.id, self._on_acquired, self._on_lost, self._tell_rest
+        )
         self._started_at = time.time()
         self._log_watch = LogWatch(cluster, self._last_seen)
         self._tasks: asyncio.TaskGroup | None = None
@@ -91,20 +98,27 @@ class Detokenizer:
             not_ready.append("it is stopping")
         if not self._cluster.nc.is_connected:
             not_ready.append("NATS cannot be reached")
-        if not self._leases.is_fresh:
+        elif self._cluster.server.is_cut_off:
+            not_ready.append(CUT_OFF)
+        if not self._share.is_fresh:
             not_ready.append("the leases of the partitions cannot be read")
-        elif orphans := self._leases.orphans:
+        elif orphans := self._share.orphans:
             not_ready.append(f"nobody owns partitions {', '.join(map(str, orphans))}")
-        if behind := [p for p in self._partitions.values() if not p.may_publish]:
+        if behind := [p for p in self._owned_partitions() if not p.is_caught_up]:
             numbers = ", ".join(str(partition.number) for partition in behind)
             num_pending = sum(partition.num_pending for partition in behind)
             not_ready.append(f"partitions {numbers} catch up: {num_pending} messages are left")
         return Checkup(not_ready=tuple(not_ready))
 
+    def _owned_partitions(self) -> list[Partition]:
+        """Without those that are only read on."""
+        return [p for p in self._partitions.values() if not p.tenure.is_over]
+
     def _role_card(self) -> RoleCard:
         return RoleCard(
             id=self.id,
             role=ROLE,
+            level=self._cluster.level.known,
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
@@ -112,8 +126,10 @@ class Detokenizer:
         )
 
     async def run(self) -> None:
+        """Until asked to stop. Raises OutdatedBuild when that was why."""
         roles = self._cluster.bucket(self._cluster.subjects.roles_bucket)
         heartbeat = Heartbeat(roles, self.id, self._role_card)
+        seen = (heartbeat.writability, self._worker_watch.writability)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             services = [
@@ -125,22 +141,26 @@ class Detokenizer:
                     self._worker_watch.run(),
                     self._watch_connection(),
                     self._log_watch.run(),
+                    LevelRaiser(self._cluster, self.id, seen).run(),
+                    self.shutdown.ask_when(self._cluster.level.outdated),
                 )
             ]
-            keeper = tasks.create_task(self._leases.run())
+            sharing = tasks.create_task(self._share.run())
             await self.shutdown.asked.wait()
-            log.info("detok_stopping", num_partitions=len(self._partitions))
-            self._leases.stop()
+            log.info("detok_stopping", num_partitions=len(self._owned_partitions()))
+            self._share.stop()
             given_up = asyncio.Event()
-            keeper.add_done_callback(lambda _: given_up.set())
-            if not await self.shutdown.grace(given_up, _GIVE_UP_S):
-                keeper.cancel()  # the leases expire
-            for task in services:
+            sharing.add_done_callback(lambda _: given_up.set())
+            if not await self.shutdown.grace(given_up, GIVE_UP_S):
+                sharing.cancel()  # the lease expires
+            for task in (*services, *self._running.values()):
                 task.cancel()
+        self._cluster.level.check()
 
-    def _last_seen(self) -> int:
+    def _last_seen(self) -> LogMark:
         """The last record of the log that any partition has been given."""
-        return max((p.last_seen_seq for p in self._partitions.values()), default=0)
+        marks = (partition.last_seen for partition in self._partitions.values())
+        return max(marks, key=lambda mark: mark.seq, default=LogMark(0))
 
     async def _watch_connection(self) -> None:
         """A closed connection never comes back: better to be started again."""
@@ -149,21 +169,28 @@ class Detokenizer:
             if self._cluster.nc.is_closed:
                 raise BrokerUnavailable("the connection to NATS is closed for good")
 
-    def _on_acquired(self, lease: Lease) -> None:
+    def _on_acquired(self, tenure: Tenure) -> None:
         assert self._tasks is not None
-        self._on_lost(lease)
-        partition = self._partitions[lease.partition] = Partition(self._services, lease)
-        self._running[lease.partition] = self._tasks.create_task(partition.run())
+        number = tenure.partition
+        if (partition := self._partitions.get(number)) is not None:
+            partition.tenure = tenure
+            partition.tell_rest()
+            return
+        partition = self._partitions[number] = Partition(self._services, tenure)
+        self._running[number] = self._tasks.create_task(partition.run())
 
-    def _on_lost(self, lease: Lease) -> None:
-        self._partitions.pop(lease.partition, None)
-        task = self._running.pop(lease.partition, None)
-        if task is not None:
-            task.cancel()
+    def _on_lost(self, tenure: Tenure) -> None:
+        asyncio.get_running_loop().call_later(_LINGER_S, self._drop, tenure)
 
-    def _on_tokenizer_loaded(self, _tokenizer_hash: str) -> None:
+    def _drop(self, tenure: Tenure) -> None:
+        partition = self._partitions.get(tenure.partition)
+        if partition is not None and partition.tenure is tenure:
+            del self._partitions[tenure.partition]
+            self._running.pop(tenure.partition).cancel()
+
+    def _tell_rest(self) -> None:
         for partition in self._partitions.values():
-            partition.on_tokenizer_loaded()
+            partition.tell_rest()
 
     def _running_requests(self) -> Iterator[DecodeStatus]:
         for partition in list(self._partitions.values()):
@@ -171,7 +198,7 @@ class Detokenizer:
                 yield from partition.requests
 
     def _gauges(self) -> DetokGauges:
-        partitions = list(self._partitions.values())
+        partitions = self._owned_partitions()
         return DetokGauges(
             partitions=len(partitions),
             requests_live=sum(p.num_requests for p in partitions),

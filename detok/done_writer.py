@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import nats.errors
 
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
+from shared.broker.piece_chain import PieceChain
 from shared.cluster import Cluster
-from shared.codec import encode
-from shared.errors import BrokerError, CasConflict
-from shared.log import get_logger
-from shared.protocol.finish import Finish, FinishReason
+from shared.errors import BrokerError, CasConflict, LimitReached, ProtocolError
+from shared.protocol.codec import decode, encode
+from shared.protocol.notices import TenantCost
 from shared.protocol.text import Done
-from shared.token_ids import pack_token_ids
+from shared.protocol.token_ids import pack_token_ids
+from shared.telemetry.log import get_logger
 
 _RETRY_S = 0.2
 _MAX_RETRY_S = 5.0
+_NOT_STORED = (BrokerError, nats.errors.Error, OSError)
 
 log = get_logger(__name__)
 
@@ -32,30 +35,90 @@ class DoneWriter:
     def __init__(self, cluster: Cluster, stats: DetokStats) -> None:
         self._cluster = cluster
         self._stats = stats
+        self._results = PieceChain(cluster.js, cluster.subjects.results_stream)
+        self._responses = PieceChain(cluster.js, cluster.subjects.responses_stream)
 
     async def write(self, status: DecodeStatus) -> None:
-        """Return when the result is stored, by us or by another."""
-        subjects, rid = self._cluster.subjects, status.rid
-        payload = encode_done(done_of(status), self._cluster.nc.max_payload)
-        if status.reply is not None and status.reply.kept_at:
-            await self._store(subjects.response(rid), rid, payload, status.reply.kept_at)
-        if await self._store(subjects.done(rid), rid, payload, 0):
-            self._stats.done_written += 1
+        """Return when the result is stored, by us or by another.
 
-    async def _store(self, subject: str, rid: str, payload: bytes, expected_last: int) -> bool:
+        In its response first, but DONE does not wait for a store of responses that is full or away.
+        """
+        subjects, rid = self._cluster.subjects, status.rid
+        payload = encode(done_of(status))
+        kept_at = 0 if status.reply is None else status.reply.kept_at
+        is_kept = not kept_at or await self._keep_at_once(rid, payload, kept_at)
+        if await self._store(self._results, subjects.done(rid), rid, payload, 0):
+            self._stats.done_written += 1
+            await self._tell_cost(status)
+        if not is_kept:
+            await self._keep(rid, payload, kept_at)
+
+    async def keep_done(self, rid: str, payload: bytes) -> None:
+        """Return when the response of a stored DONE has that result.
+
+        Who wrote DONE may have died while it waited for room in the store of responses.
+        """
+        try:
+            done = decode(Done, payload)
+        except ProtocolError as exc:
+            log.error("done_unreadable", rid=rid, error=str(exc))
+            return
+        if done.reply is not None and done.reply.kept_at:
+            await self._keep(rid, payload, done.reply.kept_at)
+
+    async def _tell_cost(self, status: DecodeStatus) -> None:
+        """Once for each request: who stores the result tells what it has cost."""
+        owner = "" if status.reply is None else status.reply.owner
+        finish = status.fold.finish
+        num_tokens = len(status.fold.tokens) + (finish.num_beam_tokens if finish else 0)
+        if owner and num_tokens:
+            cost = encode(TenantCost(owner, num_tokens))
+            with contextlib.suppress(nats.errors.Error):
+                await self._cluster.nc.publish(self._cluster.subjects.costs, cost)
+
+    async def _keep_at_once(self, rid: str, payload: bytes, kept_at: int) -> bool:
+        """False when the store of responses does not take it for the moment."""
+        subject = self._cluster.subjects.response(rid)
+        try:
+            await self._responses.write(subject, payload, kept_at)
+        except CasConflict:
+            return True
+        except _NOT_STORED as exc:
+            log.warning("response_not_kept_yet", rid=rid, error=str(exc))
+            return False
+        return True
+
+    async def _keep(self, rid: str, payload: bytes, kept_at: int) -> None:
+        """Until it is stored, by us or by another, or the response was deleted."""
+        subject = self._cluster.subjects.response(rid)
+        await self._store(self._responses, subject, rid, payload, kept_at)
+
+    async def _store(
+        self, chain: PieceChain, subject: str, rid: str, payload: bytes, prev: int
+    ) -> bool:
         """Until it is stored. False: another was faster, or its response was deleted."""
         retry_s = _RETRY_S
         while True:
             try:
-                await self._cluster.js.publish(subject, payload, expected_last=expected_last)
+                await chain.write(subject, payload, prev)
             except CasConflict:
                 return False
-            except (BrokerError, nats.errors.Error, OSError) as exc:
+            except _NOT_STORED as exc:
+                # Servers may say that a stream is full before they say that a record is there.
+                if isinstance(exc, LimitReached) and await _is_written(chain, subject, prev):
+                    return False
                 log.warning("done_not_stored", rid=rid, subject=subject, error=str(exc))
             else:
                 return True
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+
+async def _is_written(chain: PieceChain, subject: str, prev: int) -> bool:
+    try:
+        return await chain.read(subject, prev + 1) is not None
+    except BrokerError:
+        return False
 
 
 def done_of(status: DecodeStatus) -> Done:
@@ -70,20 +133,3 @@ def done_of(status: DecodeStatus) -> Done:
         logprobs=bytes(status.fold.logprobs),
         prompt_logprobs=status.fold.prompt_logprobs,
     )
-
-
-def encode_done(done: Done, max_payload: int) -> bytes:
-    """Bytes that the broker takes: a result too large goes without its ids, then without text.
-
-    Ids that logprobs belong to do not go alone: without them the result is an error.
-    """
-    room = max_payload - 1024  # for subject and headers
-    payload = encode(done)
-    if len(payload) > room and not done.logprobs and not done.prompt_logprobs:
-        log.warning("done_without_token_ids", rid=done.rid, num_bytes=len(payload))
-        payload = encode(Done(done.rid, b"", done.text, done.finish, done.reply))
-    if len(payload) > room:
-        message = f"a result of {len(payload)} bytes exceeds the broker's max_payload"
-        finish = Finish(FinishReason.ERROR, message=message)
-        payload = encode(Done(done.rid, b"", "", finish, done.reply))
-    return payload

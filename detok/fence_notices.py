@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox
-from shared.codec import encode
+from shared.protocol.codec import encode
 from shared.protocol.notices import Fenced
 from shared.subjects import Subjects
 

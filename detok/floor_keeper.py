@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError
-from shared.log import get_logger
-from shared.log_watch import last_seq
+from shared.liveness.log_watch import last_seq
+from shared.telemetry.log import get_logger
 
 _INTERVAL_S = 1.0
 _RETRY_S = 0.3

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from shared.cluster import Cluster
-from shared.codec import decode_ownership, decode_token_frame
-from shared.errors import BrokerUnavailable, ProtocolError
-from shared.event_wait import wait_event
-from shared.fold import RequestFold
-from shared.log_reader import LogReader
-from shared.ownership import StoredRecord
+from shared.errors import BrokerUnavailable
 from shared.protocol.log_records import Claim
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import StoredRecord
+from shared.token_log.past_reader import PastReader
+from shared.token_log.request_past import RequestPast
 
 _TIMEOUT_S = 10.0
 _MAX_ATTEMPTS = 10
@@ -37,47 +36,15 @@ async def fold_from_log(cluster: Cluster, rid: str, up_to_seq: int = 0) -> Reque
 async def _read(
     cluster: Cluster, rid: str, records: list[StoredRecord], up_to_seq: int
 ) -> RequestFold:
-    """Read until `up_to_seq` itself came out of one consumer: proof that nothing is missing."""
     subjects = cluster.subjects
-    partition = subjects.partition(rid)
-    own_subject = subjects.ownership(rid)
-    writers = {stored.record.worker for stored in records if isinstance(stored.record, Claim)}
-    fold = RequestFold(rid)
-    reached = asyncio.Event()
-
-    def on_message(subject: str, seq: int, data: bytes) -> None:
-        try:
-            if subject == own_subject:
-                fold.apply_record(seq, decode_ownership(data))
-            else:
-                _apply_frame(fold, data)
-        except ProtocolError:
-            return  # the partition's reader counts and logs it
-
-    def on_caught_up() -> None:
-        if reader.next_seq > up_to_seq:
-            reached.set()
-
-    reader = LogReader(
-        cluster.nc,
-        subjects.tokens_stream,
-        [own_subject, *sorted(subjects.tokens(partition, writer) for writer in writers)],
-        records[0].seq,
-        on_message,
-        on_caught_up,
-    )
-    task = asyncio.create_task(reader.run())
+    reader = PastReader(cluster.js, subjects, subjects.partition(rid), cluster.malformed)
     try:
-        if not await wait_event(reached, _TIMEOUT_S):
-            raise BrokerUnavailable(f"could not read the log of {rid} up to {up_to_seq}")
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-    return fold
-
-
-def _apply_frame(fold: RequestFold, data: bytes) -> None:
-    frame = decode_token_frame(data)
-    for entry in frame.entries:
-        if entry.rid == fold.rid:
-            fold.apply_entry(frame.worker, entry)
+        async with asyncio.timeout(_TIMEOUT_S):
+            last = records[-1].record
+            if isinstance(last, Claim):  # what it has written by now counts, as far as it is seen
+                up_to_seq = max(up_to_seq, await reader.last_seq(last.worker))
+            past = RequestPast(rid, records, up_to_seq + 1)
+            await reader.read([past])
+    except TimeoutError as exc:
+        raise BrokerUnavailable(f"could not read the log of {rid} up to {up_to_seq}") from exc
+    return past.fold()

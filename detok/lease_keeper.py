@@ -1,211 +1,141 @@
-"""Which partitions this detokenizer owns: leases in KV, shared out evenly."""
+"""Renews this detokenizer's lease, and makes a new one when another has ended it."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from nats.aio.msg import Msg
-
-from detok.live_detoks import LiveDetoks
-from shared.cluster import Cluster
+from detok.lease import Lease
+from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.errors import BrokerError, CasConflict
 from shared.event_wait import wait_event
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket, KvEntry
-from shared.log import get_logger
-from shared.streams import LEASE_TTL_S
+from shared.protocol.leases import LeaseRecord
+from shared.storage.streams import LEASE_PERIOD_S
+from shared.telemetry.log import get_logger
 
-_POLL_S = 0.2
-_RENEW_S = 0.4
-_ORPHAN_S = 1.0  # a lease that nobody took for so long is taken beyond the fair share
-_TIMEOUT_S = 1.0
-_FRESH_S = 3.0
-FREE = b""  # the value of a lease that was given back
+_RENEWALS = 3  # in a period
+_CALMS = 0.8  # how much of the slowest renewal the next one remembers
+_RETRY_S = 0.2
 
 log = get_logger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
-    """The right to publish for a partition, until `valid_until` by the monotonic clock."""
+class RenewalPace:
+    """A period that fits the link and the machine: some renewals, each as slow as the slowest."""
 
-    partition: int
-    revision: int
-    valid_until: float
+    def __init__(self) -> None:
+        self._slowest_s = 0.0
 
-    @property
-    def is_valid(self) -> bool:
-        return time.monotonic() < self.valid_until
+    def note(self, took_s: float) -> None:
+        """From when a renewal was due until it was known to be stored, or given up."""
+        self._slowest_s = max(took_s, _CALMS * self._slowest_s)
 
     @property
-    def is_due(self) -> bool:
-        return time.monotonic() > self.valid_until - LEASE_TTL_S + _RENEW_S
+    def period_s(self) -> float:
+        return min(max(LEASE_PERIOD_S, _RENEWALS * self._slowest_s), LONGEST_PERIOD_S)
+
+    @property
+    def pause_s(self) -> float:
+        """From the beginning of one renewal to that of the next."""
+        return self.period_s / _RENEWALS
 
 
 class LeaseKeeper:
-    """Takes and renews leases until stopped, then gives them back.
+    """Does nothing but renew: no other work of the table stands before it.
 
-    A lease is given back by writing the empty value with CAS: a detokenizer that was stopped and
-    wakes up cannot take away what belongs to another by now, and those who wait hear it at once.
+    A lease that is renewed after its end is as good as before, if nobody has ended it meanwhile:
+    whoever did has written so, and the renewal is refused.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        table: OwnerTable,
         detok_id: str,
-        on_acquired: Callable[[Lease], None],
-        on_lost: Callable[[Lease], None],
+        on_valid: Callable[[], None],
+        on_ended: Callable[[], None],
+        has_presence: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._cluster = cluster
-        self._me = detok_id.encode()
-        self._on_acquired = on_acquired
-        self._on_lost = on_lost
-        js = JetStream(cluster.nc, timeout_s=_TIMEOUT_S)
-        self._bucket = KvBucket(js, cluster.subjects.leases_bucket)
-        self._live_detoks = LiveDetoks(KvBucket(js, cluster.subjects.roles_bucket), detok_id)
-        self._held: dict[int, Lease] = {}
-        self._free_since: dict[int, float] = {}
-        self._others: set[str] = set()
-        self._owners: dict[str, str] = {}  # partition -> another detokenizer, when last looked
-        self._looked_at = float("-inf")  # of the monotonic clock
-        self._wake = asyncio.Event()
-        self._is_stopping = False
+        """`on_valid` hears when it may publish again, `on_ended` when the lease is another one.
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it is known who owns what."""
-        return time.monotonic() - self._looked_at < _FRESH_S
-
-    @property
-    def orphans(self) -> list[int]:
-        """Partitions that nobody owned at the last look."""
-        return sorted(self._free_since)
-
-    @property
-    def held(self) -> list[Lease]:
-        return list(self._held.values())
+        `has_presence`: rivals may ask whether we are there, and believe it when nobody listens.
+        """
+        self._table = table
+        self._detok_id = detok_id
+        self._on_valid = on_valid
+        self._on_ended = on_ended
+        self._has_presence = has_presence
+        self._pace = RenewalPace()
+        self.lease = Lease(secrets.token_hex(8))
+        self._due_at = 0.0
+        self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        subject = f"$KV.{self._cluster.subjects.leases_bucket}.*"
-        subscription = await self._cluster.nc.subscribe(subject, cb=self._on_lease_written)
-        try:
-            while not self._is_stopping:
-                await self._step()
-                await self._wait()
-            await asyncio.gather(*(self._give_back(lease) for lease in self.held))
-        finally:
-            await subscription.unsubscribe()
+        """Until `stop`."""
+        self._due_at = time.monotonic()
+        while not self._stopping.is_set():
+            await self._renew()
+            await wait_event(self._stopping, max(0.0, self._due_at - time.monotonic()))
 
     def stop(self) -> None:
-        """Give everything back and return from `run`; no write under way is cut short."""
-        self._is_stopping = True
-        self._wake.set()
+        """Return from `run`; a write under way is not cut short."""
+        self._stopping.set()
 
-    async def _on_lease_written(self, message: Msg) -> None:
-        if message.data == FREE:
-            self._wake.set()
-
-    async def _wait(self) -> None:
-        if await wait_event(self._wake, _POLL_S):
-            self._wake.clear()
-
-    async def _step(self) -> None:
+    async def give_back(self) -> None:
+        """After `run`: it need not expire."""
+        self.lease.end()
         try:
-            await asyncio.gather(*(self._renew(lease) for lease in self.held if lease.is_due))
-            entries = {entry.key: entry for entry in await self._bucket.entries()}
-            self._note_expired(entries)
-            others = await self._live_detoks.others()
-            fair_share = -(-self._cluster.subjects.num_partitions // (1 + len(others)))
-            await self._take(entries, fair_share)
-            self._looked_at = time.monotonic()
-            if others - self._others:
-                # Once for each newcomer: one that takes nothing must not be offered it for ever.
-                await self._give_up_excess(fair_share)
-            self._others = others
+            await self._table.remove_lease(self.lease.nonce)
         except BrokerError as exc:
-            log.warning("leases_unreachable", error=str(exc))
-        for lease in self.held:
-            if not lease.is_valid:
-                self._lose(lease)
+            log.info("lease_left_to_expire", error=str(exc))
 
-    async def _renew(self, lease: Lease) -> None:
+    async def _renew(self) -> None:
+        lease, due_at = self.lease, self._due_at
         asked_at = time.monotonic()
+        period_s = self._pace.period_s
+        # Rivals may see this renewal, and its period, while its answer is lost.
+        lease.valid_until = min(lease.valid_until, asked_at + period_s)
+        record = LeaseRecord(
+            self._detok_id, lease.nonce, round(period_s * 1000), self._has_presence()
+        )
         try:
-            await self._write(lease, self._me)
+            async with asyncio.timeout(period_s):
+                lease.revision = await self._table.write_lease(record, lease.revision)
         except CasConflict:
-            self._lose(lease)
-        except BrokerError as exc:
-            log.warning("lease_not_renewed", partition=lease.partition, error=str(exc))
+            is_known = await self._find_again()
+            self._due_at = time.monotonic() + (0.0 if is_known else _RETRY_S)
+        except (BrokerError, TimeoutError) as exc:
+            log.warning("lease_not_renewed", error=str(exc) or "no answer in time")
+            self._pace.note(time.monotonic() - due_at)
+            self._due_at = time.monotonic() + _RETRY_S
         else:
-            if lease.is_valid:
-                lease.valid_until = asked_at + LEASE_TTL_S
-            else:
-                self._lose(lease)  # meanwhile nothing was said: acquire anew, and read anew
+            self._pace.note(time.monotonic() - due_at)
+            self._due_at = max(asked_at + self._pace.pause_s, time.monotonic())
+            self._extend(asked_at + period_s)
 
-    async def _write(self, lease: Lease, value: bytes) -> None:
-        """Raises CasConflict when it belongs to another, or to nobody."""
-        key = str(lease.partition)
+    def _extend(self, valid_until: float) -> None:
+        was_valid = self.lease.is_valid
+        self.lease.valid_until = valid_until
+        if self.lease.is_valid and not was_valid:
+            self._on_valid()
+
+    async def _find_again(self) -> bool:
+        """Either an attempt of ours was stored whose answer was lost, or another has ended it.
+
+        False: that could not be told.
+        """
         try:
-            lease.revision = await self._bucket.put_if(key, value, lease.revision)
-        except CasConflict:
-            entry = await self._bucket.get(key)
-            if entry is None or entry.value != self._me:
-                raise
-            # An earlier attempt of ours was stored, and its answer was lost.
-            lease.revision = await self._bucket.put_if(key, value, entry.revision)
-
-    def _note_expired(self, entries: dict[str, KvEntry]) -> None:
-        """Whoever let a lease expire is dead sooner than its heartbeat tells: share without it."""
-        for key, owner in self._owners.items():
-            if key not in entries:
-                self._live_detoks.doubt(owner)
-        self._owners = {
-            key: entry.value.decode(errors="replace")
-            for key, entry in entries.items()
-            if entry.value not in (FREE, self._me)
-        }
-
-    async def _take(self, entries: dict[str, KvEntry], fair_share: int) -> None:
-        now = time.monotonic()
-        for partition in range(self._cluster.subjects.num_partitions):
-            entry = entries.get(str(partition))
-            is_free = entry is None or entry.value in (FREE, self._me)
-            if partition in self._held or not is_free:
-                self._free_since.pop(partition, None)
-                continue
-            is_orphan = now - self._free_since.setdefault(partition, now) > _ORPHAN_S
-            if len(self._held) < fair_share or is_orphan:
-                await self._acquire(partition, 0 if entry is None else entry.revision)
-
-    async def _acquire(self, partition: int, revision: int) -> None:
-        asked_at = time.monotonic()
-        try:
-            stored = await self._bucket.put_if(str(partition), self._me, revision)
-        except CasConflict:
-            return  # another was faster
-        self._free_since.pop(partition, None)
-        lease = Lease(partition, stored, asked_at + LEASE_TTL_S)
-        self._held[partition] = lease
-        log.info("partition_acquired", partition=partition)
-        self._on_acquired(lease)
-
-    async def _give_up_excess(self, fair_share: int) -> None:
-        for partition in sorted(self._held)[fair_share:]:
-            await self._give_back(self._held[partition])
-
-    async def _give_back(self, lease: Lease) -> None:
-        self._lose(lease)
-        try:
-            await self._write(lease, FREE)
-        except BrokerError as exc:
-            log.info("lease_left_to_expire", partition=lease.partition, error=str(exc))
-
-    def _lose(self, lease: Lease) -> None:
-        if self._held.pop(lease.partition, None) is None:
-            return
-        lease.valid_until = 0.0
-        log.info("partition_given_up", partition=lease.partition)
-        self._on_lost(lease)
+            async with asyncio.timeout(self._pace.period_s):
+                seen = await self._table.lease(self.lease.nonce)
+        except (BrokerError, TimeoutError) as exc:
+            log.warning("lease_not_read", error=str(exc) or "no answer in time")
+            return False
+        if seen is not None:
+            self.lease.revision = seen.revision
+            return True
+        log.warning("lease_ended_by_another", nonce=self.lease.nonce)
+        self.lease.end()
+        self.lease = Lease(secrets.token_hex(8))
+        self._on_ended()
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from detok.done_writer import DoneWriter
 from detok.fence_notices import FenceNotices
 from detok.floor_keeper import FloorKeeper
 from detok.full_fold import fold_from_log
-from detok.lease_keeper import Lease
+from detok.lease import Tenure
 from detok.replay_desk import ReplayDesk, WaitingSubjects
 from detok.settled_requests import SettledRequest, SettledRequests
 from detok.text_outbox import TextOutbox
@@ -25,14 +26,16 @@ from detok.tokenizer_cache import TokenizerCache
 from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
 from detok.untold_text import UntoldText
 from detok.worker_watch import WorkerWatch
+from shared.broker.log_reader import LogReader
 from shared.cluster import Cluster
-from shared.codec import decode_ownership, decode_token_frame
-from shared.errors import BrokerError, MalformedMessage, ProtocolError
-from shared.log import get_logger
-from shared.log_reader import LogReader
+from shared.errors import BrokerError, MalformedMessage, NewerLevel, ProtocolError
+from shared.liveness.log_watch import LogMark
+from shared.nats_client.connection_end import end_subscription
+from shared.protocol.codec import decode_ownership, decode_token_frame
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
 from shared.protocol.text import TextChunk
 from shared.subjects import is_rid, rid_of
+from shared.telemetry.log import get_logger
 
 _RETRY_S = 0.3
 _PARTIAL_CHECK_S = 30.0  # a living writer restates more often
@@ -56,16 +59,16 @@ class DetokServices:
 
 
 class Partition:
-    """Owned under a lease; without a valid one, nothing is published.
+    """Publishes, and writes floors and DONE, while its tenure is valid; folds without, too.
 
     While catching up it folds in silence; then each live request's whole text is sent once.
     """
 
-    def __init__(self, services: DetokServices, lease: Lease) -> None:
+    def __init__(self, services: DetokServices, tenure: Tenure) -> None:
         self._services = services
         self._stats = services.stats
-        self._lease = lease
-        self.number = lease.partition
+        self.tenure = tenure
+        self.number = tenure.partition
         subjects = services.cluster.subjects
         self._token_prefix = subjects.tokens(self.number, "")
         self._requests: dict[str, DecodeStatus] = {}
@@ -77,6 +80,7 @@ class Partition:
         self._reader: LogReader | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.is_caught_up = False
+        self._num_doubts = 0  # messages of a newer build, of which the level has not been read
         self._told_seq = 0  # the frame that was complained of last
         self._desk = ReplayDesk(
             services.cluster,
@@ -84,14 +88,14 @@ class Partition:
             self._waiting,
             services.stats,
             self._requests.get,
-            lambda: self.is_caught_up and self._lease.is_valid,
+            lambda: self.may_publish,
         )
 
     # What others may ask
 
     @property
     def may_publish(self) -> bool:
-        return self.is_caught_up and self._lease.is_valid
+        return self.is_caught_up and self.tenure.is_valid and not self._num_doubts
 
     @property
     def requests(self) -> list[DecodeStatus]:
@@ -106,8 +110,10 @@ class Partition:
         return 0 if self._reader is None else self._reader.num_pending
 
     @property
-    def last_seen_seq(self) -> int:
-        return 0 if self._reader is None else self._reader.next_seq - 1
+    def last_seen(self) -> LogMark:
+        """The last record of the log that was read."""
+        reader = self._reader
+        return LogMark(0) if reader is None else LogMark(reader.next_seq - 1, reader.last_data)
 
     def _floor(self) -> int | None:
         """The lowest sequence that a new owner must read from."""
@@ -128,7 +134,7 @@ class Partition:
         subjects = cluster.subjects
         floor_keeper = FloorKeeper(cluster, self.number)
         self._reader = LogReader(
-            cluster.nc,
+            cluster.js,
             subjects.tokens_stream,
             [
                 subjects.ownership_of_partition(self.number),
@@ -150,7 +156,7 @@ class Partition:
                 finally:
                     self._tasks = None  # who asks now asks the next owner again
         finally:
-            await subscription.unsubscribe()
+            await end_subscription(subscription)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks is None:
@@ -159,7 +165,8 @@ class Partition:
             self._tasks.create_task(work)
 
     async def _on_replay(self, message: Msg) -> None:
-        self._spawn(self._desk.answer(message))
+        if not self.tenure.is_over:
+            self._spawn(self._desk.answer(message))
 
     # Reading
 
@@ -172,13 +179,27 @@ class Partition:
         except ProtocolError as exc:
             self._services.cluster.malformed.note(subject, exc)
             log.warning("malformed_log_message", subject=subject, seq=seq, error=str(exc))
+            if isinstance(exc, NewerLevel):
+                self._num_doubts += 1
+                self._spawn(self._settle_doubt())
+
+    async def _settle_doubt(self) -> None:
+        """What this build cannot read decides whose tokens count: until it is known that nobody may
+        write so, nothing is said. Once it is known that somebody may, this detokenizer leaves.
+        """
+        level = self._services.cluster.level
+        await level.settle_doubt()
+        if not level.outdated.is_set():
+            self._num_doubts -= 1
+            self.tell_rest()
 
     def _on_frame(self, seq: int, subject: str, data: bytes) -> None:
-        frame = decode_token_frame(data)
+        frame = decode_token_frame(data, functools.partial(self._on_unreadable_entry, subject, seq))
         worker = frame.worker
         if subject != self._token_prefix + worker:
             raise MalformedMessage(f"a frame of worker {worker!r} on {subject}")
         self._stats.frames += 1
+        self._services.worker_watch.heard(worker)
         requests = self._requests
         for entry in frame.entries:
             status = requests.get(entry.rid)
@@ -186,6 +207,10 @@ class Partition:
                 self._on_unknown_entry(seq, worker, entry)
             else:
                 self._apply_entry(status, seq, worker, entry)
+
+    def _on_unreadable_entry(self, subject: str, seq: int, error: ProtocolError) -> None:
+        self._services.cluster.malformed.note(subject, error)
+        log.warning("unreadable_entry", subject=subject, seq=seq, error=str(error))
 
     def _on_record(self, seq: int, rid: str, record: OwnershipRecord) -> None:
         status = self._requests.get(rid)
@@ -288,15 +313,20 @@ class Partition:
         self._spawn(self._resolve(unknown))
 
     async def _resolve(self, unknown: UnknownRequest) -> None:
+        cluster = self._services.cluster
         status: DecodeStatus | None = None
         while True:
             try:
                 async with self._reads:
-                    status = await unknown.resolve(self._services.cluster)
+                    done = await unknown.done(cluster)
+                    if done is None:
+                        status = await unknown.resolve(cluster)
                 break
             except BrokerError as exc:
                 log.warning("request_not_resolved", rid=unknown.rid, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
+        if done is not None:  # until its response has it, too, this request holds the floor
+            await self._services.done_writer.keep_done(unknown.rid, done)
         # No await from here on: what is read next goes to the request itself.
         del self._unknown[unknown.rid]
         if status is None:
@@ -352,8 +382,8 @@ class Partition:
         for status in self._requests.values():
             self._mark_dirty(status)
 
-    def on_tokenizer_loaded(self) -> None:
-        """Requests may have waited for it."""
+    def tell_rest(self) -> None:
+        """Requests may have waited: for their tokenizer, or for a valid tenure."""
         if self._untold:
             self._services.outbox.mark(self)
 

@@ -10,18 +10,28 @@ from collections.abc import Callable
 import nats.errors
 from nats.aio.msg import Msg
 
+from detok.chunk_pieces import chunk_from, pieces_of
 from detok.decode_status import DecodeStatus, make_visible_text
 from detok.detok_stats import DetokStats
 from detok.full_fold import fold_from_log
 from detok.tokenizer_cache import TokenizerCache
+from shared.broker.piece_chain import PieceChain
+from shared.broker.told_subjects import ToldSubjects
 from shared.cluster import Cluster
-from shared.codec import decode, encode
-from shared.done_chunk import done_chunk
 from shared.errors import BrokerError, MalformedMessage, ProtocolError
-from shared.log import get_logger
+from shared.protocol.codec import decode, encode
+from shared.protocol.done_chunk import done_chunk
 from shared.protocol.log_records import Claim
-from shared.protocol.text import Done, ReplayReply, ReplayRequest, ReplayStatus, TextChunk
+from shared.protocol.text import (
+    Done,
+    ReplayReply,
+    ReplayRequest,
+    ReplayStatus,
+    TextChunk,
+    checksum,
+)
 from shared.subjects import is_rid
+from shared.telemetry.log import get_logger
 
 _PATIENCE_S = 1.0  # for a text that is being caught up with; askers wait half a second longer
 _POLL_S = 0.02
@@ -67,6 +77,7 @@ class ReplayDesk:
         is_caught_up: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
+        self._told = ToldSubjects(cluster.subjects)
         self._tokenizers = tokenizers
         self._waiting = waiting
         self._stats = stats
@@ -76,14 +87,25 @@ class ReplayDesk:
     async def answer(self, message: Msg) -> None:
         """Never raises: who gets no answer asks again."""
         try:
-            request = _read(message.data)
-            reply = await self._reply_to(request)
+            request = self._read(message)
+            reply = _piece_of(await self._reply_to(request), request)
             await message.respond(encode(reply))
             self._stats.replays += 1
         except (ProtocolError, BrokerError, nats.errors.Error) as exc:
             if isinstance(exc, ProtocolError):
                 self._cluster.malformed.note(message.subject, exc)
             log.warning("replay_failed", error=repr(exc))
+
+    def _read(self, message: Msg) -> ReplayRequest:
+        """Raises ProtocolError: subjects are made of the id, and others are published to."""
+        request = decode(ReplayRequest, message.data)
+        if not is_rid(request.rid):
+            raise MalformedMessage(f"request id {request.rid[:40]!r} is not 32 hex digits")
+        if request.subject and not self._told.is_text_subject(request.subject):
+            raise MalformedMessage(f"text subject {request.subject[:80]!r}")
+        if not self._told.is_role_inbox(message.reply):
+            raise MalformedMessage(f"reply subject {message.reply[:80]!r}")
+        return request
 
     async def _reply_to(self, request: ReplayRequest) -> ReplayReply:
         deadline = time.monotonic() + _PATIENCE_S
@@ -149,23 +171,27 @@ class ReplayDesk:
             fold.finish,
             bytes(fold.logprobs),
             fold.prompt_logprobs,
+            checksum(visible.text[:start]),
         )
         return ReplayReply(status, claim.reply, chunk)
-
-
-def _read(data: bytes) -> ReplayRequest:
-    """Raises ProtocolError: subjects are made of the id."""
-    request = decode(ReplayRequest, data)
-    if not is_rid(request.rid):
-        raise MalformedMessage(f"request id {request.rid[:40]!r} is not 32 hex digits")
-    return request
 
 
 async def read_done(cluster: Cluster, rid: str) -> Done | None:
     """The finished result, if it is stored and not yet expired. Raises BrokerError."""
     subjects = cluster.subjects
-    message = await cluster.js.get_last(subjects.results_stream, subjects.done(rid))
-    return None if message is None else decode(Done, message.data)
+    record = await PieceChain(cluster.js, subjects.results_stream).read(subjects.done(rid))
+    return None if record is None else decode(Done, record)
+
+
+def _piece_of(whole: ReplayReply, request: ReplayRequest) -> ReplayReply:
+    """As much of a reply as one message has room for."""
+    chunk = whole.chunk
+    if chunk is None or request.position < 0:
+        return whole
+    first, *rest = pieces_of(chunk_from(chunk, request.position))
+    # The reply data may be large too, and so may a finish.
+    reply = whole.reply if request.position == 0 else None
+    return ReplayReply(whole.status, reply, first, has_more=bool(rest))
 
 
 def _live_reply(status: DecodeStatus, offset: int) -> ReplayReply:

@@ -9,15 +9,14 @@ from typing import Protocol
 import nats.errors
 from nats.aio.client import Client
 
+from detok.chunk_pieces import MAX_PIECE_BYTES, num_bytes_of, pieces_of
 from detok.detok_stats import DetokStats
-from shared.codec import encode_text_frame
-from shared.log import get_logger
+from shared.broker.told_subjects import ToldSubjects
+from shared.protocol.codec import encode_text_frame
 from shared.protocol.text import TextChunk, TextFrame
+from shared.telemetry.log import get_logger
 
-_MAX_CHUNK_CHARS = 64 * 1024
-_MAX_CHUNK_IDS = 32 * 1024
 _MAX_IDS_AT_ONCE = 8 * 1024
-_MAX_FRAME_BYTES = 600_000  # below NATS's default max_payload of 1 MiB
 
 log = get_logger(__name__)
 
@@ -32,8 +31,9 @@ class ChunkSource(Protocol):
 class TextOutbox:
     """Nothing is held back for time: messages already delivered are folded, then all is sent."""
 
-    def __init__(self, nc: Client, detok_id: str, stats: DetokStats) -> None:
+    def __init__(self, nc: Client, detok_id: str, stats: DetokStats, told: ToldSubjects) -> None:
         self._nc = nc
+        self._told = told
         self._detok_id = detok_id
         self._stats = stats
         self._sources: dict[ChunkSource, None] = {}
@@ -70,7 +70,10 @@ class TextOutbox:
                     num_ids = 0
                     await asyncio.sleep(0)
         for subject, chunks in by_subject.items():
-            await self._send_chunks(subject, chunks)
+            if self._told.is_text_subject(subject):
+                await self._send_chunks(subject, chunks)
+            else:
+                log.warning("no_text_subject", subject=subject[:80])
         notices, self._notices = self._notices, []
         for subject, payload in notices:
             await self._publish(subject, payload)
@@ -94,42 +97,12 @@ def _batches(chunks: list[TextChunk]) -> Iterator[list[TextChunk]]:
     batch: list[TextChunk] = []
     num_bytes = 0
     for whole in chunks:
-        for chunk in split_chunk(whole):
-            chunk_bytes = 100 + 4 * len(chunk.text) + 5 * len(chunk.token_ids)
-            if chunk.finish is not None:
-                chunk_bytes += chunk.finish.num_result_bytes
-            chunk_bytes += len(chunk.logprobs) + len(chunk.prompt_logprobs)
-            if batch and num_bytes + chunk_bytes > _MAX_FRAME_BYTES:
+        for chunk in pieces_of(whole):
+            chunk_bytes = num_bytes_of(chunk)
+            if batch and num_bytes + chunk_bytes > MAX_PIECE_BYTES:
                 yield batch
                 batch, num_bytes = [], 0
             batch.append(chunk)
             num_bytes += chunk_bytes
     if batch:
         yield batch
-
-
-def split_chunk(chunk: TextChunk) -> Iterator[TextChunk]:
-    """The same text and ids in pieces of bounded size; the finish rides on the last one."""
-    text, token_ids = chunk.text, chunk.token_ids
-    if len(text) <= _MAX_CHUNK_CHARS and len(token_ids) <= _MAX_CHUNK_IDS:
-        yield chunk
-        return
-    num_pieces = max(
-        -(-len(text) // _MAX_CHUNK_CHARS),
-        -(-len(token_ids) // _MAX_CHUNK_IDS),
-    )
-    first_position = chunk.position - len(token_ids)
-    record_bytes = len(chunk.logprobs) // (len(token_ids) or 1)
-    for i in range(num_pieces):
-        chars = slice(len(text) * i // num_pieces, len(text) * (i + 1) // num_pieces)
-        ids = slice(len(token_ids) * i // num_pieces, len(token_ids) * (i + 1) // num_pieces)
-        yield TextChunk(
-            chunk.rid,
-            first_position + ids.stop,
-            chunk.offset + chars.start,
-            text[chars],
-            token_ids[ids],
-            chunk.finish if i == num_pieces - 1 else None,
-            chunk.logprobs[ids.start * record_bytes : ids.stop * record_bytes],
-            b"" if i else chunk.prompt_logprobs,
-        )

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from tokenizers import Tokenizer
 
+from shared.catalog.model_catalog import ModelCatalog
 from shared.errors import BrokerError
-from shared.log import get_logger
-from shared.model_catalog import ModelCatalog
+from shared.telemetry.log import get_logger
 
 _RETRY_S = 0.5
 _MAX_ATTEMPTS = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from detok.decode_status import DecodeStatus
+from shared.broker.piece_chain import PieceChain
 from shared.cluster import Cluster
 from shared.protocol.log_records import OwnershipRecord, TokenEntry
 
@@ -34,14 +35,16 @@ class UnknownRequest:
     seq: int
     seen: list[SeenEntry | SeenRecord] = field(default_factory=list)
 
+    async def done(self, cluster: Cluster) -> bytes | None:
+        """The result that is stored, as it is stored. A leader read; raises BrokerError."""
+        subjects = cluster.subjects
+        return await PieceChain(cluster.js, subjects.results_stream).read(subjects.done(self.rid))
+
     async def resolve(self, cluster: Cluster) -> DecodeStatus | None:
-        """Its state as of `seq`; None when it was finished long ago, or nobody ever owned it.
+        """Its state as of `seq`, if it has no result; None when nobody ever owned it.
 
         All reads are leader reads. Raises BrokerError.
         """
-        subjects = cluster.subjects
-        if await cluster.js.get_last(subjects.results_stream, subjects.done(self.rid)) is not None:
-            return None
         records = await cluster.ownership.read(self.rid)
         before = [stored for stored in records if stored.seq < self.seq]
         if not before and isinstance(self.seen[0], SeenEntry):

@@ -13,19 +13,27 @@ from nats.aio.msg import Msg
 
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
+from detok.silent_peers import Patience, SilentPeers
+from shared.broker.kv_bucket import KvEntry, readable
+from shared.broker.told_subjects import ToldSubjects
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
-from shared.heartbeat import Writability
-from shared.log import get_logger
-from shared.streams import HEARTBEAT_TTL_S
+from shared.liveness.heartbeat import Writability
+from shared.nats_client.connection_end import end_subscription
+from shared.protocol.role_cards import WorkerCard
+from shared.storage.streams import HEARTBEAT_TTL_S
+from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
+_TICK_S = 0.2
 _POLLS_ABSENT = 2
 _JITTER_S = 0.02
 _MAX_REMEMBERED = 4096
 _MAX_AT_ONCE = 32
 _MAX_ID_BYTES = 128
+_SILENCE_S = 0.3  # without a frame: many steps, or a long prefill
+_PATIENCE = Patience(pause_s=_SILENCE_S, max_pause_s=2.0, absent_s=0.6)
 _NO_WORKER = "nobody"  # a key that is never written: purging it is a write all the same
 NAK = b"-NAK"
 
@@ -44,6 +52,7 @@ class WorkerWatch:
         self, cluster: Cluster, stats: DetokStats, running: Callable[[], Iterable[DecodeStatus]]
     ) -> None:
         self._cluster = cluster
+        self._told = ToldSubjects(cluster.subjects)
         self._stats = stats
         self._running = running
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
@@ -51,12 +60,20 @@ class WorkerWatch:
         self._absent_polls: dict[str, int] = {}  # of workers that hold requests
         self._silent: set[str] = set()  # dead by absence
         self._was_seen: set[str] = set()
-        self._writability = Writability()
+        self.writability = Writability()
+        self._keys: dict[str, str] = {}  # of the cards of workers that may be asked for
+        self._silent_peers = SilentPeers(cluster, _PATIENCE)
+        self._heard_at: dict[str, float] = {}  # the last frame of each worker
+        self._num_reconnects = 0
         self._wake = asyncio.Event()
         self._at_once = asyncio.Semaphore(_MAX_AT_ONCE)
 
     def is_dead(self, worker: str) -> bool:
         return worker in self._reported or worker in self._silent
+
+    def heard(self, worker: str) -> None:
+        """A frame of it was read."""
+        self._heard_at[worker] = time.monotonic()
 
     def look_now(self) -> None:
         """A claim of a dead worker was read."""
@@ -72,10 +89,11 @@ class WorkerWatch:
                 if time.monotonic() >= next_poll:
                     await self._poll()
                     next_poll = time.monotonic() + _POLL_S
+                await self._look_for_absent()
                 await self._hand_back_all()
-                await self._wait(next_poll - time.monotonic())
+                await self._wait(min(next_poll - time.monotonic(), _TICK_S))
         finally:
-            await subscription.unsubscribe()
+            await end_subscription(subscription)
 
     async def _wait(self, timeout_s: float) -> None:
         if await wait_event(self._wake, max(0.0, timeout_s)):
@@ -96,18 +114,62 @@ class WorkerWatch:
             await self._workers.delete(_NO_WORKER)
             entries = await self._workers.entries()
         except BrokerError as exc:
-            self._writability.note(is_written=False)
+            self.writability.note(is_written=False)
             log.warning("workers_unreachable", error=str(exc))
             return
-        if not self._writability.is_steady:
+        if not self.writability.is_steady:
             self._absent_polls.clear()
             return
-        present = {entry.key.partition(".")[2] for entry in entries}
-        claimed_at: dict[str, float] = {}  # the newest claim of each holder
+        self._note_keys(entries)
+        self._judge({_worker_of(entry) for entry in entries}, self._claimed_at())
+
+    def _note_keys(self, entries: list[KvEntry]) -> None:
+        """A worker of an earlier version is not there for who asks: its heartbeat tells."""
+        new = [entry for entry in entries if _worker_of(entry) not in self._was_seen]
+        listening = {card.worker for card in readable(WorkerCard, new) if card.has_presence}
+        found = {_worker_of(entry): entry.key for entry in entries}
+        self._keys = {w: key for w, key in found.items() if w in self._keys or w in listening}
+
+    def _claimed_at(self) -> dict[str, float]:
+        """The newest claim of each worker that holds a request."""
+        claimed_at: dict[str, float] = {}
         for status in self._running():
             if writer := status.fold.writer:
                 claimed_at[writer] = max(claimed_at.get(writer, 0.0), status.claimed_at)
-        self._judge(present, claimed_at)
+        return claimed_at
+
+    async def _look_for_absent(self) -> None:
+        """Who writes nothing, and is not there: its card goes, so that nobody waits for it."""
+        if self._cluster.nc.stats["reconnects"] != self._num_reconnects:
+            self._num_reconnects = self._cluster.nc.stats["reconnects"]
+            self.writability.note(is_written=False)
+        if not self.writability.is_steady:
+            self._silent_peers.forget()
+            return
+        for worker in await self._silent_peers.gone(self._silent_holders()):
+            await self._remove_card(worker, self._keys[worker])
+
+    def _silent_holders(self) -> set[str]:
+        """Workers that hold requests, may be asked for, and have written nothing for a while."""
+        claimed_at, now = self._claimed_at(), time.monotonic()
+        self._heard_at = {w: at for w, at in self._heard_at.items() if w in claimed_at}
+        return {
+            worker
+            for worker, at in claimed_at.items()
+            if worker in self._keys
+            and not self.is_dead(worker)
+            and now - max(at, self._heard_at.get(worker, 0.0)) > _SILENCE_S
+        }
+
+    async def _remove_card(self, worker: str, key: str) -> None:
+        try:
+            if (card := await self._workers.get(key)) is not None:
+                await self._workers.delete(key, card.revision)
+        except BrokerError as exc:
+            log.warning("workers_unreachable", error=str(exc))
+            return
+        log.warning("worker_absent", worker=worker)
+        self._silent.add(worker)
 
     def _judge(self, present: set[str], claimed_at: dict[str, float]) -> None:
         now = time.monotonic()
@@ -142,10 +204,17 @@ class WorkerWatch:
             await asyncio.sleep(random.random() * _JITTER_S)
             try:
                 held = await self._cluster.ownership.is_held_by(status.rid, claim.worker, epoch)
-                if held:
+                if held and not self._told.is_ack_subject(claim.ack_subject):
+                    log.error("no_ack_subject", rid=status.rid, subject=claim.ack_subject[:80])
+                elif held:
                     await self._cluster.nc.publish(claim.ack_subject, NAK)
                     self._stats.naks += 1
             except (BrokerError, nats.errors.Error) as exc:
                 log.warning("hand_back_failed", rid=status.rid, error=repr(exc))
                 return  # the next poll tries again
             status.nakked_epoch = epoch
+
+
+def _worker_of(card: KvEntry) -> str:
+    """Behind its pool, in the card's key."""
+    return card.key.partition(".")[2]

@@ -8,7 +8,7 @@ from openai import OpenAI
 def main(url: str) -> None:
     """A chat answer, and a streamed completion."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
-    model = client.models.list().data[0].id
+    model = client.models.list().data[0].id  # those that are served come first
 
     answer = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": "Hello! Who are you?"}]

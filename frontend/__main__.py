@@ -7,12 +7,12 @@ from typing import Annotated
 
 from frontend.config import FrontendConfig
 from frontend.frontend_role import ROLE
-from frontend.listener import allow_many_connections, bind
+from frontend.http.listener import allow_many_connections, bind
+from shared.cli.program import Program
 from shared.config import FLAT
-from shared.log import setup_logging
-from shared.program import Program
 from shared.subjects import new_incarnation
-from shared.trace_export import open_tracer
+from shared.telemetry.log import setup_logging
+from shared.telemetry.trace_export import open_tracer
 
 _FIRST = ("host", "port", "nats_url", "api_key", "api_key_file", "api_keys_file", "cors_origins")
 
@@ -22,6 +22,8 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     setup_logging(ROLE, config.log_level, config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config.api_keys()
+    config.service_login()
+    config.declared_prefixes()
     # Late: who asks for --help, or has a flag wrong, need not wait for all of it.
     import uvloop
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder
@@ -14,39 +15,55 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from frontend.access_log import log_refused
-from frontend.answer_response import AnswerResponse
-from frontend.answers.event_id import parse_event_id
-from frontend.answers.event_writer import encode_json
-from frontend.anthropic.errors import message_error_body
-from frontend.anthropic.message_request import MessageRequests
-from frontend.batches.routes import BatchRoutes
-from frontend.client_request_id import telling_client_id
-from frontend.cluster.path_desk import PathDesk
-from frontend.cluster.routes import ClusterRoutes
-from frontend.cors import Cors
-from frontend.endpoint import Endpoint, Endpoints, Handler
-from frontend.error_response import error_response, json_response
-from frontend.files.routes import FileRoutes
-from frontend.http_request import CallerReader, read_body
-from frontend.inference import Inference
-from frontend.job import Caller
-from frontend.loads.routes import LoadRoutes
+from frontend.cluster.request_path_service import PathService
+from frontend.fields.request_body import parse_object
+from frontend.http.client_id_header import telling_client_id
+from frontend.http.error_response import ErrorBody, error_response, json_response
+from frontend.http.http_request import CallerReader, read_body
+from frontend.inference.inference import Inference
+from frontend.inference.telemetry.access_log import log_refused
+from frontend.jobs.job import Caller
 from frontend.metrics import FrontendMetrics
-from frontend.model_directory import ModelDirectory
-from frontend.model_object import model_list, model_object
-from frontend.openapi.document import RERANK_PATHS, SCORE_PATHS, openapi_document
-from frontend.page_document import PageDocument
-from frontend.requests.request_body import parse_object
-from frontend.responses.responses import Responses, query_flag, query_number
-from frontend.tokens.routes import TokenRoutes
+from frontend.models.model_directory import ModelDirectory
+from frontend.openapi.document import (
+    CHAT_PATHS,
+    EMBEDDING_PATHS,
+    MODEL_PATHS,
+    RERANK_PATHS,
+    RESPONSE_PATHS,
+    SCORE_PATHS,
+    openapi_document,
+)
+from frontend.page import page_libraries
+from frontend.page.page_document import PageDocument
+from frontend.routes.answer_response import AnswerResponse
+from frontend.routes.batch_routes import BatchRoutes
+from frontend.routes.browser_guard import BrowserGuard
+from frontend.routes.cluster_routes import ClusterRoutes
+from frontend.routes.cors import Cors
+from frontend.routes.endpoint import Endpoint, Endpoints, Handler
+from frontend.routes.file_routes import FileRoutes
+from frontend.routes.load_routes import LoadRoutes
+from frontend.routes.model_object import model_list, model_object
+from frontend.routes.ollama_routes import OllamaRoutes
+from frontend.routes.route_hints import hint
+from frontend.routes.token_routes import TokenRoutes
+from frontend.stored.erasing.erasing_service import ErasingService
+from frontend.stored.kept_responses import Responses, query_flag, query_number
+from frontend.surfaces.anthropic.errors import message_error_body
+from frontend.surfaces.anthropic.message_request import MessageRequests
+from frontend.surfaces.invocations import ReadInvocation, invocation
+from frontend.surfaces.ollama.errors import ollama_error_body
+from frontend.text.event_id import parse_event_id
+from frontend.text.event_writer import encode_json, error_body
 from shared.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     RequestError,
 )
-from shared.health import (
+from shared.protocol.reply import Surface
+from shared.status.health import (
     LIVE_PATH,
     READY_PATH,
     Checkup,
@@ -54,7 +71,6 @@ from shared.health import (
     live_answer,
     ready_answer,
 )
-from shared.protocol.reply import Surface
 
 
 class App:
@@ -73,13 +89,16 @@ class App:
         tokens: TokenRoutes,
         loads: LoadRoutes,
         cluster: ClusterRoutes,
-        paths: PathDesk,
+        paths: PathService,
+        erasing: ErasingService,
         messages: MessageRequests,
+        ollama: OllamaRoutes,
         page: PageDocument,
         *,
         max_body_bytes: int,
         ping_interval_s: float,
         cors_origins: tuple[str, ...] = (),
+        guard: BrowserGuard | None = None,
     ) -> None:
         self._inference = inference
         self._responses = responses
@@ -93,11 +112,14 @@ class App:
         self._loads = loads
         self._cluster = cluster
         self._path_desk = paths
+        self._erasing = erasing
         self._messages = messages
+        self._ollama = ollama
         self._page = page
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._cors = Cors(cors_origins)
+        self._guard = guard
         self._version = importlib.metadata.version("jetflock")
         self._openapi = encode_json(openapi_document(self._version))
         self._router = Router(self._routes(), redirect_slashes=False)
@@ -114,6 +136,10 @@ class App:
         send = telling_client_id(scope, send)
         if self._inference.is_draining:
             send = _closing(send)
+        refusal = None if self._guard is None else self._guard.refusal(scope)
+        if refusal is not None:
+            await self._refuse(refusal)(scope, receive, send)
+            return
         if self._cors.is_on:
             send = self._cors.telling(scope, send)
             if scope["method"] == "OPTIONS":
@@ -122,26 +148,37 @@ class App:
         try:
             await self._router(scope, receive, send)
         except HTTPException as exc:
-            error, headers = _routing_error(exc, scope)
-            self._metrics.requests.labels("http", "unknown", error.status_code).inc()
-            log_refused(error, "unknown", "http")
-            await error_response(error, headers)(scope, receive, send)
+            error, headers = _routing_error(exc, scope, self.paths)
+            body = ollama_error_body if scope["path"].startswith("/api/") else error_body
+            await self._refuse(error, headers, body)(scope, receive, send)
+
+    def _refuse(
+        self,
+        error: RequestError,
+        headers: dict[str, str] | None = None,
+        body: ErrorBody = error_body,
+    ) -> Response:
+        """Before any route has seen it."""
+        self._metrics.requests.labels("http", "unknown", error.status_code).inc()
+        log_refused(error, "unknown", "http")
+        return error_response(error, headers, body)
 
     def _routes(self) -> list[Route]:
         def route(path: str, method: str, handler: Handler, *, is_open: bool = False) -> Route:
             endpoint = Endpoint(path, handler, self._callers, self._metrics, is_open=is_open)
             return Route(path, endpoint, methods=[method])
 
-        def messages(path: str, handler: Handler) -> Route:
+        def told(path: str, method: str, handler: Handler, error_body: ErrorBody) -> Route:
             endpoint = Endpoint(
-                path,
-                handler,
-                self._callers,
-                self._metrics,
-                is_open=False,
-                error_body=message_error_body,
+                path, handler, self._callers, self._metrics, is_open=False, error_body=error_body
             )
-            return Route(path, endpoint, methods=["POST"])
+            return Route(path, endpoint, methods=[method])
+
+        def messages(path: str, handler: Handler) -> Route:
+            return told(path, "POST", handler, message_error_body)
+
+        def ollama(path: str, method: str, handler: Handler) -> Route:
+            return told(path, method, handler, ollama_error_body)
 
         def routes(path: str, **handlers: Handler) -> Route:
             endpoints = {
@@ -152,23 +189,32 @@ class App:
 
         return [
             route("/", "GET", self._get_page, is_open=True),
-            route("/v1/chat/completions", "POST", self._starter(Surface.CHAT)),
+            route(page_libraries.ROUTE, "GET", self._get_page_library, is_open=True),
+            *(route(path, "POST", self._starter(Surface.CHAT)) for path in CHAT_PATHS),
             route("/v1/completions", "POST", self._starter(Surface.COMPLETIONS)),
-            route("/v1/embeddings", "POST", self._starter(Surface.EMBEDDINGS)),
+            *(route(path, "POST", self._starter(Surface.EMBEDDINGS)) for path in EMBEDDING_PATHS),
             *(route(path, "POST", self._starter(Surface.SCORE)) for path in SCORE_PATHS),
             *(route(path, "POST", self._starter(Surface.RERANK)) for path in RERANK_PATHS),
+            route("/invocations", "POST", self._invoke),
             route("/generate", "POST", self._starter(Surface.GENERATE)),
-            route("/v1/responses", "POST", self._starter(Surface.RESPONSES)),
+            *(route(path, "POST", self._starter(Surface.RESPONSES)) for path in RESPONSE_PATHS),
             messages("/v1/messages", self._starter(Surface.MESSAGES)),
             messages("/v1/messages/count_tokens", self._count_tokens),
+            ollama("/api/chat", "POST", self._ollama.chat),
+            ollama("/api/generate", "POST", self._ollama.generate),
+            ollama("/api/embed", "POST", self._ollama.embed),
+            ollama("/api/show", "POST", self._ollama.show),
+            ollama("/api/tags", "GET", self._ollama.tags),
+            ollama("/api/ps", "GET", self._ollama.running),
+            ollama("/api/version", "GET", self._ollama.version),
             route("/v1/responses/{response_id}", "GET", self._get_response),
             route("/v1/responses/{response_id}", "DELETE", self._delete_response),
             route("/v1/responses/{response_id}/cancel", "POST", self._cancel_response),
             route("/v1/responses/{response_id}/input_items", "GET", self._list_input_items),
-            route("/v1/streams/{rid}", "GET", self._resume),
+            routes("/v1/streams/{rid}", GET=self._resume, DELETE=self._erase),
             route("/v1/streams/{rid}/path", "GET", self._path_desk.path),
             route("/abort_request", "POST", self._abort),
-            route("/v1/models", "GET", self._list_models),
+            *(route(path, "GET", self._list_models) for path in MODEL_PATHS),
             route("/v1/models/{name:path}", "GET", self._get_model),
             routes("/v1/files", POST=self._files.upload, GET=self._files.list_files),
             routes("/v1/files/{file_id}", GET=self._files.retrieve, DELETE=self._files.delete),
@@ -178,8 +224,10 @@ class App:
             route("/v1/batches/{batch_id}/cancel", "POST", self._batches.cancel),
             route("/tokenize", "POST", self._tokens.tokenize),
             route("/detokenize", "POST", self._tokens.detokenize),
+            route("/apply-template", "POST", self._tokens.apply_template),
             route("/v1/tokenizer_info", "GET", self._tokens.info),
             route("/tokenizer_info", "GET", self._tokens.info),
+            route("/props", "GET", self._tokens.props),
             route("/v1/loads", "GET", self._loads.loads),
             route("/cluster", "GET", self._cluster.cluster),
             route("/cluster/events", "GET", self._cluster.events),
@@ -187,6 +235,7 @@ class App:
             route(LIVE_PATH, "GET", self._live, is_open=True),
             route(READY_PATH, "GET", self._ready, is_open=True),
             route("/live", "GET", self._live, is_open=True),
+            route("/ping", "GET", self._ready, is_open=True),
             route("/ready", "GET", self._ready, is_open=True),
             route("/version", "GET", self._get_version, is_open=True),
             route("/openapi.json", "GET", self._get_openapi, is_open=True),
@@ -194,23 +243,32 @@ class App:
         ]
 
     def _starter(self, surface: Surface) -> Handler:
-        async def start(request: Request, caller: Caller) -> AnswerResponse:
-            raw = await read_body(request, self._max_body_bytes)
-            last_event_id = request.headers.get("last-event-id")
-            if last_event_id:
-                event_id = parse_event_id(last_event_id)
-                answer = await self._inference.resume(
-                    event_id.group_id, event_id, caller, stream=True
-                )
-            else:
-                answer = await self._inference.start(surface, parse_object(raw), caller)
-            return AnswerResponse(self._inference, answer, self._ping_interval_s)
+        async def read(body: dict[str, Any]) -> tuple[Surface, dict[str, Any]]:
+            return surface, body
 
-        return start
+        return partial(self._start, read)
+
+    async def _invoke(self, request: Request, caller: Caller) -> AnswerResponse:
+        return await self._start(partial(invocation, models=self._models), request, caller)
+
+    async def _start(
+        self, read: ReadInvocation, request: Request, caller: Caller
+    ) -> AnswerResponse:
+        raw = await read_body(request, self._max_body_bytes)
+        last_event_id = request.headers.get("last-event-id")
+        if last_event_id:
+            event_id = parse_event_id(last_event_id)
+            answer = await self._inference.resume(event_id.group_id, event_id, caller, stream=True)
+        else:
+            surface, body = await read(parse_object(raw))
+            answer = await self._inference.start(surface, body, caller)
+        return AnswerResponse(self._inference, answer, self._ping_interval_s)
 
     async def _count_tokens(self, request: Request, caller: Caller) -> Response:
+        self._inference.admit_call(caller)
         raw = parse_object(await read_body(request, self._max_body_bytes))
-        return json_response(encode_json({"input_tokens": await self._messages.count(raw)}))
+        answer = encode_json({"input_tokens": await self._messages.count(raw, caller)})
+        return json_response(answer, headers=caller.unknown.headers())
 
     async def _get_response(self, request: Request, caller: Caller) -> Response | AnswerResponse:
         response_id, query = request.path_params["response_id"], request.query_params
@@ -252,6 +310,11 @@ class App:
         answer = await self._inference.resume(rid, event_id, caller, stream=stream)
         return AnswerResponse(self._inference, answer, self._ping_interval_s)
 
+    async def _erase(self, request: Request, caller: Caller) -> Response:
+        return json_response(
+            encode_json(await self._erasing.erase(request.path_params["rid"], caller))
+        )
+
     async def _abort(self, request: Request, caller: Caller) -> Response:
         body = parse_object(await read_body(request, self._max_body_bytes))
         num_ended = await self._inference.abort(rid_of_body(body), caller)
@@ -262,7 +325,8 @@ class App:
 
     async def _get_model(self, request: Request, caller: Caller) -> Response:
         model = await self._models.find(request.path_params["name"])
-        return json_response(encode_json(model_object(model)))
+        use_defaults = self._models.use_model_defaults
+        return json_response(encode_json(model_object(model, use_model_defaults=use_defaults)))
 
     async def _live(self, request: Request, caller: Caller) -> Response:
         return _health_response(live_answer(self._checkup()))
@@ -275,6 +339,9 @@ class App:
 
     async def _get_page(self, request: Request, caller: Caller) -> Response:
         return self._page.response(request)
+
+    async def _get_page_library(self, request: Request, caller: Caller) -> Response:
+        return self._page.libraries.response(request)
 
     async def _get_openapi(self, request: Request, caller: Caller) -> Response:
         return json_response(self._openapi)
@@ -307,11 +374,14 @@ def rid_of_body(body: dict[str, Any]) -> str:
     return rid
 
 
-def _routing_error(exc: HTTPException, scope: Scope) -> tuple[RequestError, dict[str, str]]:
+def _routing_error(
+    exc: HTTPException, scope: Scope, served: Collection[str]
+) -> tuple[RequestError, dict[str, str]]:
     path, method = scope["path"][:200], scope["method"]
     headers = dict(exc.headers or {})
     if exc.status_code == 405:
         allowed = ", ".join(sorted(headers.get("Allow", "").split(", ")))
         error = MethodNotAllowed(f"{method} is not allowed on {path}; use {allowed}.")
         return error, {"allow": allowed}
-    return NotFound(f"There is nothing at {path}."), headers
+    words = f"There is nothing at {path}. {hint(path, served)}"
+    return NotFound(words.strip()), headers

@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from frontend.auth import ApiKey
-from frontend.batches.limits import BatchLimits
-from frontend.images.fetch_policy import FetchPolicy
-from frontend.images.limits import ImageLimits
+from frontend.limits.batch_limits import BatchLimits
+from frontend.limits.fetch_policy import FetchPolicy
+from frontend.limits.image_limits import ImageLimits
+from frontend.tenants.auth import ApiKey
+from frontend.tenants.caller_gate import NatsCallers
 from frontend.tenants.key_file import read_key_file
-from shared.config import ClusterConfig, read_secret
+from frontend.tenants.public_prefix_file import DeclaredPrefix, read_prefix_file
+from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from shared.http_origin import origin_of
+from shared.nats_login import NatsLogin, read_secret
+from shared.status.http_host import HostRule
+from shared.status.http_origin import origin_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontendConfig(ClusterConfig):
     """Flags of `python -m frontend`; each is also an environment variable and a YAML key."""
 
+    role: ClassVar[str] = "frontend"
     help_group: ClassVar[str] = "Frontend"
 
     host: str = "127.0.0.1"
@@ -32,14 +37,48 @@ class FrontendConfig(ClusterConfig):
     """File with one key a line."""
     api_keys_file: Path | None = None
     """YAML or JSON file with keys, their holders' names and limits; read again when it changes."""
+    shared_prefix_models: tuple[str, ...] = ()
+    """Models whose cached prefixes all tenants share, and so can find out what others ask; '*' for
+    all models. Without it each tenant has its own, or shares by cache_group of the keys file."""
+    shared_prefixes: Path | None = None
+    """YAML or JSON file with texts, or first messages of chats, that are no tenant's secret: what
+    begins with one shares the cached keys and values of just that, whoever asks."""
     queue_max_interactive: int = 8000
     """Interactive requests of a model that may wait or run; beyond it clients get 429."""
     queue_max_batch: int = 4000
     """The same for batch requests, which use at most half of the queue."""
     service_name: str = "jetflock"
     """Name of the NATS micro service and first token of its subjects; empty switches it off."""
+    nats_callers: NatsCallers = "anyone"
+    """Who calls the NATS service: anyone who can publish; users of this server, each below a name
+    of its own, as `jetflock nats-users` makes them; or accounts that import the service."""
+    nats_service_user: str | None = None
+    """User that hears and answers callers over NATS, and may do nothing else; by default the one of
+    --nats-user."""
+    nats_service_password: str | None = None
+    """Its password."""
+    nats_service_password_file: Path | None = None
+    """File that holds it."""
+    nats_service_nkey_file: Path | None = None
+    """File that holds its nkey seed."""
+    nats_service_creds: Path | None = None
+    """Its credentials file."""
+    nats_eraser_user: str | None = None
+    """User that deletes for the frontend, and writes objects, which can do the same; it hears
+    nobody. By default the one of --nats-user."""
+    nats_eraser_password: str | None = None
+    """Its password."""
+    nats_eraser_password_file: Path | None = None
+    """File that holds it."""
+    nats_eraser_nkey_file: Path | None = None
+    """File that holds its nkey seed."""
+    nats_eraser_creds: Path | None = None
+    """Its credentials file."""
     generation_config: Literal["auto", "none"] = "auto"
     """auto: the model's generation_config.json supplies sampling defaults; none: it does not."""
+    unknown_fields: Literal["tell", "refuse"] = "tell"
+    """Fields of a body that nobody knows. tell: they have no effect, a header of the answer names
+    them; refuse: 400, with the nearest name that is known."""
     tool_parser: Literal[
         "auto", "hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json"
     ] = "auto"
@@ -105,9 +144,49 @@ class FrontendConfig(ClusterConfig):
         # A key that stands in both has its limits.
         return [*named, *(key for key in nameless if key.digest not in digests)]
 
+    def declared_prefixes(self) -> tuple[DeclaredPrefix, ...]:
+        """Of `--shared-prefixes`. Raises ConfigError."""
+        return () if self.shared_prefixes is None else read_prefix_file(self.shared_prefixes)
+
+    def service_login(self) -> NatsLogin:
+        """As whom to hear and answer callers over NATS. Raises ConfigError."""
+        login = NatsLogin(
+            self.nats_service_user,
+            self.nats_service_password,
+            self.nats_service_password_file,
+            self.nats_service_nkey_file,
+            self.nats_service_creds,
+        )
+        if not login.is_empty:
+            return login
+        if self.nats_callers != "anyone":
+            raise ConfigError(
+                f"nats_callers is {self.nats_callers!r}, and no --nats-service-user (or nkey, or "
+                "credentials) is given: with the rights of a frontend, callers would be answered "
+                "wherever they say; `jetflock nats-users` makes a user for it"
+            )
+        return self.login()
+
+    def eraser_login(self) -> NatsLogin | None:
+        """As whom to purge, delete, and write objects; None: as for all else."""
+        login = NatsLogin(
+            self.nats_eraser_user,
+            self.nats_eraser_password,
+            self.nats_eraser_password_file,
+            self.nats_eraser_nkey_file,
+            self.nats_eraser_creds,
+        )
+        return None if login.is_empty else login
+
     def page_origins(self) -> tuple[str, ...]:
         """That the page may speak to, beside its own. Raises ConfigError."""
         return (origin_of(self.admin_url, "--admin-url"),) if self.admin_url else ()
+
+    def host_rule(self) -> HostRule | None:
+        """None where every request needs a key, which no page of another site has."""
+        if self.api_key or self.api_key_file or self.api_keys_file:
+            return None
+        return HostRule.of(self.host, self.allowed_hosts)
 
     def batch_limits(self) -> BatchLimits:
         """Of the batches that this frontend drives."""

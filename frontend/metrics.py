@@ -5,15 +5,23 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.errors import QueueFull, RateLimited
-from shared.event_histogram import EventHistogram
-from shared.histogram_bounds import REQUEST_S, TOKEN_S, TOKENS, TTFT_S
-from shared.metrics import METRICS_PREFIX
 from shared.protocol.finish import FinishReason
 from shared.protocol.text import ReplayStatus
-from shared.startup_phases import StartupPhases
 from shared.subjects import JOB_CLASSES
+from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histogram_bounds import REQUEST_S, TOKEN_S, TOKENS, TTFT_S
+from shared.telemetry.metrics import METRICS_PREFIX
+from shared.telemetry.startup_phases import StartupPhases
 
 PREFIX = f"{METRICS_PREFIX}_frontend"
+
+
+_ENDED_HERE = (
+    FinishReason.CANCEL,
+    FinishReason.DEADLINE,
+    FinishReason.QUEUE_TIMEOUT,
+    FinishReason.UNSERVED,
+)
 
 
 class FrontendMetrics:
@@ -109,7 +117,7 @@ class FrontendMetrics:
             self.replays.labels(status)
         for result in ("new", "joined", "renewed", "conflict"):
             self.keyed.labels(result)
-        for reason in (FinishReason.CANCEL, FinishReason.DEADLINE, FinishReason.QUEUE_TIMEOUT):
+        for reason in _ENDED_HERE:
             self.ended.labels(reason.value)
         for error in (QueueFull, RateLimited):
             for job_class in JOB_CLASSES:

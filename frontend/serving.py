@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.frontend_role import ROLE
 from frontend.metrics import FrontendMetrics
+from frontend.nats.connection import service_connection
+from shared.cli.garbage import settle_garbage
 from shared.cluster import open_cluster
-from shared.garbage import settle_garbage
-from shared.metrics import new_registry
-from shared.tracing import Tracer
+from shared.service.move import oldest_prefix
+from shared.telemetry.metrics import new_registry
+from shared.telemetry.tracing import Tracer
 
 
 async def serve(
@@ -27,11 +30,15 @@ async def serve(
         if frontend is not None:
             frontend.on_reconnect()
 
-    async with open_cluster(
-        config, frontend_id, on_reconnect, registry=metrics.registry
-    ) as cluster:
+    async with (
+        open_cluster(
+            config, frontend_id, on_reconnect, registry=metrics.registry, choose=oldest_prefix
+        ) as cluster,
+        service_connection(config, frontend_id, cluster.nc) as service_nc,
+    ):
         metrics.startup.enter("start service")
-        frontend = Frontend(config, cluster, frontend_id, listener, metrics, tracer)
-        frontend.shutdown.listen()
+        config = dataclasses.replace(config, prefix=cluster.subjects.prefix, num_partitions=None)
+        frontend = Frontend(config, cluster, service_nc, frontend_id, listener, metrics, tracer)
+        frontend.shutdown.listen(lambda: config.shutdown_timeout_s)
         settle_garbage()
         await frontend.run()

@@ -5,42 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A sub-command that is a program of its own: its flags are its own business."""
-
-    module: str  # with a PROGRAM: its own, or that of its `__main__`
-    summary: str
-    group: str
-    extra: str  # what to install when it cannot be imported
-
-
-START, ROLES, LOOK, UPKEEP = "Start here", "One role alone", "Look at it", "Look after it"
-
-COMMANDS = {
-    "serve": Command("deploy.local", "Run everything on this machine.", START, "serve"),
-    "chat": Command("jetflock.chat", "Talk to a model.", START, "serve"),
-    "doctor": Command("jetflock.doctor", "What is wrong, and the remedy.", START, "serve"),
-    "frontend": Command("frontend", "The HTTP and NATS API.", ROLES, "frontend"),
-    "worker": Command("worker", "A worker that runs a model.", ROLES, "worker"),
-    "detok": Command("detok", "The detokenizer: token ids become text.", ROLES, "detok"),
-    "autoscale": Command("deploy.autoscale", "Workers by load.", ROLES, "serve"),
-    "top": Command("jetflock.top", "Workers and queues, live.", LOOK, "serve"),
-    "models": Command("jetflock.models", "What is served.", LOOK, "serve"),
-    "config": Command("jetflock.config_show", "What a role is told, and by what.", LOOK, "serve"),
-    "events": Command("jetflock.events", "What happens to the pools.", LOOK, "serve"),
-    "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
-    "admin": Command("jetflock.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"),
-    "dead": Command("jetflock.dead", "Requests that were given up.", UPKEEP, "serve"),
-    "batch": Command("jetflock.batch", "Run a file of requests.", UPKEEP, "frontend"),
-    "setup": Command("jetflock.setup", "Make streams and consumers.", UPKEEP, "worker"),
-    "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),
-    "completion": Command("jetflock.completion", "Flags at the Tab key.", UPKEEP, "serve"),
-}
+from jetflock.command_line.command_table import COMMANDS
 
 _HELP = ("--help", "-h", "help")
 _VERSION = ("--version", "version")
@@ -75,7 +42,7 @@ def find_components() -> None:
 
 def run_command(name: str, argv: list[str]) -> None:
     """Run a command's program with `argv`; ends the process when a part is not installed."""
-    from jetflock.command_program import program_of  # late: --help needs no library
+    from jetflock.command_line.command_program import program_of  # late: --help needs no library
 
     command = COMMANDS[name]
     sys.argv = [f"jetflock {name}", *argv]
@@ -83,12 +50,14 @@ def run_command(name: str, argv: list[str]) -> None:
         _check_variables(name)
         program_of(command).run()
     except ModuleNotFoundError as exc:
+        from shared.installation import install_command  # late: hardly ever needed
+
         package = (exc.name or "").split(".")[0]
         if package in ("", "deploy", "shared", *COMMANDS):
             raise
         sys.stderr.write(
             f"jetflock {name} needs the Python package {package!r}, which is not installed: "
-            f"pip install 'jetflock[{command.extra}]'\n"
+            f"{install_command(command.extra)}\n"
         )
         raise SystemExit(_USAGE) from None
 
@@ -97,7 +66,9 @@ def _check_variables(command: str) -> None:
     """Warns of what is set and has no effect; the same environment is for all commands."""
     if not any(name.startswith(_VARIABLES) for name in os.environ):
         return
-    from jetflock.unknown_variables import complaints  # late: it takes longer than all else here
+    from jetflock.command_line.unknown_variables import (
+        complaints,  # late: it takes longer than all else here
+    )
 
     for complaint in complaints(command, os.environ):
         sys.stderr.write(f"jetflock {command}: {complaint}\n")
@@ -108,8 +79,7 @@ def help_text() -> str:
     lines = [
         "Usage: jetflock COMMAND",
         "",
-        "Serves large language models from a queue. Each command explains itself:",
-        "jetflock COMMAND --help.",
+        "Serves large language models from a queue. jetflock COMMAND --help explains one.",
     ]
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):
         rows = [

@@ -1,33 +1,37 @@
-"""What every role holds: one connection, JetStream on it, and the names to use."""
+"""What every role holds: its connection, JetStream on it, and the names to use."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import NoRespondersError
 from prometheus_client import CollectorRegistry
 
-from shared.config import ClusterConfig
-from shared.connection import ReconnectCallback, connect
-from shared.errors import BrokerError, BrokerUnavailable, ConfigError
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket
-from shared.log import get_logger
-from shared.malformed_count import MalformedCount
-from shared.nats_watch import NatsWatch
-from shared.ownership import OwnershipLog
-from shared.streams import DEFAULT_PARTITIONS, ensure_streams
+from shared.broker.jetstream import JetStream
+from shared.broker.kv_bucket import KvBucket
+from shared.broker.objects import Objects
+from shared.broker.settling import once_settled
+from shared.config import ERASER, ClusterConfig
+from shared.errors import BrokerError, ConfigError, JetStreamAbsent
+from shared.failover.companion_connection import companion_connection
+from shared.failover.server_watch import ServerVerdict, ServerWatch
+from shared.nats_client.connection import ReconnectCallback, open_connection
+from shared.nats_client.nats_watch import NatsWatch
+from shared.service.feature_level import FeatureLevel
+from shared.service.move import MoveRecords
+from shared.storage.streams import DEFAULT_PARTITIONS, ensure_streams
 from shared.subjects import Subjects
+from shared.telemetry.malformed_count import MalformedCount
+from shared.token_log.ownership import OwnershipLog
+from shared.token_log.request_queue import RequestQueue
 
-_RETRY_S = 0.3
-
-log = get_logger(__name__)
+ChoosePrefix = Callable[[JetStream, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,21 @@ class Cluster:
     subjects: Subjects
     ownership: OwnershipLog
     malformed: MalformedCount = field(default_factory=MalformedCount)
+    server: ServerVerdict = field(default_factory=ServerVerdict)
+
+    @property
+    def level(self) -> FeatureLevel:
+        return self.ownership.level
+
+    @property
+    def queue(self) -> RequestQueue:
+        return RequestQueue(self.js, self.subjects, self.ownership)
 
     def bucket(self, name: str) -> KvBucket:
         return KvBucket(self.js, name)
+
+    def objects(self, bucket: str) -> Objects:
+        return Objects(self.js, bucket)
 
 
 @asynccontextmanager
@@ -52,56 +68,85 @@ async def open_cluster(
     on_reconnect: ReconnectCallback | None = None,
     default_partitions: int = DEFAULT_PARTITIONS,
     registry: CollectorRegistry | None = None,
+    choose: ChoosePrefix | None = None,
 ) -> AsyncIterator[Cluster]:
     """Connect as `name`, make or check the streams; closes the connection at the end.
 
     The registry is given what is to be known of the connection and of what comes over it.
-    Raises ConfigError when NATS cannot be reached or its streams do not fit.
+    `choose` is told the configured prefix, and gives the one to use: where a service moves, the
+    role may belong on its other side.
+    Raises ConfigError when NATS cannot be reached or its streams do not fit; OutdatedBuild when
+    they are beyond this build.
     """
-    nc = await connect(config, name, on_reconnect=on_reconnect)
-    try:
-        js = JetStream(nc)
+    async with (
+        open_connection(config, name, on_reconnect=on_reconnect) as nc,
+        _erasing_connection(config, name, nc) as erasing_nc,
+    ):
+        js = JetStream(nc, domain=config.nats_js_domain, erasing_nc=erasing_nc)
         try:
-            subjects = await _streams_in_time(js, config, default_partitions)
-        except BrokerError as exc:
+            cluster = await once_settled(
+                lambda: _checked(config, nc, js, default_partitions, choose),
+                config.nats_connect_timeout_s,
+            )
+        except JetStreamAbsent as exc:
             raise ConfigError(
-                f"JetStream at {config.nats_url} refused: {exc}; is it enabled (nats-server -js)?"
+                f"JetStream at {config.nats_url} is not enabled ({exc}): nats-server -js"
             ) from exc
-        cluster = Cluster(config, nc, js, subjects, OwnershipLog(js, subjects))
-        if registry is None:
+        except BrokerError as exc:
+            raise ConfigError(f"JetStream at {config.nats_url} refused: {exc}") from exc
+        async with AsyncExitStack() as stack:
+            watch = ServerWatch(nc, cluster.config, cluster.subjects, cluster.server)
+            await stack.enter_async_context(_running(watch.run()))
+            await stack.enter_async_context(_running(cluster.level.run()))
+            if registry is not None:
+                registry.register(cluster.malformed)
+                await stack.enter_async_context(_running(NatsWatch(nc, registry).run()))
             yield cluster
-        else:
-            async with _watched(cluster, registry):
-                yield cluster
-    finally:
-        # The server may be gone already; uvloop says that of a closed connection in its own words.
-        with contextlib.suppress(OSError, RuntimeError):
-            await nc.close()
+
+
+async def _checked(
+    config: ClusterConfig,
+    nc: Client,
+    js: JetStream,
+    default_partitions: int,
+    choose: ChoosePrefix | None,
+) -> Cluster:
+    """The level comes first: what is beyond it may be made otherwise than this build knows."""
+    if choose is not None and (prefix := await choose(js, config.prefix)) != config.prefix:
+        # What is configured is that of the other side.
+        config = dataclasses.replace(config, prefix=prefix, num_partitions=None)
+    moved = (await MoveRecords(js, config.prefix).moved_to()).record
+    if moved is not None and moved.is_over:
+        raise ConfigError(
+            f"prefix is {config.prefix!r}, but the service has moved to {moved.prefix!r}, and its "
+            f"old streams were deleted: give --prefix {moved.prefix}"
+        )
+    level = FeatureLevel(js, Subjects(config.prefix))
+    await level.read()
+    level.check()
+    subjects = await ensure_streams(js, config, default_partitions)
+    return Cluster(config, nc, js, subjects, OwnershipLog(js, subjects, level))
 
 
 @asynccontextmanager
-async def _watched(cluster: Cluster, registry: CollectorRegistry) -> AsyncIterator[None]:
-    registry.register(cluster.malformed)
-    watching = asyncio.create_task(NatsWatch(cluster.nc, registry).run())
+async def _erasing_connection(
+    config: ClusterConfig, name: str, main: Client
+) -> AsyncIterator[Client]:
+    """The same one where nobody else is to erase."""
+    login = config.eraser_login()
+    if login is None:
+        yield main
+        return
+    async with companion_connection(config, name, ERASER, login, main) as nc:
+        yield nc
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
-        watching.cancel()
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await watching
-
-
-async def _streams_in_time(
-    js: JetStream, config: ClusterConfig, default_partitions: int
-) -> Subjects:
-    """Again while servers choose a leader. Raises BrokerError."""
-    deadline = time.monotonic() + config.nats_connect_timeout_s
-    while True:
-        try:
-            return await ensure_streams(js, config, default_partitions)
-        except BrokerUnavailable as exc:
-            # Each server with JetStream hears its API: without a listener nobody will ever answer.
-            if isinstance(exc.__cause__, NoRespondersError) or time.monotonic() > deadline:
-                raise
-            log.info("streams_wait_for_a_leader", error=str(exc))
-            await asyncio.sleep(_RETRY_S)
+            await task

@@ -2,8 +2,8 @@
 
 A role's configuration is a frozen dataclass that includes `ClusterConfig`. A field
 `ack_wait_s` is the flag `--ack-wait-s`, the variable `JETFLOCK_ACK_WAIT_S` and the YAML key
-`ack-wait-s` (`shared/program.py` reads them). Unknown flags and keys are errors. A secret can be
-given as a file.
+`ack-wait-s` (`shared/cli/program.py` reads them). Unknown flags and keys are errors. A secret can
+be given as a file.
 """
 
 # No `from __future__ import annotations` here: the fields' types are read at run time, by
@@ -15,10 +15,11 @@ from typing import ClassVar
 
 from cyclopts import Parameter
 
-from shared.errors import ConfigError
-from shared.log import LogFormat
+from shared.nats_login import NatsLogin
+from shared.telemetry.log import LogFormat
 
 ENV_PREFIX = "JETFLOCK_"
+ERASER = "eraser"  # to NATS, the user that takes away for a role that may not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class ClusterConfig:
     """Where NATS is, and what the streams are made with."""
 
     help_group: ClassVar[str] = "NATS, limits and logs"
+    role: ClassVar[str] = "admin"
+    """What a process with this configuration is to NATS: who hears which answers."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     """NATS servers, comma separated."""
@@ -39,14 +42,14 @@ class ClusterConfig:
     """File that holds the nkey seed."""
     nats_creds: Path | None = None
     """Credentials file (JWT and seed)."""
-    nats_inbox_prefix: str | None = None
-    """First token of the subjects of answers; by default _INBOX, with a user name _INBOX_<name>."""
     nats_tls_ca: Path | None = None
     """CA certificate; switches TLS on."""
     nats_tls_cert: Path | None = None
     """Client certificate."""
     nats_tls_key: Path | None = None
     """Key of the client certificate."""
+    nats_js_domain: str | None = None
+    """JetStream domain that holds the streams; every role of a service names the same."""
     nats_connect_timeout_s: float = 15.0
     """Time to find a NATS server, and a leader among several, at the start; a lost connection is
     sought for ever."""
@@ -62,8 +65,16 @@ class ClusterConfig:
     """Bytes of the same."""
     log_max_bytes: int = 8 << 30
     """Bytes of the token log; keep it well below the volume."""
+    results_max_bytes: int = 1 << 30
+    """Bytes of finished results, each kept for the resume window."""
     files_max_bytes: int = 1 << 30
     """Bytes of uploaded files and batch outputs; what running batches have done may be as much."""
+    objects_max_bytes: int = 1 << 30
+    """Bytes of tokenizers, LoRA adapters, and prompts of queued or dead requests that are above
+    256 KiB or have images; at four fifths of it no new such prompt is taken."""
+    keys_max_bytes: int = 256 << 20
+    """Bytes of each of four buckets that clients make grow: idempotency keys, readers of requests,
+    records of files, records of batches."""
     files_ttl_s: float = 30 * 86_400.0
     """How long files and batches are kept."""
     max_deadline_s: float = 3600.0
@@ -90,25 +101,32 @@ class ClusterConfig:
     metrics_port: int = 0
     """Port of /metrics, /health/live and /health/ready for roles without an HTTP server of their
     own; 0 is off."""
+    metrics_host: str = "127.0.0.1"
+    """Its address; whoever reaches it may read the metrics, unless there is a key."""
+    metrics_key_file: Path | None = None
+    """File with the key that /metrics there asks for, as a bearer token."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which an HTTP server without keys may be called, beside those of this machine and,
+    where it listens to others, IP addresses and names of inner networks; '*' for any."""
 
     @property
     def token_retention_s(self) -> float:
         """How long the token log keeps a record: deadline (queue and run) + resume window."""
         return self.max_deadline_s + self.resume_window_s + 60.0
 
-    def password(self) -> str | None:
-        """The password, from its file when one is named. Raises ConfigError."""
-        if self.nats_password_file is None:
-            return self.nats_password
-        return read_secret(self.nats_password_file)
+    def login(self) -> NatsLogin:
+        """As whom to connect."""
+        return NatsLogin(
+            self.nats_user,
+            self.nats_password,
+            self.nats_password_file,
+            self.nats_nkey_file,
+            self.nats_creds,
+        )
 
-
-def read_secret(path: Path) -> str:
-    """A secret from a file, without the line end. Raises ConfigError."""
-    try:
-        return path.read_text().strip()
-    except OSError as exc:
-        raise ConfigError(f"cannot read the secret file {path}: {exc.strerror}") from exc
+    def eraser_login(self) -> NatsLogin | None:
+        """As whom to purge, delete, and write objects; None: as for all else."""
+        return None
 
 
 # `Annotated[SomeConfig, FLAT]` spreads a dataclass over the command line.

@@ -28,6 +28,14 @@ class UnknownVersion(ProtocolError):
         super().__init__(f"message has protocol version {told}, this build speaks {known}")
 
 
+class NewerLevel(ProtocolError):
+    """A message of a newer build, which uses what this one does not know: for others to take."""
+
+    def __init__(self, level: int, known: int) -> None:
+        super().__init__(f"the message needs feature level {level}, this build knows {known}")
+        self.level = level
+
+
 class MalformedMessage(ProtocolError):
     """The bytes are not MessagePack, or not of the expected type."""
 
@@ -60,6 +68,16 @@ class IncarnationMismatch(ConfigError):
     """The streams on the server are not the ones this configuration expects."""
 
 
+class OutdatedBuild(ConfigError):
+    """The service has gone on to a feature level that this build does not know."""
+
+    def __init__(self, in_force: int, known: int) -> None:
+        super().__init__(
+            f"the service is at feature level {in_force}, this build knows {known}: use the "
+            "version of jetflock that the other roles have (jetflock admin level shows them)"
+        )
+
+
 class LogWentBack(ConfigError):
     """The token log has lost records that this process has seen: it must be started anew."""
 
@@ -76,8 +94,24 @@ class BrokerUnavailable(BrokerError):
     """No answer from JetStream: it is unknown whether the operation took place."""
 
 
+class WrittenByNewer(BrokerUnavailable):
+    """What is stored was written under a newer feature level: this build can say nothing of it."""
+
+
+class JetStreamAbsent(BrokerUnavailable):
+    """No server hears JetStream's API: it is switched off, and nobody will ever answer."""
+
+
 class LimitReached(BrokerError):
     """The stream holds as much as it may."""
+
+
+class QueueClosed(BrokerError):
+    """The queue takes no request any more: the service has moved to other streams."""
+
+
+class AlreadyStored(BrokerError):
+    """The stream holds one message a subject, and has one on this subject."""
 
 
 class CasConflict(BrokerError):
@@ -90,6 +124,8 @@ class RequestError(JetflockError):
     `param` names the field of the request body, `code` is a stable string.
     """
 
+    # SDKs repeat each 409 and 500 by themselves: these would end the same way again.
+    is_final: bool = False
     status_code: int = 500
     error_type: str = "server_error"
     code: str | None = None
@@ -119,6 +155,16 @@ class UnsupportedParameter(InvalidRequest):
         super().__init__(f"'{param}' {detail}", param=param)
 
 
+class UnknownField(InvalidRequest):
+    """A field that nobody knows, where such are refused."""
+
+    code = "unknown_field"
+
+    def __init__(self, param: str, nearest: str | None) -> None:
+        hint = f"; did you mean '{nearest}'?" if nearest else ""
+        super().__init__(f"'{param}' is no field that is known here{hint}", param=param)
+
+
 class ContextLengthExceeded(InvalidRequest):
     """Prompt and requested output do not fit the model's context."""
 
@@ -126,17 +172,19 @@ class ContextLengthExceeded(InvalidRequest):
 
     def __init__(
         self,
-        num_prompt_tokens: int,
+        num_prompt_tokens: int | None,
         max_context_len: int,
         max_tokens: int | None,
         param: str,
         *,
         subject: str = "the prompt",
     ) -> None:
+        """Without a number of tokens, there are so many that nobody counted them."""
+        number = "more" if num_prompt_tokens is None else f"{num_prompt_tokens} tokens"
         wanted = f" and max_tokens={max_tokens}" if max_tokens is not None else ""
         super().__init__(
             f"This model's maximum context length is {max_context_len} tokens, "
-            f"but {subject} has {num_prompt_tokens} tokens{wanted}.",
+            f"but {subject} has {number}{wanted}.",
             param=param,
         )
 
@@ -147,6 +195,14 @@ class AuthenticationFailed(RequestError):
     status_code = 401
     error_type = "authentication_error"
     code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """A page in a browser may not ask this."""
+
+    status_code = 403
+    error_type = "permission_error"
+    code = "forbidden"
 
 
 class NotFound(RequestError):
@@ -162,8 +218,9 @@ class ModelNotFound(NotFound):
 
     code = "model_not_found"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"The model '{model}' does not exist.", param="model")
+    def __init__(self, model: str, served: str = "") -> None:
+        """`served` is a sentence on what could be asked for."""
+        super().__init__(f"The model '{model}' does not exist. {served}".rstrip(), param="model")
 
 
 class MethodNotAllowed(RequestError):
@@ -185,6 +242,7 @@ class DeadlineExceeded(RequestError):
 class ResumeConflict(RequestError):
     """The client's text is not a prefix of this stream: never spliced."""
 
+    is_final = True
     status_code = 409
     error_type = "invalid_request_error"
     code = "resume_mismatch"
@@ -193,6 +251,7 @@ class ResumeConflict(RequestError):
 class IdempotencyConflict(RequestError):
     """The idempotency key stands for a request with another body."""
 
+    is_final = True
     status_code = 409
     error_type = "invalid_request_error"
     code = "idempotency_key_reused"
@@ -243,6 +302,14 @@ class UnsupportedEncoding(RequestError):
     code = "unsupported_encoding"
 
 
+class UnsupportedContentType(RequestError):
+    """What a form sends is no JSON."""
+
+    status_code = 415
+    error_type = "invalid_request_error"
+    code = "unsupported_content_type"
+
+
 class QueueFull(RequestError):
     """The queue is full: the client may come back after `retry_after_s`."""
 
@@ -253,6 +320,12 @@ class QueueFull(RequestError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Overloaded(QueueFull):
+    """More requests come than can be put into the queue, however much room it has."""
+
+    code = "overloaded"
 
 
 class RateLimited(RequestError):
@@ -286,6 +359,25 @@ class InternalError(RequestError):
     code = "internal_error"
 
 
+class Poisoned(InternalError):
+    """Every worker that ran the request crashed: asked again, it would crash others."""
+
+    is_final = True
+    code = "poison"
+
+
+class RecordsLost(InternalError):
+    """The broker has lost what it had stored of a request: its text cannot go on as it began."""
+
+    code = "records_lost"
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(
+            f"NATS has lost stored records of {group_id}: the text so far cannot be continued. "
+            "Ask again."
+        )
+
+
 class ServiceUnavailable(RequestError):
     """NATS is away, or the service is shutting down."""
 
@@ -296,3 +388,14 @@ class ServiceUnavailable(RequestError):
     def __init__(self, message: str, retry_after_s: int = 1, *, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after_s = retry_after_s
+
+
+class ServiceMoved(ServiceUnavailable):
+    """The queue takes no request any more: another one does, of other streams."""
+
+    def __init__(self) -> None:
+        super().__init__("The service has just moved to another queue: ask again.")
+
+
+class PerhapsQueued(ServiceUnavailable):
+    """The queue did not say whether it has stored a request: what belongs to it must stay."""

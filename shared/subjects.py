@@ -15,6 +15,12 @@ NUM_LANES = 3  # of each class
 
 _RID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LEVEL_KEY = "level"  # in the bucket `meta`: the feature level in force
+MOVED_TO_KEY = "moved_to"  # there: to which prefix the service moves
+MOVED_FROM_KEY = "moved_from"  # there: from which prefix it came, whose streams are still read
+_DETACHED = "detached"  # in the place of a frontend: none waits for the request
+_JS_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def new_rid() -> str:
@@ -22,12 +28,19 @@ def new_rid() -> str:
     return secrets.token_hex(16)
 
 
-def choice_rid(group_id: str, choice_idx: int, num_choices: int) -> str:
-    """The rid of one of n choices: the group id itself when there is only one."""
-    if num_choices == 1:
+def choice_rid(group_id: str, choice_idx: int) -> str:
+    """The rid of one of n choices. The first one's is the group id: who has it finds them all."""
+    if choice_idx == 0:
         return group_id
     text = f"{group_id}.{choice_idx}".encode()
     return hashlib.blake2b(text, digest_size=16, person=b"jetflock-choice").hexdigest()
+
+
+def requeued_rid(rid: str) -> str:
+    """The rid under which a dead request is queued again: the same whoever does it, so that queue
+    and ownership log know it.
+    """
+    return hashlib.blake2b(rid.encode(), digest_size=16, person=b"jetflock-requeue").hexdigest()
 
 
 def is_rid(text: str) -> bool:
@@ -47,6 +60,21 @@ def pool_slug(model_name: str) -> str:
     """
     readable = re.sub(r"[^A-Za-z0-9]+", "-", model_name).lower().strip("-")[:40] or "model"
     return f"{readable}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"
+
+
+def api_prefix(js_domain: str | None) -> str:
+    """What the subjects of JetStream's API begin with: of the nearest one, or of a domain."""
+    return "$JS.API." if js_domain is None else f"$JS.{js_domain}.API."
+
+
+def written_subject(subject: str, js_domain: str | None) -> str:
+    """Where to publish what is to be stored under `subject`.
+
+    A leaf node lets nothing of `$KV.>` through, but by way of the API of a domain.
+    """
+    if js_domain is None or not subject.startswith("$KV."):
+        return subject
+    return api_prefix(js_domain) + subject
 
 
 class Lane(NamedTuple):
@@ -75,16 +103,28 @@ class Subjects:
 
     prefix: str = "jf"
     num_partitions: int = 4
+    js_domain: str | None = None  # of the JetStream that holds the streams
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.prefix) is None:
             raise ConfigError(f"prefix {self.prefix!r} must match {_NAME.pattern}")
         if not 1 <= self.num_partitions <= 1024:
             raise ConfigError(f"num_partitions is {self.num_partitions}, must be 1 to 1024")
+        if self.js_domain is not None and _JS_DOMAIN.fullmatch(self.js_domain) is None:
+            raise ConfigError(
+                f"nats_js_domain is {self.js_domain!r}, must match {_JS_DOMAIN.pattern}"
+            )
 
     def partition(self, rid: str) -> int:
         """The partition of the token log that holds this request."""
         return int(rid[:8], 16) % self.num_partitions
+
+    # JetStream
+
+    @property
+    def api_prefix(self) -> str:
+        """What the subjects of JetStream's API begin with."""
+        return api_prefix(self.js_domain)
 
     # Streams
 
@@ -118,9 +158,31 @@ class Subjects:
 
     # Subjects in streams
 
-    def request(self, pool: str, lane: str) -> str:
-        """Of the lane with this token; that of a class is its lowest."""
+    def request(self, pool: str, lane: str, frontend_id: str, rid: str) -> str:
+        """Of one request, in the lane with this token; that of a class is its lowest.
+
+        Whose death orphans it stands before its id; "" for a detached one. So a request is found
+        by its id, and those of a frontend by theirs, whatever else is in the queue.
+        """
+        owner = frontend_id or _DETACHED
+        if owner != "*" and _PROCESS_ID.fullmatch(owner) is None:
+            raise ValueError(f"frontend id {owner[:80]!r} is no token of a subject")
+        return f"{self.lane(pool, lane)}.{owner}.{rid}"
+
+    def lane(self, pool: str, lane: str) -> str:
+        """What the subjects of all requests of a lane begin with."""
         return f"{self.prefix}.req.{pool}.{lane}"
+
+    def requests(self, pool: str, lane: str) -> str:
+        """All requests of a lane."""
+        return self.request(pool, lane, "*", "*")
+
+    def requests_of_frontend(self, frontend_id: str) -> str:
+        return self.request("*", "*", frontend_id, "*")
+
+    def request_by_rid(self, rid: str) -> str:
+        """One request, wherever it is."""
+        return self.request("*", "*", "*", rid)
 
     def ownership(self, rid: str) -> str:
         return f"{self.prefix}.own.{self.partition(rid)}.{rid}"
@@ -167,6 +229,10 @@ class Subjects:
 
     # Core NATS
 
+    def inbox_prefix(self, role: str) -> str:
+        """First token of where processes of a role hear the answers to their requests."""
+        return f"_INBOX_{self.prefix}_{role}"
+
     def reply(self, frontend_id: str) -> str:
         """Where one frontend process hears the text of its own requests."""
         return f"{self.prefix}.out.{frontend_id}"
@@ -202,9 +268,18 @@ class Subjects:
         return f"{self.prefix}.ctl.tenants"
 
     @property
+    def costs(self) -> str:
+        """What requests have cost their tenants: detokenizers tell all frontends."""
+        return f"{self.prefix}.ctl.costs"
+
+    @property
     def worker_died(self) -> str:
         """A supervisor says which worker incarnation it saw die; the payload is its id."""
         return f"{self.prefix}.ctl.worker_died"
+
+    def presence(self, incarnation: str) -> str:
+        """Where a process listens as long as it is there, and answers nothing."""
+        return f"{self.prefix}.here.{incarnation}"
 
     def replay(self, partition: int) -> str:
         """Request/reply: whoever owns the partition answers."""
@@ -225,8 +300,9 @@ class Subjects:
         return f"{self.prefix}_models"
 
     @property
-    def leases_bucket(self) -> str:
-        return f"{self.prefix}_leases"
+    def owners_bucket(self) -> str:
+        """Of partitions, and the leases of these owners."""
+        return f"{self.prefix}_owners"
 
     @property
     def floors_bucket(self) -> str:
@@ -250,6 +326,11 @@ class Subjects:
         return f"{self.prefix}_meta"
 
     @property
+    def secrets_bucket(self) -> str:
+        """Of the deployment, for frontends alone."""
+        return f"{self.prefix}_secrets"
+
+    @property
     def files_bucket(self) -> str:
         """Uploaded files and batch outputs: records in KV, contents in an object store."""
         return f"{self.prefix}_files"
@@ -259,12 +340,24 @@ class Subjects:
         return f"{self.prefix}_batches"
 
     @property
+    def key_buckets(self) -> tuple[str, ...]:
+        """Those of keys that clients make grow: the others have an entry for each process, model
+        or partition.
+        """
+        return (
+            self.attached_bucket,
+            self.idempotency_bucket,
+            self.files_bucket,
+            self.batches_bucket,
+        )
+
+    @property
     def objects_bucket(self) -> str:
         return f"{self.prefix}_objects"
 
 
 def rid_of(subject: str) -> str:
-    """The last token of an ownership or done subject."""
+    """The last token of a request's, an ownership or a done subject."""
     return subject.rsplit(".", 1)[1]
 
 

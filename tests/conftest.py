@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis  # noqa: F401  # its plugin imports it in the summary: too deep there
+import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import pytest
 
 from tests.nats_server import NatsServer
+from tests.order import spread
+from tests.reruns import FailureTeller, forbid_reruns
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # As worker/engine_link/engine_launch.py has it, before torch is imported: threads that spin
+    # take the core that another process of tests needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # How long one example takes, and how long it takes to make it, is up to the machine.
+    hypothesis.settings.register_profile(
+        "any machine",
+        parent=hypothesis.settings(),
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("any machine")
+    # In the process that reports: of several that run tests none has a terminal.
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureTeller(reporter), "failure-teller")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    forbid_reruns(items)
+    if hasattr(config, "workerinput"):
+        items[:] = spread(items)
 
 
 @pytest.fixture

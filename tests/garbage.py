@@ -26,14 +26,14 @@ def _filled(head: bytes, element: bytes, num_bytes: int) -> bytes:
 BOMBS = {
     "deep lists": b"\x91" * MAX_BYTES,
     "deep maps": b"\x81\xa1a" * (MAX_BYTES // 3),
-    "many lists": _filled(b"\x94\x01\xa1w\x01", b"\x90", MAX_BYTES),
-    "many maps": _filled(b"\x94\x01\xa1w\x01", b"\x80", MAX_BYTES),
-    "many entries": _filled(b"\x94\x01\xa1w\x01", b"\x94\xa1r\x05\x00\x90", MAX_BYTES),
-    "many chunks": _filled(b"\x93\x01\xa1d", b"\x94\xa1r\x05\x00\xa0", MAX_BYTES),
-    "many times": _filled(b"\x94\x01\xa1w\x01", b"\xd6\xff0123", MAX_BYTES),
-    "many keys": msgpack.packb({"v": 1} | {f"k{i}": 0 for i in range(100_000)}),
+    "many lists": _filled(b"\x94\x02\xa1w\x01", b"\x90", MAX_BYTES),
+    "many maps": _filled(b"\x94\x02\xa1w\x01", b"\x80", MAX_BYTES),
+    "many entries": _filled(b"\x94\x02\xa1w\x01", b"\x94\xa1r\x05\x00\x90", MAX_BYTES),
+    "many chunks": _filled(b"\x93\x02\xa1d", b"\x94\xa1r\x05\x00\xa0", MAX_BYTES),
+    "many times": _filled(b"\x94\x02\xa1w\x01", b"\xd6\xff0123", MAX_BYTES),
+    "many keys": msgpack.packb({"v": 2} | {f"k{i}": 0 for i in range(100_000)}),
     "more than there is": _array_head(0xFFFFFFFF),
-    "a long text": msgpack.packb({"v": 1, "rid": "é" * 400_000}),
+    "a long text": msgpack.packb({"v": 2, "rid": "é" * 400_000}),
     "a long version": msgpack.packb({"v": "secret" * 100_000}),
 }
 
@@ -51,21 +51,21 @@ SMALL: list[bytes] = [
             None,
             [],
             {},
-            {"v": 1},
-            {"v": 2, "rid": "0" * 32},
+            {"v": 2},
+            {"v": 3, "rid": "0" * 32},
             {"v": 1 << 63},
             {"v": [1]},
-            {"v": 1, "t": "claim"},
-            {"v": 1, "t": ["end"], "prev": 1e308},
-            {"v": 1, "t": "cancel", "rid": "日本語"},
-            {"v": 1, "t": "fenced", "rid": "\0", "epoch": -1, "worker": ""},
-            {"v": 1, "worker": "w", "hashes": b"123"},
-            {"v": 1, "data": b"\xc1", "ack_subject": "$JS.ACK." + "9" * 400, "msg_id": "é"},
-            {"v": 1, "rid": "é" * 32, "offset": 1 << 62, "subject": ""},
-            [1, "w", 1, [["é" * 32, 1, 0, [1]]]],
-            [1, "w", 1 << 63, [["0" * 32, 1, 0, [(1 << 32) - 1]]]],
-            [1, "d", [["0" * 32, 1 << 62, 1 << 62, "x"]]],
-            [2, "w", 1, []],
+            {"v": 2, "t": "claim"},
+            {"v": 2, "t": ["end"], "prev": 1e308},
+            {"v": 2, "t": "cancel", "rid": "日本語"},
+            {"v": 2, "t": "fenced", "rid": "\0", "epoch": -1, "worker": ""},
+            {"v": 2, "worker": "w", "hashes": b"123"},
+            {"v": 2, "data": b"\xc1", "ack_subject": "$JS.ACK." + "9" * 400, "rid": "é"},
+            {"v": 2, "rid": "é" * 32, "offset": 1 << 62, "subject": ""},
+            [2, "w", 1, [["é" * 32, 1, 0, [1]]]],
+            [2, "w", 1 << 63, [["0" * 32, 1, 0, [(1 << 32) - 1]]]],
+            [2, "d", [["0" * 32, 1 << 62, 1 << 62, "x"]]],
+            [3, "w", 1, []],
         )
     ),
 ]
@@ -83,6 +83,9 @@ def garbage(seed: int, num_random: int = 8) -> Iterator[bytes]:
         yield bytes(message)
 
 
+_NO_SUBJECTS = ("partition", "consumer", "consumers", "inbox_prefix")
+
+
 def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: str) -> list[str]:
     """Every subject that `Subjects` names, found by looking: a new one is here by itself.
 
@@ -95,6 +98,7 @@ def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: st
         "rid": ["f" * 32],
         "worker": [worker, "worker-nobody"],
         "frontend_id": [frontend],
+        "incarnation": [worker],
         "partition": [0],
         "batch_id": ["f" * 32],
         "line_idx": [0],
@@ -103,9 +107,11 @@ def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: st
     for name, member in inspect.getmembers(type(subjects)):
         if name.startswith("_") or name in ("prefix", "num_partitions"):
             continue
+        if name == "key_buckets":
+            continue  # each is a property of its own
         if isinstance(member, property):
             found += _of_property(name, getattr(subjects, name))
-        elif inspect.isfunction(member) and name not in ("partition", "consumer", "consumers"):
+        elif inspect.isfunction(member) and name not in _NO_SUBJECTS:
             calls: list[list[Any]] = [[]]
             for parameter in list(inspect.signature(member).parameters)[1:]:
                 calls = [[*call, value] for call in calls for value in values[parameter]]

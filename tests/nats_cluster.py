@@ -20,6 +20,16 @@ CONFIG = Path(__file__).parents[1] / "deploy/nats/cluster.conf"
 SIZE = 3
 
 
+def monitored(port: int, path: str) -> dict[str, Any]:
+    """What the monitoring port of a server says; {} when it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=2) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except (OSError, urllib.error.URLError, ValueError):
+        return {}
+
+
 class ClusteredServer:
     """One server of the cluster: `kill` is kill -9, `start` again brings it back on its store."""
 
@@ -76,14 +86,7 @@ class ClusteredServer:
 
     def monitor(self, path: str) -> dict[str, Any]:
         """What the monitoring port says; {} when it does not answer."""
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.monitor_port}/{path}", timeout=2
-            ) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except (OSError, urllib.error.URLError, ValueError):
-            return {}
+        return monitored(self.monitor_port, path)
 
     @property
     def log(self) -> str:
@@ -102,10 +105,9 @@ class NatsCluster:
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Returns when the three have a leader and are current."""
-        routes = [server.route_url for server in self.servers]
         for server in self.servers:
             if not server.is_alive:
-                server.start(routes)
+                self.start_one(server)
         deadline = time.monotonic() + timeout_s
         while not all(server.monitor("healthz").get("status") == "ok" for server in self.servers):
             if time.monotonic() > deadline:
@@ -113,7 +115,11 @@ class NatsCluster:
             time.sleep(0.05)
 
     def start_one(self, server: ClusteredServer) -> None:
-        server.start([other.route_url for other in self.servers])
+        server.start(self.routes(server))
+
+    def routes(self, _: ClusteredServer) -> list[str]:
+        """Whom a server dials; itself among them does not matter."""
+        return [other.route_url for other in self.servers]
 
     def kill(self) -> None:
         for server in self.servers:

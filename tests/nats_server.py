@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import os
+import random
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.freezing import freeze, thaw
 
+# Below those that systems give to connections that go out: none of these takes the port of a
+# server that does not listen yet, or was killed, and who tries to reach it does not meet itself.
+_PORTS = range(10_000, 32_768)
+
+
+@functools.cache
+def _our_ports() -> Iterator[int]:
+    """The share of this process among those that run tests, in an order of its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = list(_PORTS[worker::num_workers])
+    random.SystemRandom().shuffle(ports)
+    return itertools.cycle(ports)
+
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that is free, and that no other process of these tests is given."""
+    while True:
+        port = next(_our_ports())
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("", port))
+            return port
 
 
 class NatsServer:
@@ -28,7 +52,7 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
-    def start(self, timeout_s: float = 10.0) -> None:
+    def start(self, timeout_s: float = 60.0) -> None:
         binary = Path(sys.executable).parent / "nats-server"
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config").write_text(self._config)
@@ -73,6 +97,12 @@ class NatsServer:
         self._process.terminate()
         self._process.wait()
         self._process = None
+
+    def reload(self, config: str) -> None:
+        """A running server reads it, and turns away whom it does not name any more."""
+        assert self._process is not None
+        (self.folder / "config").write_text(config)
+        self._process.send_signal(signal.SIGHUP)
 
     def pause(self) -> None:
         assert self._process is not None

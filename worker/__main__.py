@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from shared.checkpoint.model_files import resolve_model, served_name
+from shared.cli.program import Program
 from shared.config import FLAT
-from shared.log import setup_logging
-from shared.model_files import resolve_model, served_name
-from shared.program import Program
 from shared.subjects import new_incarnation
-from shared.trace_export import open_tracer
+from shared.telemetry.log import setup_logging
+from shared.telemetry.trace_export import open_tracer
 from worker.config import WorkerConfig
-from worker.engine_launch import EngineLaunch
+from worker.engine_link.engine_launch import EngineLaunch
 from worker.start_gate import wait_at_gate
 
 _FIRST = (
@@ -45,7 +45,12 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
         wait_at_gate()
     model_name = config.model_name or served_name(model)
     with open_tracer(config.otel, "worker", worker_id) as tracer:
-        uvloop.run(serve(config, worker_id, path, model_name, tracer, launch))
+        while uvloop.run(serve(config, worker_id, path, model_name, tracer, launch)):
+            if config.worker_id is not None:
+                return  # who gave it starts another one, under an id that it knows
+            # On other streams it is another worker: no id is ever used again.
+            worker_id = new_incarnation("worker")
+            launch = EngineLaunch.start(config.engine_config(path))
 
 
 PROGRAM = Program(
@@ -53,6 +58,7 @@ PROGRAM = Program(
     summary=_SUMMARY,
     main=main,
     first=_FIRST,
+    takes_peer_flags=True,
 )
 
 if __name__ == "__main__":

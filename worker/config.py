@@ -10,18 +10,22 @@ from typing import ClassVar
 
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from worker.engine.config import EngineConfig
-from worker.lora_flag import split_lora
+from worker.engine_link.engine_config import EngineConfig
+from worker.weights.lora_flag import split_lora
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(EngineConfig, ClusterConfig):
     """Everything `python -m worker` is told."""
 
+    role: ClassVar[str] = "worker"
     help_group: ClassVar[str] = "Worker"
 
     model_name: str | None = None
     """Name under which the model is served; by default the folder's name or the hub id."""
+    keep_listed: bool = False
+    """The model can be asked for while no worker lives, from the first one on: something else
+    starts workers for what waits in the queue."""
     start_gate: bool = False
     """Load, but use NATS only when standard input has ended: for who starts both together."""
     worker_id: str | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 
@@ -15,50 +16,56 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from tokenizers import Tokenizer
 
+from shared.admin.dead_requests import DeadRequests
+from shared.broker.told_subjects import ToldSubjects
+from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
-from shared.codec import decode_control
-from shared.connection import round_trip
-from shared.dead_requests import DeadRequests
 from shared.errors import BrokerError, JetflockError, ProtocolError
-from shared.heartbeat import Writability
-from shared.log import get_logger
-from shared.log_watch import LogWatch
-from shared.model_catalog import ModelCatalog
+from shared.liveness.heartbeat import Writability
+from shared.liveness.log_watch import LogWatch
+from shared.nats_client.connection import round_trip
+from shared.nats_client.connection_end import end_subscription
+from shared.protocol.codec import decode_control
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import TokenEntry
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.notices import Cancel, Fenced
 from shared.protocol.role_cards import WorkDone
-from shared.tracing import Tracer
-from worker.adapters import Adapters
-from worker.claimer import Claimer
+from shared.storage.stream_room import StreamRoom
+from shared.telemetry.log import get_logger
+from shared.telemetry.tracing import Tracer
+from worker.affinity.pool_prefixes import PoolPrefixes
+from worker.affinity.prefix_reporter import PrefixReporter
+from worker.capacity.ack_heartbeat import AckHeartbeat
+from worker.capacity.capacity import Capacity
+from worker.capacity.hang_watch import HangWatch
+from worker.claims.claimer import Claimer
+from worker.claims.log_history import LogHistory
+from worker.claims.overdue import waited_s
+from worker.claims.quarantine import Quarantine
+from worker.claims.taker import Taker
 from worker.config import WorkerConfig
-from worker.delivery import Acknowledger, Delivery
-from worker.engine_host import EngineHost
-from worker.engine_messages import StepOutput
-from worker.hand_over import HandOver
-from worker.hang_watch import HangWatch
-from worker.held_request import HeldRequest
-from worker.held_requests import HeldRequests
-from worker.intake import Intake
-from worker.keeper import Keeper
-from worker.log_history import LogHistory
-from worker.metrics import WorkerMetrics
-from worker.offer_desk import OfferDesk
-from worker.offer_maker import OfferMaker
-from worker.pool_prefixes import PoolPrefixes
-from worker.prefix_reporter import PrefixReporter
-from worker.quarantine import Quarantine
-from worker.request_puller import RequestPuller
-from worker.room import Room
-from worker.run_trace import RunTraces
-from worker.runs import Runs
-from worker.served_weights import ServedWeights
-from worker.settler import Settler
-from worker.taker import Taker
-from worker.token_log import TokenLog
-from worker.undertaker import Undertaker
+from worker.engine_child.engine_host import EngineHost
+from worker.engine_link.engine_messages import StepOutput
+from worker.held.delivery import Acknowledger, Delivery
+from worker.held.held_request import HeldRequest
+from worker.held.held_requests import HeldRequests
+from worker.held.run_trace import RunTraces
+from worker.intake.intake import Intake
+from worker.intake.offer_handler import OfferHandler
+from worker.intake.offer_maker import OfferMaker
+from worker.intake.request_puller import RequestPuller
+from worker.runs.engine_pause import EnginePause
+from worker.runs.runs import Runs
+from worker.runs.token_log import TokenLog
+from worker.settlement.dead_letters import DeadLetters
+from worker.settlement.hand_over import HandOver
+from worker.settlement.settler import Settler
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.adapters import Adapters
+from worker.weights.served_weights import ServedWeights
 
+_LOOK_S = 0.5  # at the streams that every request writes to
 _MAX_CARD_HASHES = 256  # two KiB a heartbeat
 
 log = get_logger(__name__)
@@ -84,7 +91,7 @@ class RequestRunner:
         nc, subjects, ownership = cluster.nc, cluster.subjects, cluster.ownership
         self._drain_timeout_s = config.drain_timeout_s
         self._nc = nc
-        self._malformed = cluster.malformed
+        self._cluster = cluster
         self._control_subject = subjects.control(card.pool)
         self._offer_subject = subjects.offer(card.pool, worker_id)
         self._has_affinity = config.prefix_affinity
@@ -101,27 +108,32 @@ class RequestRunner:
         self._token_log = TokenLog(
             nc, subjects, worker_id, self._on_finish_confirmed, window=config.frame_window
         )
-        self.log_watch = LogWatch(cluster, lambda: self._token_log.last_confirmed_seq)
+        self.log_watch = LogWatch(cluster, lambda: self._token_log.last_confirmed)
+        self._stream_room = StreamRoom(
+            cluster.js, (subjects.tokens_stream, subjects.results_stream), _LOOK_S
+        )
+        pause = EnginePause(self._token_log, self._stream_room)
         self._runs = Runs(
-            self._held_requests, engine, self._token_log, tokenizer, self._prefixes, metrics
+            self._held_requests, engine, self._token_log, pause, tokenizer, self._prefixes, metrics
         )
         self._settler = Settler(worker_id, self._runs, ownership, acks, catalog, metrics)
         self._hand_over = HandOver(
             worker_id, self._held_requests, self._runs, self._token_log, ownership, acks, metrics
         )
-        self._keeper = Keeper(
+        self._ack_heartbeat = AckHeartbeat(
             self._held_requests,
             engine,
             self.hang_watch,
             self._token_log,
+            pause,
             acks,
             config.ack_wait_s,
             lambda held: self._spawn(self._end_overdue(held)),
         )
-        self._room = Room(
-            engine, self._held_requests, self._token_log, self._keeper, self.hang_watch
+        self._capacity = Capacity(
+            engine, self._held_requests, pause, self._ack_heartbeat, self.hang_watch
         )
-        self._undertaker = Undertaker(
+        self._dead_letters = DeadLetters(
             DeadRequests(cluster), config.dead_ttl_s, self._settler, metrics
         )
         self._taker = Taker(
@@ -139,19 +151,19 @@ class RequestRunner:
             catalog,
             acks,
             self._held_requests,
-            self._room,
+            self._capacity,
             self._runs,
             self._hand_over,
             self._settler,
             Quarantine(
                 self._held_requests,
-                self._room,
+                self._capacity,
                 self._hand_over,
                 self._token_log,
                 metrics,
                 config.drain_timeout_s,
             ),
-            self._undertaker,
+            self._dead_letters,
             RunTraces(tracer, worker_id),
             metrics,
         )
@@ -161,21 +173,26 @@ class RequestRunner:
             cluster,
             acks,
             self._held_requests,
-            self._room,
+            self._capacity,
             self._runs,
             self._settler,
             self._taker,
             self._prefixes,
-            OfferMaker(nc, subjects, card.pool, self._prefixes, self._room, metrics),
+            OfferMaker(nc, subjects, card.pool, self._prefixes, self._capacity, metrics),
             metrics,
             duplicate_delay_s=config.ack_wait_s,
         )
-        self._offer_desk = OfferDesk(
-            self._intake, self._room, self._prefixes, metrics, cluster.malformed
+        self._offer_handler = OfferHandler(
+            self._intake,
+            self._capacity,
+            self._prefixes,
+            metrics,
+            cluster.malformed,
+            ToldSubjects(subjects),
         )
         self._prefix_reporter = PrefixReporter(cluster, card.pool, worker_id, self._prefixes)
         self._puller = RequestPuller(
-            nc, subjects, card.pool, self._room.num_credits, self.on_delivery
+            nc, subjects, card.pool, self._capacity.num_credits, self.on_delivery
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._pulling: asyncio.Task[None] | None = None
@@ -187,8 +204,9 @@ class RequestRunner:
             self._tasks = tasks
             await self._subscribe(subscriptions, self._control_subject, self._on_control)
             tasks.create_task(self._token_log.run())
-            tasks.create_task(self._keeper.run())
-            tasks.create_task(self._undertaker.run())
+            tasks.create_task(self._stream_room.run())
+            tasks.create_task(self._ack_heartbeat.run())
+            tasks.create_task(self._dead_letters.run())
             if self._has_affinity:
                 await self._subscribe(subscriptions, self._offer_subject, self._on_offer)
                 tasks.create_task(self._prefix_reporter.run())
@@ -202,14 +220,13 @@ class RequestRunner:
         subscription = await self._nc.subscribe(subject, cb=callback)
 
         async def unsubscribe() -> None:
-            with contextlib.suppress(NatsError):
-                await subscription.unsubscribe()
+            await end_subscription(subscription)
 
         subscriptions.push_async_callback(unsubscribe)
 
     async def stop_taking(self) -> None:
         """From now on requests only leave."""
-        self._room.close()
+        self._capacity.close()
         await self._stop_pulling()
 
     @property
@@ -220,7 +237,7 @@ class RequestRunner:
     async def hand_over(self, *, crashed: bool = False) -> None:
         """Release what runs, see through what is finished."""
         log.info("handing_over", num_requests=len(self._held_requests))
-        await self._room.wait_unreserved(self._drain_timeout_s)
+        await self._capacity.wait_unreserved(self._drain_timeout_s)
         await self._hand_over.release_all(self._drain_timeout_s, crashed=crashed)
         await self._held_requests.wait_empty(self._drain_timeout_s)
         await round_trip(self._nc, timeout_s=1)  # the last naks are out
@@ -256,11 +273,11 @@ class RequestRunner:
 
     async def pause(self) -> None:
         """Take nothing more: what is here goes on."""
-        self._room.is_paused = True
+        self._capacity.is_paused = True
         await self._stop_pulling()
 
     def unpause(self) -> None:
-        self._room.is_paused = False
+        self._capacity.is_paused = False
         self._maybe_pull()
 
     @property
@@ -296,7 +313,7 @@ class RequestRunner:
             self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
 
     def _maybe_pull(self) -> None:
-        is_wanted = not self._room.is_closed and not self._room.is_paused
+        is_wanted = not self._capacity.is_closed and not self._capacity.is_paused
         if self._pulling is None and is_wanted and self._engine.ready is not None:
             assert self._tasks is not None, "run() comes first"
             self._pulling = self._tasks.create_task(self._puller.run())
@@ -323,7 +340,7 @@ class RequestRunner:
         try:
             notice = decode_control(message.data)
         except ProtocolError as exc:
-            self._malformed.note(message.subject, exc)
+            self._cluster.malformed.note(message.subject, exc)
             log.warning("notice_unreadable", error=str(exc))
             return
         held = self._held_requests.get(notice.rid)
@@ -338,15 +355,19 @@ class RequestRunner:
                 self._runs.drop(held)
 
     async def _on_offer(self, message: Msg) -> None:
-        self._spawn(self._offer_desk.answer(message))
+        self._spawn(self._offer_handler.answer(message))
 
     async def _end_cancelled(self, held: HeldRequest) -> None:
         await self._settler.settle_ended(held)
         self._puller.wake()
 
     async def _end_overdue(self, held: HeldRequest) -> None:
-        """Nobody ended it at its deadline: its frontend must be gone."""
+        """Nobody ended it at its deadline: its frontend must be gone, if the clock is right."""
         with contextlib.suppress(BrokerError):
+            waited = await waited_s(self._cluster, held.request, held.delivery)
+            if waited <= held.request.deadline_s:  # another server leads than when it was taken
+                held.queued_by = time.monotonic() - waited
+                return
             await self._settler.end(held, FinishReason.DEADLINE)
         self._puller.wake()
 

@@ -8,24 +8,27 @@ from pathlib import Path
 
 from prometheus_client import ProcessCollector
 
-from shared.adapter_catalog import AdapterCatalog
+from shared.broker.jetstream import JetStream
+from shared.catalog.adapter_catalog import AdapterCatalog
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
+from shared.cli.garbage import settle_garbage
 from shared.cluster import open_cluster
 from shared.errors import ConfigError
-from shared.garbage import settle_garbage
-from shared.health import HealthBoard
-from shared.log import get_logger
-from shared.metrics import METRICS_PREFIX, new_registry
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
 from shared.protocol.model_cards import ModelCard
-from shared.status_server import serving_status
-from shared.tracing import Tracer
-from worker.checkpoint import Checkpoint
+from shared.status.health import HealthBoard
+from shared.status.status_server import StatusAddress, serving_status
+from shared.subjects import pool_slug
+from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import METRICS_PREFIX, new_registry
+from shared.telemetry.tracing import Tracer
 from worker.config import WorkerConfig
-from worker.engine_launch import EngineLaunch
-from worker.engine_process import EngineMaker
-from worker.lora_folder import lora_folder
-from worker.metrics import WorkerMetrics
+from worker.engine_child.engine_process import EngineMaker
+from worker.engine_link.engine_launch import EngineLaunch
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.lora_folder import lora_folder
+from worker.work_place import WorkPlace, work_place
 from worker.worker import Worker
 
 log = get_logger(__name__)
@@ -38,14 +41,20 @@ async def serve(
     model_name: str,
     tracer: Tracer,
     launch: EngineLaunch,
-) -> None:
-    """Run one worker until SIGTERM or SIGINT; its first engine is `launch`."""
+) -> bool:
+    """Run one worker until SIGTERM or SIGINT; its first engine is `launch`.
+
+    True: its service moves, nothing is left for it here, and it is wanted on the other side.
+    """
     files = ModelFiles.read(
         path,
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
     )
     worker: Worker | None = None
+
+    async def choose(js: JetStream, prefix: str) -> str:
+        return await work_place(js, prefix, pool_slug(model_name))
 
     async def on_reconnect() -> None:
         if worker is not None:
@@ -58,13 +67,13 @@ async def serve(
     engines = EngineMaker(config.engine_config, launch)
     ProcessCollector(f"{METRICS_PREFIX}_engine", pid=lambda: engines.pid, registry=registry)
     async with (
-        serving_status(registry, board, config.metrics_port),
-        open_cluster(config, worker_id, on_reconnect, registry=registry) as cluster,
+        serving_status(registry, board, StatusAddress.of(config)),
+        open_cluster(config, worker_id, on_reconnect, registry=registry, choose=choose) as cluster,
         AsyncExitStack() as stack,
     ):
         metrics.startup.enter("register model")
         catalog = ModelCatalog(cluster)
-        card = await catalog.register(files, model_name)
+        card = await catalog.register(files, model_name, is_announced=False)
         if card.revision != files.revision:
             files = updated_files(card, files)
         loras = await stack.enter_async_context(
@@ -89,10 +98,17 @@ async def serve(
             metrics,
             tracer,
         )
-        worker.shutdown.listen()
+        worker.shutdown.listen(worker.longest_drain_s)
         settle_garbage()
         board.watch(worker.checkup)
-        await worker.run()
+        place = WorkPlace(cluster, card.pool, worker_id, worker.num_held, worker.shutdown.ask)
+        watching = asyncio.create_task(place.run())
+        try:
+            await worker.run()
+        finally:
+            watching.cancel()
+        worker.shutdown.call_off()
+        return place.is_left and not worker.shutdown.hurried.is_set()
 
 
 def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:

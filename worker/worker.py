@@ -9,34 +9,38 @@ import time
 
 from tokenizers import Tokenizer
 
-from shared.adapter_catalog import AdapterCatalog
+from shared.admin.control import WorkerStats
+from shared.catalog.adapter_catalog import AdapterCatalog
+from shared.catalog.model_catalog import ModelCatalog
+from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
-from shared.control import WorkerStats
 from shared.errors import ConfigError, EngineHung
-from shared.health import Checkup
-from shared.heartbeat import Heartbeat
-from shared.log import get_logger
-from shared.loop_watch import LoopWatch
-from shared.pool_events import GONE, PoolEvents
-from shared.prefix_chain import join_hashes
+from shared.failover.server_watch import CUT_OFF
+from shared.liveness.heartbeat import Heartbeat
+from shared.liveness.pool_events import GONE, PoolEvents
+from shared.liveness.presence import present
 from shared.protocol.model_cards import ModelCard
+from shared.protocol.prefix_chain import join_hashes
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from shared.shutdown import Shutdown
-from shared.tracing import NO_TRACER, Tracer
-from worker.adapters import Adapters
-from worker.checkpoint import Checkpoint
+from shared.status.health import Checkup
+from shared.telemetry.log import get_logger
+from shared.telemetry.loop_watch import LoopWatch
+from shared.telemetry.tracing import NO_TRACER, Tracer
+from worker.admin.control_service import ControlService
+from worker.admin.weight_update import WeightUpdate
+from worker.admin.worker_control import Control
+from worker.announcer import Announcer
 from worker.config import WorkerConfig
-from worker.control import Control
-from worker.control_desk import ControlDesk
-from worker.engine_counters import EngineCounters
-from worker.engine_host import EngineFactory, EngineHost
-from worker.engine_messages import AdapterLoaded, StepOutput
-from worker.leftover_sweeper import LeftoverSweeper
-from worker.lora_folder import LoraFolder
-from worker.metrics import WorkerMetrics
+from worker.engine_child.engine_host import EngineFactory, EngineHost
+from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
 from worker.request_runner import RequestRunner
-from worker.served_weights import ServedWeights
-from worker.weight_update import WeightUpdate
+from worker.settlement.leftover_sweeper import LeftoverSweeper
+from worker.telemetry.engine_counters import EngineCounters
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.adapters import Adapters
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.lora_folder import LoraFolder
+from worker.weights.served_weights import ServedWeights
 
 _METRICS_INTERVAL_S = 1.0
 _STATE_INTERVAL_S = 0.2
@@ -93,15 +97,18 @@ class Worker:
             self.drain,
             lambda: self.shutdown.asked.is_set(),
         )
-        subjects = cluster.subjects
+        self._subjects = subjects = cluster.subjects
         self._nc = cluster.nc
-        self._control_desk = ControlDesk(
+        self._server = cluster.server
+        self._level = cluster.level
+        self._control_service = ControlService(
             cluster,
             (subjects.admin(card.pool), subjects.admin_worker(card.pool, worker_id)),
             worker_id,
             self._control.handle,
         )
         self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
+        self._announcer = Announcer(ModelCatalog(cluster), card.pool, is_kept=config.keep_listed)
         self._leftovers = LeftoverSweeper(cluster, card.pool, config.token_retention_s)
         self._told_state: WorkerState | None = None
         self._engine_counters = EngineCounters(metrics)
@@ -114,10 +121,14 @@ class Worker:
     async def run(self) -> None:
         """Serve until asked to stop, then drain.
 
-        Raises ConfigError if it cannot start, and EngineHung after it has given everything back.
+        Raises ConfigError if it cannot start; after it has given everything back EngineHung, or
+        OutdatedBuild.
         """
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with (
+                present(self._nc, self._subjects, self._worker_id),
+                asyncio.TaskGroup() as tasks,
+            ):
                 engine = tasks.create_task(self._engine.run(self))
                 parts = [
                     tasks.create_task(part)
@@ -126,13 +137,15 @@ class Worker:
                         self._adapters.run(),
                         self._runner.log_watch.run(),
                         self._control.run(),
-                        self._control_desk.run(),
-                        self._heartbeat.run(),  # after the desk: who sees the card can give orders
+                        self._control_service.run(),
+                        self._heartbeat.run(),  # last: who sees the card can give orders
                         self._leftovers.run(),
+                        self._announcer.run(),
                         self._report_metrics(),
                         self._loop_watch.run(),
                         self._report_states(),
                         self._leave_when_hung(),
+                        self.shutdown.ask_when(self._level.outdated),
                     )
                 ]
                 await self.shutdown.asked.wait()
@@ -147,12 +160,21 @@ class Worker:
             raise group.exceptions[0] from None
         if self._is_hung:
             raise EngineHung("the engine made no step for too long; its requests were given back")
+        self._level.check()
+
+    def num_held(self) -> int:
+        """Requests that are its own to bring to an end."""
+        return self._runner.num_held
 
     def drain(self, timeout_s: float | None = None) -> None:
         """As a SIGTERM, with another time for requests to finish; once more: as a second one."""
         if timeout_s is not None:
             self._shutdown_timeout_s = timeout_s
         self.shutdown.ask()
+
+    def longest_drain_s(self) -> float:
+        """What runs may finish, and the rest is handed over."""
+        return self._shutdown_timeout_s + 2 * self._drain_timeout_s
 
     async def _leave_when_hung(self) -> None:
         await self._runner.hang_watch.run()
@@ -179,10 +201,13 @@ class Worker:
         """The connection to the broker was lost and is back."""
         self._runner.on_reconnect()
         self._leftovers.look_soon()
+        if self._engine.ready is not None:
+            self._announcer.announce_soon()
 
     def on_ready(self) -> None:
         self._adapters.on_ready()
         self._runner.on_ready()
+        self._announcer.announce_soon()
         self._heartbeat.beat_soon()
 
     def on_step(self, step: StepOutput) -> None:
@@ -225,6 +250,8 @@ class Worker:
             not_ready.append(f"the worker is {self._state}")
         if not self._nc.is_connected:
             not_ready.append("NATS cannot be reached")
+        elif self._server.is_cut_off:
+            not_ready.append(CUT_OFF)
         if not self._heartbeat.is_shown:
             not_ready.append("its worker card is not stored")
         if not watch.is_prompt and not watch.is_hung:
@@ -236,6 +263,7 @@ class Worker:
         return WorkerCard(
             worker=self._worker_id,
             pool=self._card.pool,
+            level=self._level.known,
             model=self._card.name,
             revision=self._weights.revision,
             state=self._state,
@@ -256,6 +284,7 @@ class Worker:
             num_kv_tokens=load.num_kv_tokens if load else 0,
             num_waiting_tokens=load.num_waiting_tokens if load else 0,
             at=time.time(),
+            has_presence=True,
             startup_s=ready.startup_s if ready else {},
             remark=ready.remark if ready else "",
             gpu=self._engine.gpu,

@@ -2,6 +2,9 @@
 
 python -m bench.chaos --streams 3000 --seed 1
 python -m bench.chaos --streams 100 --faults worker_kill,broker_kill
+python -m bench.chaos --servers 3              a cluster, and the faults that only one has
+python -m bench.chaos --move                   the service moves to other streams meanwhile
+python -m bench.chaos --clients 160 --slots 8  of ten requests nine wait in the queue
 python -m bench.chaos --control fencing       a safeguard is off: violations are expected
 python -m bench.chaos --append ledger.json    adds its numbers to those of earlier runs
 python -m bench.chaos --report ledger.json    prints the sums, runs nothing
@@ -12,6 +15,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,13 +23,14 @@ from typing import Annotated, Literal
 import cyclopts
 import uvloop
 
-from bench.chaos.faults import FAULTS
+from bench.chaos.faults import FAULTS, faults_of
 from bench.chaos.flock import FlockPlan
 from bench.chaos.ledger import Ledger
 from bench.chaos.report import missed_demands, table
-from bench.chaos.suite import SuitePlan, control_plan, run_suite
+from bench.chaos.suite import control_plan, run_suite
+from bench.chaos.suite_plan import SuitePlan
 from shared.errors import ConfigError
-from shared.log import setup_logging
+from shared.telemetry.log import setup_logging
 
 
 def main(
@@ -38,7 +43,10 @@ def main(
     max_tokens: int = 800,
     clients: Annotated[int, cyclopts.Parameter(help="Streams at a time.")] = 64,
     cases: Annotated[int, cyclopts.Parameter(help="Different requests.")] = 110,
+    move: Annotated[bool, cyclopts.Parameter(help="The service moves meanwhile.")] = False,
+    servers: Annotated[Literal[1, 3], cyclopts.Parameter(help="nats-servers.")] = 1,
     workers: int = 2,
+    slots: Annotated[int, cyclopts.Parameter(help="Requests that a worker runs at a time.")] = 128,
     ack_wait_s: float = 4.0,
     append: Path | None = None,
     report: Path | None = None,
@@ -49,16 +57,21 @@ def main(
         finish(Ledger.load(report), 0)
     setup_logging("chaos", "warning")
     plan = SuitePlan(
-        chosen_faults(faults, leave_out),
+        chosen_faults(faults, leave_out, servers),
         seed,
         streams,
         clients,
         cases,
         max_tokens,
-        flock=FlockPlan(num_workers=workers, ack_wait_s=ack_wait_s),
+        has_move=move,
+        flock=FlockPlan(
+            num_servers=servers, num_workers=workers, max_running=slots, ack_wait_s=ack_wait_s
+        ),
         command=shlex.join(["python", "-m", "bench.chaos", *sys.argv[1:]]),
     )
     if control is not None:
+        if servers != 1:
+            raise ConfigError(f"--control {control} needs --servers 1, not {servers}")
         plan = control_plan(plan, control)
     with ExitStack() as exits:
         root = folder or Path(exits.enter_context(tempfile.TemporaryDirectory()))
@@ -67,23 +80,31 @@ def main(
         total = Ledger.load(append)
         total.add(ledger)
         total.save(append)
-    finish(ledger, streams)
+    finish(ledger, streams, has_moved=move)
 
 
-def chosen_faults(faults: str, leave_out: str) -> list[str]:
-    """Raises ConfigError for a name that is none."""
-    wanted = list(FAULTS) if faults == "all" else faults.split(",")
-    unwanted = leave_out.split(",") if faults == "all" else []
-    for name in [*wanted, *filter(None, unwanted)]:
-        if name not in FAULTS:
-            raise ConfigError(f"--faults has {name!r}; there are {', '.join(FAULTS)}")
-    return [name for name in wanted if name not in unwanted]
+def chosen_faults(faults: str, leave_out: str, num_servers: int) -> list[str]:
+    """Raises ConfigError for a name that is none, or that so many servers do not have."""
+    known = faults_of(num_servers)
+    if faults == "all":
+        unwanted = list(filter(None, leave_out.split(",")))
+        check_names("--leave-out", unwanted, FAULTS)
+        return [name for name in known if name not in unwanted]
+    wanted = faults.split(",")
+    check_names(f"--faults with --servers {num_servers}", wanted, known)
+    return wanted
 
 
-def finish(ledger: Ledger, num_streams: int) -> None:
+def check_names(flag: str, names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{flag} has {name!r}; there are {', '.join(known)}")
+
+
+def finish(ledger: Ledger, num_streams: int, *, has_moved: bool = False) -> None:
     """Print the table; exit with 1 when a demand is missed."""
     print(table(ledger))
-    missed = missed_demands(ledger, num_streams)
+    missed = missed_demands(ledger, num_streams, has_moved=has_moved)
     for sentence in missed:
         print(f"MISSED: {sentence}")
     raise SystemExit(1 if missed else 0)

@@ -13,9 +13,9 @@ from shared.errors import BrokerError
 from shared.subjects import LANES, new_rid
 
 _ODD_VALUES: tuple[object, ...] = (
-    None, 7, [], {}, "text", b"\xff", {"v": 1}, {"v": 99}, {"v": "1"}, [1, 2, 3], {"kind": "claim"},
-    {"v": 1, "rid": 5}, {"v": 1, "worker": None, "hashes": "x"}, {1: 2}, [[], [[]]],
-    {"v": 1, "kind": "cancel", "rid": "../../x", "epoch": -1},
+    None, 7, [], {}, "text", b"\xff", {"v": 2}, {"v": 99}, {"v": "1"}, [1, 2, 3], {"kind": "claim"},
+    {"v": 2, "rid": 5}, {"v": 2, "worker": None, "hashes": "x"}, {1: 2}, [[], [[]]],
+    {"v": 2, "kind": "cancel", "rid": "../../x", "epoch": -1},
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ async def send_broken_messages(cluster: Cluster, pool: str, rng: random.Random) 
     own = [
         subjects.ownership(rid),
         subjects.tokens(rng.randrange(subjects.num_partitions), "worker-garbage"),
-        *(subjects.request(pool, lane.token) for lane in LANES),
+        *(subjects.request(pool, lane.token, "", new_rid()) for lane in LANES),
         subjects.done(new_rid()),
     ]
     heard = [
@@ -38,14 +38,21 @@ async def send_broken_messages(cluster: Cluster, pool: str, rng: random.Random) 
     for subject in [*own, *heard]:
         for payload in _payloads(rng):
             with contextlib.suppress(nats.errors.Error):
-                await cluster.nc.publish(subject, payload, reply=cluster.nc.new_inbox())
+                reply = _inbox(cluster, subject)
+                await cluster.nc.publish(subject, payload, reply=reply)
     for bucket in (
         subjects.workers_bucket, subjects.roles_bucket, subjects.attached_bucket,
-        subjects.idempotency_bucket, subjects.leases_bucket, subjects.models_bucket,
+        subjects.idempotency_bucket, subjects.owners_bucket, subjects.models_bucket,
     ):  # fmt: skip
         for payload in _payloads(rng):
             with contextlib.suppress(BrokerError):
                 await cluster.bucket(bucket).put(f"garbage.{rid}", payload)
+
+
+def _inbox(cluster: Cluster, subject: str) -> str:
+    """Callers of the service have inboxes of their own."""
+    is_role = subject.startswith(f"{cluster.subjects.prefix}.")
+    return cluster.nc.new_inbox() if is_role else f"_INBOX.{new_rid()}"
 
 
 async def _incarnations(cluster: Cluster, pool: str) -> list[str]:

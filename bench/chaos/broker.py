@@ -1,4 +1,4 @@
-"""The nats-server of a chaos run: killed, paused and started again on its store."""
+"""One nats-server of a chaos run: killed, paused and started again on its store."""
 
 from __future__ import annotations
 
@@ -7,46 +7,77 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from deploy.local.child_process import ChildProcess
-from deploy.local.nats_child import find_nats_server, greets
+from deploy.local.nats_binary import find_nats_server
+from deploy.local.nats_child import greets
 from deploy.local.ports import free_port
 
 _START_TIMEOUT_S = 20.0
 
 
 class Broker:
-    """`wait_up` returns when it greets; whoever stops it starts it again."""
+    """Whoever stops it starts it again. Alone, it is all the `Brokers` of a run."""
 
-    def __init__(self, folder: Path, store: Path, sink: Callable[[str], None]) -> None:
-        self.port = free_port()
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        store: Path,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        sink: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.port = port
         self.store = store
-        self._folder = folder
+        self._arguments = arguments
+        self._environ = environ
         self._sink = sink
         self._child: ChildProcess | None = None
         self._pump: asyncio.Task[int] | None = None
+        self._starting = asyncio.Lock()
+
+    @classmethod
+    def alone(cls, folder: Path, store: Path, sink: Callable[[str], None]) -> Broker:
+        """One that has no peers; its configuration is written to the folder."""
+        port, name = free_port(), "chaos"
+        settings = {
+            "server_name": name,
+            "listen": f"127.0.0.1:{port}",
+            "write_deadline": "2s",
+            "jetstream": {"store_dir": str(store), "max_file_store": 64 << 30},
+        }
+        config = folder / "nats.conf"
+        config.write_text(json.dumps(settings))
+        return cls(name, port, store, ["-c", str(config)], {}, sink)
+
+    @property
+    def servers(self) -> Sequence[Broker]:
+        return [self]
 
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Returns when it greets."""
-        settings = {
-            "server_name": "chaos",
-            "listen": f"127.0.0.1:{self.port}",
-            "write_deadline": "2s",
-            "jetstream": {"store_dir": str(self.store), "max_file_store": 64 << 30},
-        }
-        config = self._folder / "nats.conf"
-        config.write_text(json.dumps(settings))
-        command = [find_nats_server(), "-c", str(config)]
-        env = {"GOMAXPROCS": "1"} | os.environ
-        self._child = await ChildProcess.start(command, env, self._sink)
-        self._pump = asyncio.create_task(self._child.wait())
-        await self._wait_up()
+        """Returns when it greets. Of two faults that overlap, the first to end brings it back."""
+        async with self._starting:
+            if self._child is None or not self._child.is_running:
+                command = [find_nats_server().path, *self._arguments]
+                env = {"GOMAXPROCS": "1", **os.environ, **self._environ}
+                self._child = await ChildProcess.start(command, env, self._sink)
+                self._pump = asyncio.create_task(self._child.wait())
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not await greets(self.port):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nats-server {self.name} does not start; see its log")
+            await asyncio.sleep(0.02)
+
+    async def is_whole(self) -> bool:
+        return await greets(self.port)
 
     async def kill(self) -> None:
         """kill -9."""
@@ -67,13 +98,5 @@ class Broker:
             await self._pump
 
     def _signal(self, signum: signal.Signals) -> None:
-        assert self._child is not None, "start() comes first"
-        if self._child.is_running:
+        if self._child is not None and self._child.is_running:
             os.kill(self._child.pid, signum)
-
-    async def _wait_up(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not await greets(self.port):
-            if time.monotonic() > deadline:
-                raise TimeoutError("nats-server does not start; see nats.log")
-            await asyncio.sleep(0.02)

@@ -128,9 +128,10 @@ class CaseMaker:
 
     def _num_tokens(self) -> int:
         """Of eight streams seven are short: many are in the middle when something strikes."""
+        short = min(100, self._max_tokens)
         if self._rng.random() < 0.125:
-            return self._rng.randint(100, self._max_tokens)
-        return self._rng.randint(1, 100)
+            return self._rng.randint(short, self._max_tokens)
+        return self._rng.randint(1, short)
 
     def _greedy(self) -> Case:
         return self._completion("greedy", temperature=0)

@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from bench.chaos.cases import Case
 from bench.chaos.checker import check, check_log, check_same
 from bench.chaos.client import ClientRun
-from bench.chaos.faults import FAULTS, FaultClass, FaultFailed
+from bench.chaos.fault_class import FaultClass, FaultFailed
+from bench.chaos.faults import FAULTS
 from bench.chaos.field import Field
 from bench.chaos.flock import Flock
 from bench.chaos.ledger import DAMAGING, Ledger, RunInfo
 from bench.chaos.left_behind import say_left_behind
+from bench.chaos.service_move import ServiceMove
+from bench.chaos.suite_plan import SuitePlan
 from bench.chaos.transcript import Transcript
 from bench.chaos.violation import Violation, ViolationKind
 from detok.full_fold import fold_from_log
@@ -26,7 +29,6 @@ _RECORD_CONCURRENCY = 16
 _DRAIN_TIMEOUT_S = 30.0
 _SETTLE_S = (0.5, 2.0)  # between two faults that come alone
 _RECOVERED_TIMEOUT_S = 30.0
-_MIXED_FAULTS = 3
 _MIXED_WITHIN_S = 2.0
 
 Say = Callable[[str], None]
@@ -39,38 +41,31 @@ class ChaosRun:
         self,
         flock: Flock,
         cases: Sequence[Case],
-        seed: int,
-        fault_names: Sequence[str],
-        *,
-        num_clients: int,
-        stream_timeout_s: float,
-        command: str,
+        plan: SuitePlan,
         say: Say,
     ) -> None:
         self._flock = flock
         self._cases = cases
-        self._seed = seed
-        self._fault_names = fault_names
-        self._num_clients = num_clients
-        self._stream_timeout_s = stream_timeout_s
-        self._command = command
+        self._plan = plan
         self._say = say
-        self._rng = random.Random(seed)
+        self._rng = random.Random(plan.seed)
         self._expected: dict[int, Transcript] = {}  # case index -> its undisturbed answer
         self._field = Field(flock, self._rng, cases)
         self._is_ending = False
         self.ledger = Ledger()
 
-    async def run(self, num_disturbed: int) -> Ledger:
-        """Until so many streams were disturbed and all have ended."""
+    async def run(self) -> Ledger:
+        """Until enough streams were disturbed and all have ended."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             metering = tasks.create_task(self._flock.work.run(self._flock.of("worker")))
             await self._record()
             before = self._flock.work.num_generated
-            clients = [tasks.create_task(self._client(idx)) for idx in range(self._num_clients)]
+            clients = [
+                tasks.create_task(self._client(idx)) for idx in range(self._plan.num_clients)
+            ]
             try:
-                await self._strike_until(num_disturbed)
+                await self._move_and_strike()
             except (TimeoutError, FaultFailed) as exc:  # the table tells what was found until then
                 self.ledger.note_violation(Violation(ViolationKind.FAILED, repr(exc)), "the run")
             self._is_ending = True
@@ -83,8 +78,8 @@ class ChaosRun:
         self.ledger.runs.append(
             RunInfo(
                 datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                self._command,
-                self._seed,
+                self._plan.command,
+                self._plan.seed,
                 round(time.monotonic() - started, 1),
                 self._flock.plan.ack_wait_s,
             )
@@ -98,9 +93,12 @@ class ChaosRun:
         async def record(idx: int, case: Case) -> None:
             async with gate:
                 run = ClientRun(
-                    case, self._flock.http_ports, idx % 2, whole_silence_s=self._stream_timeout_s
+                    case,
+                    self._flock.http_ports,
+                    idx % 2,
+                    whole_silence_s=self._plan.stream_timeout_s,
                 )
-                await run.run(self._stream_timeout_s)
+                await run.run(self._plan.stream_timeout_s)
             found = check(run.transcript, None)
             if found:
                 raise AssertionError(f"undisturbed, {case.kind} gave {found}")
@@ -119,14 +117,16 @@ class ChaosRun:
         )
 
     async def _client(self, idx: int) -> None:
-        rng = random.Random(f"{self._seed}.{idx}")
+        rng = random.Random(f"{self._plan.seed}.{idx}")
         while not self._is_ending:
             case_idx = rng.randrange(len(self._cases))
             case = self._cases[case_idx]
-            run = ClientRun(case, self._flock.http_ports, rng.randrange(2))
+            run = ClientRun(
+                case, self._flock.http_ports, rng.randrange(2), queue_wait_s=self._plan.queue_wait_s
+            )
             self._field.running.add(run)
             try:
-                await run.run(self._stream_timeout_s)
+                await run.run(self._plan.stream_timeout_s)
             finally:
                 self._field.running.discard(run)
             await self._judge(run, case_idx)
@@ -154,9 +154,10 @@ class ChaosRun:
             return check(run.transcript, None)
         found = check_same(run.transcript, stored)
         with contextlib.suppress(BrokerError):
-            fold = await fold_from_log(self._flock.cluster, run.transcript.rid)
-            if fold is not None and not found:
-                found = check_log(run.transcript, fold)
+            for side in self._flock.sides.clusters:
+                fold = await fold_from_log(side, run.transcript.rid)
+                if fold is not None and not found:
+                    found = check_log(run.transcript, fold)
         return found
 
     async def _stored(self, run: ClientRun) -> Transcript | None:
@@ -171,30 +172,45 @@ class ChaosRun:
 
     # Faults
 
-    async def _strike_until(self, num_disturbed: int) -> None:
+    async def _move_and_strike(self) -> None:
+        """Where the service moves, faults strike until it has moved, and once more."""
+        if not self._plan.has_move:
+            await self._strike(lambda: False)
+            return
+        moving = asyncio.create_task(ServiceMove(self._flock, self._rng, self._say).run())
+        try:
+            await self._strike(lambda: not moving.done())
+            await moving
+            await self._strike_round()
+        finally:
+            moving.cancel()
+            await asyncio.wait({moving})
+
+    async def _strike(self, is_wanted_longer: Callable[[], bool]) -> None:
         """Every fault alone, in a new order each round; then some of them at once."""
-        while True:
-            names = list(self._fault_names)
-            self._rng.shuffle(names)
-            for name in [*names, "mixed"]:
-                await self._wait_for_streams()
-                if name == "mixed":
-                    await self._strike_mixed()
-                else:
-                    await FAULTS[name].fault(self._field)
-                await self._wait_recovered()
-                seconds = await self._flock.wait_ready()
-                self._say(
-                    f"{name}: all ready {seconds:.1f} s later; {self._field.num_disturbed} streams "
-                    f"disturbed, violations {self.ledger.violations or 'none'}"
-                )
-                await asyncio.sleep(self._rng.uniform(*_SETTLE_S))
-                if self._field.num_disturbed >= num_disturbed and name == "mixed":
-                    return
+        while self._field.num_disturbed < self._plan.num_disturbed or is_wanted_longer():
+            await self._strike_round()
+
+    async def _strike_round(self) -> None:
+        names = list(self._plan.fault_names)
+        self._rng.shuffle(names)
+        for name in [*names, "mixed"] if self._plan.num_mixed else names:
+            await self._wait_for_streams()
+            if name == "mixed":
+                await self._strike_mixed()
+            else:
+                await FAULTS[name].fault(self._field)
+            await self._wait_recovered()
+            seconds = await self._flock.wait_ready()
+            self._say(
+                f"{name}: all ready {seconds:.1f} s later; {self._field.num_disturbed} streams "
+                f"disturbed, violations {self.ledger.violations or 'none'}"
+            )
+            await asyncio.sleep(self._rng.uniform(*_SETTLE_S))
 
     async def _strike_mixed(self) -> None:
-        names = [name for name in self._fault_names if FAULTS[name].is_mixable]
-        chosen = self._rng.sample(names, min(_MIXED_FAULTS, len(names)))
+        names = [name for name in self._plan.fault_names if FAULTS[name].is_mixable]
+        chosen = self._rng.sample(names, min(self._plan.num_mixed, len(names)))
 
         async def later(fault: FaultClass) -> None:
             await asyncio.sleep(self._rng.uniform(0, _MIXED_WITHIN_S))
@@ -209,9 +225,9 @@ class ChaosRun:
             self._field.common_name = ""
 
     async def _wait_for_streams(self) -> None:
-        """Until most clients are in the middle of a stream."""
+        """Until most streams that can run are in their middle."""
         async with asyncio.timeout(60):
-            while sum(map(_is_moving, self._field.running)) < self._num_clients // 2:  # noqa: ASYNC110
+            while sum(map(_is_moving, self._field.running)) < max(1, self._plan.num_at_a_time // 2):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def _wait_recovered(self) -> None:
@@ -243,7 +259,12 @@ class ChaosRun:
                 if num_queued == 0:
                     return
             await asyncio.sleep(0.2)
-        detail = await say_left_behind(self._flock.cluster, self._flock.card.pool)
+        detail = "; ".join(
+            [
+                await say_left_behind(side, self._flock.card.pool)
+                for side in self._flock.sides.clusters
+            ]
+        )
         violation = Violation(
             ViolationKind.LOST, f"{num_queued} requests are left in the queue: {detail}"
         )

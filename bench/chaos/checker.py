@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.chaos.transcript import Choice, Transcript
 from bench.chaos.violation import Violation, ViolationKind
-from shared.fold import RequestFold
+from shared.token_log.fold import RequestFold
 
 _LOGPROB_TOLERANCE = 1e-3  # an incremental decode rounds otherwise than a prefill
 

@@ -42,7 +42,9 @@ class ClientRun:
         *,
         grace_s: int = _GRACE_S,
         whole_silence_s: float = _WHOLE_SILENCE_S,
+        queue_wait_s: float = 0.0,
     ) -> None:
+        """`queue_wait_s`: so much longer it waits for the first token."""
         self.number = next(_numbers)
         self.case = case
         self.frontend = frontend
@@ -56,6 +58,7 @@ class ClientRun:
         self._ports = ports
         self._grace_s = grace_s
         self._whole_silence_s = whole_silence_s
+        self._queue_wait_s = queue_wait_s
         self._give_up_s = 0.0
         self._limit: asyncio.Timeout
         self._key = secrets.token_hex(16)
@@ -64,7 +67,7 @@ class ClientRun:
         """Returns when the answer is whole, an error, or nothing has come for so long."""
         self._give_up_s = silence_s if self.case.is_streamed else _WHOLE_PATIENCE * silence_s
         try:
-            async with asyncio.timeout(self._give_up_s) as self._limit:
+            async with asyncio.timeout(self._queue_wait_s + self._give_up_s) as self._limit:
                 while not (self.transcript.is_done or self.transcript.error):
                     try:
                         await self._attempt()
@@ -122,7 +125,8 @@ class ClientRun:
                     transcript.is_done = True
                     return
                 transcript.take(event_id, json.loads(data))
-                self._limit.reschedule(asyncio.get_running_loop().time() + self._give_up_s)
+                if transcript.num_tokens:
+                    self._limit.reschedule(asyncio.get_running_loop().time() + self._give_up_s)
         if transcript.error is None:
             raise EOFError("the stream ended without its end")
 

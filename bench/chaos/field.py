@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Sequence
 
+from bench.chaos.broker import Broker
+from bench.chaos.broker_cluster import BrokerCluster
 from bench.chaos.cases import Case
 from bench.chaos.client import ClientRun
 from bench.chaos.flock import Flock
@@ -32,6 +34,17 @@ class Field:
         """Streams that ran while something struck."""
         return len(self._disturbed)
 
+    @property
+    def broker(self) -> Broker:
+        """The only nats-server."""
+        assert isinstance(self.flock.brokers, Broker), "a fault of a nats-server without peers"
+        return self.flock.brokers
+
+    @property
+    def broker_cluster(self) -> BrokerCluster:
+        assert isinstance(self.flock.brokers, BrokerCluster), "a fault of a cluster"
+        return self.flock.brokers
+
     def pick(self, role: str) -> Member:
         return self.rng.choice(self.flock.of(role))
 
@@ -47,10 +60,9 @@ class Field:
                 names = {victim.incarnation for victim in victims}
                 return [run for run in single if holders.get(run.transcript.rid) in names]
             if role == "detok":
-                owners = await self.flock.partition_owners()
+                readers = await self.flock.readers([run.transcript.rid for run in single])
                 names = {victim.incarnation for victim in victims}
-                partition = self.flock.cluster.subjects.partition
-                return [run for run in single if owners.get(partition(run.transcript.rid)) in names]
+                return [run for run in single if readers.get(run.transcript.rid) in names]
         frontends = self.flock.of("frontend")
         indices = {frontends.index(victim) for victim in victims if victim in frontends}
         return [run for run in self.running if run.frontend in indices]

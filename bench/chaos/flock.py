@@ -12,13 +12,15 @@ from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from bench.chaos.broker import Broker
+from bench.chaos.broker_cluster import BrokerCluster
+from bench.chaos.brokers import Brokers, url_of
 from bench.chaos.cases import MODEL_NAME
 from bench.chaos.member import Member
+from bench.chaos.nats_link import NatsLink
 from bench.chaos.role import HOOKS_VARIABLE
-from bench.chaos.tcp_proxy import TcpProxy
 from bench.chaos.work_meter import WorkMeter
 from deploy.local.detok_herald import DetokHerald
 from deploy.local.http_probe import answers_ok
@@ -26,13 +28,15 @@ from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.ports import free_port
 from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
+from deploy.local.service_sides import ServiceSides
 from deploy.local.worker_herald import WorkerHerald
+from detok.owner_table import OwnerTable
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
+from shared.protocol.codec import decode
 from shared.protocol.log_records import Claim
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import WorkerCard, WorkerState
@@ -46,16 +50,22 @@ _ROLES = ("frontend", "detok", "worker")
 class FlockPlan:
     """How many of each, and what is wrong with them."""
 
+    num_servers: Literal[1, 3] = 1  # nats-servers, and copies of each stream
     num_frontends: int = 2
     num_detoks: int = 2
     num_workers: int = 2
     ack_wait_s: float = 4.0
-    max_running: int = 128
+    max_running: int = 128  # requests that one worker runs at a time
     hooks: tuple[str, ...] = ("divergent", "poison")
+
+    @property
+    def num_slots(self) -> int:
+        """Requests that run at a time."""
+        return self.num_workers * self.max_running
 
 
 class Flock:
-    """A nats-server, roles around it, and the suite's own connection."""
+    """The nats-servers, roles around them, and the suite's own connection."""
 
     def __init__(self, folder: Path, store: Path, plan: FlockPlan) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,19 +74,30 @@ class Flock:
         self._exits = AsyncExitStack()
         self._logs: dict[str, TextIO] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.broker = Broker(folder, store, self._sink("nats"))
+        self.brokers: Brokers = (
+            Broker.alone(folder, store, self._sink("nats"))
+            if plan.num_servers == 1
+            else BrokerCluster(folder, store, self._sink)
+        )
         self.members: list[Member] = []
         self.work = WorkMeter()
-        self.cluster: Cluster
+        self.sides: ServiceSides
         self.card: ModelCard
 
     async def __aenter__(self) -> Flock:
-        await self.broker.start()
-        self._exits.push_async_callback(self.broker.kill)
-        config = ClusterConfig(nats_url=self.broker.url)
-        self.cluster = await self._exits.enter_async_context(open_cluster(config, "chaos"))
+        self._exits.push_async_callback(self.brokers.kill)
+        await self.brokers.start()
+        config = ClusterConfig(
+            nats_url=url_of(self.brokers),
+            replicas=self.plan.num_servers,
+            log_max_bytes=1 << 29,  # a cluster's servers have room for both sides of a move
+            files_max_bytes=1 << 28,
+        )
+        first = await self._exits.enter_async_context(open_cluster(config, "chaos"))
         files = ModelFiles.read(Path(demo_model()))
-        self.card = await ModelCatalog(self.cluster).register(files, MODEL_NAME)
+        self.card = await ModelCatalog(first).register(files, MODEL_NAME)
+        self.sides = ServiceSides(first)
+        self._tasks["sides"] = asyncio.create_task(self.sides.run(config, "chaos", _as_copied))
         plan = self.plan
         for role, count in zip(
             _ROLES, (plan.num_frontends, plan.num_detoks, plan.num_workers), strict=True
@@ -93,14 +114,19 @@ class Flock:
             member.signal(signal.SIGCONT, with_engine=True)
         for member in self.members:
             member.kept.kill()
+        self._tasks["sides"].cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self.broker.resume()
         await self._exits.aclose()
         for log in self._logs.values():
             log.close()
 
     def of(self, role: str) -> list[Member]:
         return [member for member in self.members if member.role == role]
+
+    @property
+    def cluster(self) -> Cluster:
+        """That of the newer side, where the service moves."""
+        return self.sides.clusters[-1]
 
     @property
     def http_ports(self) -> list[int]:
@@ -120,7 +146,7 @@ class Flock:
 
     def restart(self, member: Member) -> None:
         """After `stop`."""
-        member.kept = self._kept(member.role, member.name, member.proxy.port, member.http_port)
+        member.kept = self._kept(member.role, member.name, member.link.url, member.http_port)
         self.start(member)
 
     async def wait_ready(self, timeout_s: float = _READY_TIMEOUT_S) -> float:
@@ -133,41 +159,51 @@ class Flock:
         return time.monotonic() - started
 
     async def num_queued(self) -> int:
-        """Requests that the queue holds, waiting or running."""
-        info = await self.cluster.js.api(f"STREAM.INFO.{self.cluster.subjects.requests_stream}")
-        return int(info["state"]["messages"])
+        """Requests that the queues hold, waiting or running."""
+        num_queued = 0
+        for each in self.sides.clusters:
+            info = await each.js.api(f"STREAM.INFO.{each.subjects.requests_stream}")
+            num_queued += int(info["state"]["messages"])
+        return num_queued
 
     async def holders(self, rids: Collection[str]) -> dict[str, str]:
         """Which worker incarnation has claimed which request."""
 
         async def holder(rid: str) -> tuple[str, str]:
-            last = await self.cluster.ownership.last(rid)
-            record = None if last is None else last.record
-            return rid, record.worker if isinstance(record, Claim) else ""
+            for each in self.sides.clusters:
+                if (last := await each.ownership.last(rid)) is not None:
+                    return rid, last.record.worker if isinstance(last.record, Claim) else ""
+            return rid, ""
 
         with contextlib.suppress(BrokerError):
             return dict(await asyncio.gather(*map(holder, rids)))
         return {}
 
-    async def partition_owners(self) -> dict[int, str]:
-        """Which detokenizer holds the lease of which partition."""
-        entries = await self.cluster.bucket(self.cluster.subjects.leases_bucket).entries()
-        return {
-            int(entry.key): entry.value.decode(errors="replace")
-            for entry in entries
-            if entry.key.isdigit()
-        }
+    async def readers(self, rids: Collection[str]) -> dict[str, str]:
+        """Which detokenizer reads the partition of which request, where that has been claimed."""
+        found: dict[str, str] = {}
+        for each in self.sides.clusters:
+            owners = await _partition_owners(each)
+            lasts = await asyncio.gather(*map(each.ownership.last, rids))
+            found |= {
+                rid: owners.get(each.subjects.partition(rid), "")
+                for rid, last in zip(rids, lasts, strict=True)
+                if last is not None
+            }
+        return found
 
     async def _member(self, role: str, idx: int) -> Member:
-        proxy = await self._exits.enter_async_context(TcpProxy(self.broker.port))
+        ports = [server.port for server in self.brokers.servers]
+        link = await self._exits.enter_async_context(NatsLink.open(ports))
         port = free_port()
         name = f"{role}-{idx}"
-        return Member(role, proxy, self._kept(role, name, proxy.port, port), port)
+        return Member(role, link, self._kept(role, name, link.url, port), port)
 
-    def _kept(self, role: str, name: str, proxy_port: int, http_port: int) -> KeptProcess:
+    def _kept(self, role: str, name: str, nats_url: str, http_port: int) -> KeptProcess:
         programs = RolePrograms(*(self._program(one) for one in ("frontend", "worker", "detok")))
         config = ServeConfig(
-            nats_url=f"nats://127.0.0.1:{proxy_port}",
+            nats_url=nats_url,
+            replicas=self.plan.num_servers,
             port=http_port,
             metrics_port=http_port - 1 if role == "worker" else 0,  # the launch adds 1
             detok_id=name,
@@ -186,8 +222,8 @@ class Flock:
             "worker": launches.worker(0),
         }[role]
         on_death = {
-            "worker": WorkerHerald(self.cluster, self.card).announce_death,
-            "detok": DetokHerald(self.cluster).announce_death,
+            "worker": WorkerHerald(self.sides, self.card).announce_death,
+            "detok": DetokHerald(self.sides).announce_death,
         }
         say = self._sink("supervisor")
         return KeptProcess(name, make, self._sink(name), say, on_death.get(role))
@@ -205,18 +241,35 @@ class Flock:
         return write
 
     async def _is_ready(self) -> bool:
+        if not await self.brokers.is_whole():
+            return False
         for port in self.http_ports:
             if not await answers_ok("127.0.0.1", port, "/ready"):
                 return False
-        subjects = self.cluster.subjects
         try:
-            bucket = self.cluster.bucket(subjects.workers_bucket)
-            names = [f"{self.card.pool}.{member.incarnation}" for member in self.of("worker")]
-            entries = [await bucket.get(name) for name in names]
-            owners = await self.partition_owners()
+            return await self._are_workers_ready() and await self._are_partitions_owned()
         except BrokerError:
             return False
+
+    async def _are_workers_ready(self) -> bool:
+        names = [f"{self.card.pool}.{member.incarnation}" for member in self.of("worker")]
+        buckets = [each.bucket(each.subjects.workers_bucket) for each in self.sides.clusters]
+        entries = [await bucket.get(name) for bucket in buckets for name in names]
         cards = [decode(WorkerCard, entry.value) for entry in entries if entry is not None]
-        if [card.state for card in cards] != [WorkerState.READY] * self.plan.num_workers:
-            return False
-        return len([owner for owner in owners.values() if owner]) == subjects.num_partitions
+        return [card.state for card in cards] == [WorkerState.READY] * self.plan.num_workers
+
+    async def _are_partitions_owned(self) -> bool:
+        for each in self.sides.clusters:
+            owners = await _partition_owners(each)
+            if len([owner for owner in owners.values() if owner]) != each.subjects.num_partitions:
+                return False
+        return True
+
+
+async def _partition_owners(cluster: Cluster) -> dict[int, str]:
+    """Which detokenizer holds the lease of which partition."""
+    return await OwnerTable(cluster.js, cluster.subjects).holders()
+
+
+async def _as_copied(_cluster: Cluster) -> None:
+    """`jetflock migrate` has copied the model's card, which is all that the roles need."""

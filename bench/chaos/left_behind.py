@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shared.cluster import Cluster
-from shared.codec import decode
 from shared.errors import BrokerError, ProtocolError
+from shared.protocol.codec import decode
 from shared.protocol.log_records import Claim
 from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES
@@ -14,7 +14,7 @@ async def tell_left_behind(cluster: Cluster, pool: str) -> list[str]:
     """A line for each request, and one for each consumer that counts any. Raises BrokerError."""
     subjects = cluster.subjects
     lines = []
-    queue = subjects.request("*", "*")
+    queue = subjects.requests("*", "*")
     async for message in cluster.js.proven_scan(subjects.requests_stream, queue):
         try:
             request = decode(GenerateRequest, message.data)

@@ -8,16 +8,16 @@ import signal
 
 import psutil
 
-from bench.chaos.tcp_proxy import TcpProxy
+from bench.chaos.nats_link import NatsLink
 from deploy.local.kept_process import KeptProcess
 
 
 class Member:
     """One process of the flock, started again by a supervisor whenever it dies."""
 
-    def __init__(self, role: str, proxy: TcpProxy, kept: KeptProcess, http_port: int) -> None:
+    def __init__(self, role: str, link: NatsLink, kept: KeptProcess, http_port: int) -> None:
         self.role = role
-        self.proxy = proxy
+        self.link = link
         self.kept = kept
         self.http_port = http_port  # of the API, or of the metrics
 

@@ -25,14 +25,18 @@ def limit_s(ledger: Ledger, name: str) -> float | None:
     return fault.limit_s + (ack_wait_s if fault.has_ack_wait else 0.0)
 
 
-def missed_demands(ledger: Ledger, num_disturbed: int = 0) -> list[str]:
-    """Sentences, none when all is well."""
+def missed_demands(ledger: Ledger, num_disturbed: int = 0, *, has_moved: bool = False) -> list[str]:
+    """Sentences, none when all is well.
+
+    While a service moves, workers load their model for the other side: how soon a stream goes on
+    after the death of another one is not promised then.
+    """
     missed = [f"{count} streams {kind}" for kind, count in sorted(ledger.violations.items())]
     if ledger.num_disturbed < num_disturbed:
         missed.append(f"{ledger.num_disturbed} streams disturbed, not {num_disturbed}")
     for name, tally in sorted(ledger.faults.items()):
         limit = limit_s(ledger, name)
-        if limit is not None and tally.recoveries_s:
+        if limit is not None and tally.recoveries_s and not has_moved:
             p99 = percentile(tally.recoveries_s, 99)
             if p99 > limit:
                 missed.append(f"recovery from {name}: p99 {p99:.2f} s, allowed {limit:g} s")

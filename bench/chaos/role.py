@@ -24,7 +24,7 @@ LATE_S = 3.0
 
 def divergent_runs() -> None:
     """Each worker goes on in its own way, as rounding may make it on real hardware."""
-    from worker.engine_host import EngineHost
+    from worker.engine_child.engine_host import EngineHost
 
     add = EngineHost.add
     ours = zlib.crc32(f"{os.getpid()}.{os.times().elapsed}".encode())
@@ -41,7 +41,7 @@ def divergent_runs() -> None:
 
 def poison_runs() -> None:
     """A request with a certain seed kills the engine that begins it."""
-    from worker.engine_host import EngineHost
+    from worker.engine_child.engine_host import EngineHost
 
     add = EngineHost.add
 
@@ -57,8 +57,8 @@ def poison_runs() -> None:
 
 def no_fencing() -> None:
     """Whoever writes an entry is believed: claims and epochs say nothing."""
-    from shared.fold import RequestFold
     from shared.protocol.log_records import OwnershipRecord, TokenEntry
+    from shared.token_log.fold import RequestFold
 
     apply_entry, apply_record = RequestFold.apply_entry, RequestFold.apply_record
 
@@ -76,7 +76,7 @@ def no_fencing() -> None:
 
 def late_successors() -> None:
     """A run that goes on with the output of another worker waits, as beside long prefills."""
-    from worker.engine_host import EngineHost
+    from worker.engine_child.engine_host import EngineHost
 
     add = EngineHost.add
 
@@ -91,14 +91,14 @@ def late_successors() -> None:
 
 def no_resend() -> None:
     """A frame is sent once."""
-    from worker.token_log import PartitionWriter
+    from worker.runs.token_log import PartitionWriter
 
     PartitionWriter.frames_to_resend = lambda self, now, *, all_of_them: []  # type: ignore[method-assign]
 
 
 def lossy_log() -> None:
     """The first new frame of a partition after a reconnect is lost, as with a dying connection."""
-    from worker.token_log import TokenLog
+    from worker.runs.token_log import TokenLog
 
     publish = TokenLog._publish
     last_numbers: dict[int, int] = {}
@@ -118,7 +118,7 @@ def lossy_log() -> None:
 
 def no_replay() -> None:
     """What did not reach a frontend is not asked for."""
-    from frontend.resuming import replayer
+    from frontend.streams import replayer
 
     replayer.is_due = lambda stream, now: False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ class Strike:
     at: float  # monotonic
     num_running: int = 0
     outage_s: float = 0.0  # of a broker: how long it was away by our own doing
+
+    def end_outage(self) -> None:
+        self.outage_s = time.monotonic() - self.at
 
     def is_over(self, arrivals: Sequence[float]) -> bool:
         """Whether a stream has moved since, by more than what was under way."""

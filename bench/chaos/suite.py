@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.chaos.cases import CaseMaker, CaseTokens
 from bench.chaos.chaos_run import ChaosRun
-from bench.chaos.flock import Flock, FlockPlan
+from bench.chaos.flock import Flock
 from bench.chaos.full_disk import small_volume
 from bench.chaos.ledger import Ledger
+from bench.chaos.suite_plan import SuitePlan
 from deploy.local.serve_config import demo_model
 
 _VOLUME_MIB = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SuitePlan:
-    """What to run; `fault_names` are keys of FAULTS."""
-
-    fault_names: Sequence[str]
-    seed: int
-    num_disturbed: int
-    num_clients: int = 64
-    num_cases: int = 110
-    max_tokens: int = 800
-    kinds: Sequence[str] = ()  # of requests; all of them when empty
-    flock: FlockPlan = field(default_factory=FlockPlan)
-    stream_timeout_s: float = 60.0  # of silence: then it is lost
-    command: str = ""
 
 
 class Control(NamedTuple):
@@ -76,14 +61,5 @@ async def run_suite(folder: Path, plan: SuitePlan, say: Callable[[str], None] = 
         maker = CaseMaker(plan.seed, tokens, plan.max_tokens)
         cases = maker.make(plan.num_cases, plan.kinds)
         async with Flock(folder, store / "nats", plan.flock) as flock:
-            run = ChaosRun(
-                flock,
-                cases,
-                plan.seed,
-                plan.fault_names,
-                num_clients=plan.num_clients,
-                stream_timeout_s=plan.stream_timeout_s,
-                command=plan.command,
-                say=say,
-            )
-            return await run.run(plan.num_disturbed)
+            run = ChaosRun(flock, cases, plan, say)
+            return await run.run()

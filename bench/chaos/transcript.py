@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.chaos.violation import Violation, ViolationKind
-from frontend.answers.event_id import Mark, parse_event_id
+from frontend.text.event_id import Mark, parse_event_id
 
 
 @dataclass(slots=True)

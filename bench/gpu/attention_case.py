@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from bench.gpu.backends import BACKENDS
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.step_limits import StepLimits
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

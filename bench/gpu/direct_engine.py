@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 from bench.gpu.host_times import HostTimes
 from bench.gpu.timed_device import TimedDevice
 from shared.protocol.sampling import SamplingParams
-from shared.token_ids import pack_token_ids
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.device.gpu_device import GpuDevice
-from worker.engine.engine_loader import EngineLoader
-from worker.engine.step_budget import StepBudget
-from worker.engine_channel import ChannelClosed
-from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, StepOutput
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine.loop.step_budget import StepBudget
+from worker.engine_link.engine_channel import ChannelClosed
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import AddRequest, EngineCommand, EngineEvent, StepOutput
 
 MAX_STEP_S = 60.0  # no step is made smaller for its length
 NUM_TOKEN_IDS = 500  # of prompts: every shape has as many

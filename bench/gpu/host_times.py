@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.gpu.timed_device import Launch, TimedDevice
-from worker.engine.schedule_batch import ScheduleBatch
-from worker.engine.step_result import StepHandle, StepResult
+from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import StepHandle, StepResult
 
 
 @dataclass(slots=True)

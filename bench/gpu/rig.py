@@ -18,9 +18,10 @@ from bench.gpu.direct_engine import DirectEngine
 from bench.gpu.shapes import Costs, write_config
 from bench.gpu.sizes import ON_CPU, ON_GPU, Sizes
 from bench.gpu.task import Task
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice, has_gpu
-from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.host_device import HostDevice
+from worker.engine_link.engine_config import EngineConfig
 
 # On a CPU the GPU's engine runs all the same: by Triton's interpreter, or in plain torch.
 _ON_CPU = {

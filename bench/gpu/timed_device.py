@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, Work
+from worker.engine.device.gpu_device import GpuDevice, Work
 
 
 @dataclass(frozen=True, slots=True)

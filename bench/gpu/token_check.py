@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.gpu.direct_engine import DirectEngine, random_prompts
 from bench.gpu.rig import Rig
-from worker.engine.cuda.device.gpu_device import CudaDevice
+from worker.engine.cuda.cuda_device import CudaDevice
 
 SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 5, "top_p": 0.9})
 # Plain torch needs much memory for large steps.

@@ -11,16 +11,16 @@ import uvloop
 
 from bench.peers.runner import RequestTrace, RunnerSettings, Stopwatch, serve
 from shared.protocol.sampling import SamplingParams
-from shared.token_ids import pack_token_ids
-from worker.engine.config import EngineConfig
-from worker.engine_messages import (
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine_child.engine_process import EngineProcess
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import (
     AddRequest,
     EngineEvent,
     EngineFailed,
     EngineReady,
     StepOutput,
 )
-from worker.engine_process import EngineProcess
 
 STOP_TIMEOUT_S = 10.0
 

@@ -7,16 +7,18 @@ from typing import Annotated
 
 from deploy.autoscale.autoscale_config import AutoscaleConfig
 from deploy.autoscale.host_pool import HostPool
+from deploy.local.port_claim import claimed_ports
 from deploy.local.preflight import find_model
 from deploy.local.role_launches import RoleLaunches, RolePrograms
-from deploy.local.stack import log_format_of
+from deploy.local.stack import environ_of, log_format_of
 from deploy.local.terminal import Terminal
+from shared.cli.program import Program
 from shared.cluster import open_cluster
 from shared.config import FLAT
-from shared.log import setup_logging
-from shared.metrics import new_registry
-from shared.program import Program
+from shared.service.move import oldest_prefix
 from shared.subjects import new_incarnation
+from shared.telemetry.log import setup_logging
+from shared.telemetry.metrics import new_registry
 
 _FIRST = (
     "model_name",
@@ -38,8 +40,8 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
     """Scale MODEL: a folder in Hugging Face format, or a hub id."""
     config.check()
     serve_config = config.serve_config(model)
-    terminal = Terminal()
-    log_format = log_format_of(serve_config, terminal)
+    terminal = Terminal(as_json=config.log_format == "json")
+    log_format = log_format_of(terminal)
     setup_logging("autoscale", config.log_level, log_format)
     files = find_model(
         model,
@@ -47,17 +49,22 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
     )
-    launches = RoleLaunches(serve_config, files.path, log_format, RolePrograms())
+    launches = RoleLaunches(
+        serve_config, files.path, log_format, RolePrograms(), environ_of(terminal)
+    )
     scaler_id = new_incarnation("autoscale")
 
     async def run() -> None:
         registry = new_registry("autoscale")
-        async with open_cluster(config, scaler_id, registry=registry) as cluster:
+        async with open_cluster(
+            config, scaler_id, registry=registry, choose=oldest_prefix
+        ) as cluster:
             pool = HostPool(serve_config, files, launches, terminal, registry, scaler_id)
-            pool.shutdown.listen()
+            pool.shutdown.listen(lambda: serve_config.leave_timeout_s)
             await pool.run(cluster)
 
-    asyncio.run(run())
+    with claimed_ports(serve_config):
+        asyncio.run(run())
 
 
 PROGRAM = Program(
@@ -66,6 +73,7 @@ PROGRAM = Program(
     main=main,
     first=_FIRST,
     ignored=("--",),
+    takes_peer_flags=True,
 )
 
 if __name__ == "__main__":

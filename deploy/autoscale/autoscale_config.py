@@ -4,7 +4,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cyclopts import Parameter
 
@@ -19,6 +19,8 @@ _NOT_A_FLAG = Parameter(parse=False, show=False)
 @dataclass(frozen=True, kw_only=True)
 class AutoscaleConfig(WorkerConfig, ScaleConfig):
     """All flags of a worker are flags of it too: its workers get them."""
+
+    role: ClassVar[str] = "admin"  # of the autoscaler itself, not of its workers
 
     workers: int | str = "0..1"
     """Worker processes on this host: a range as 0..8, or a number to keep so many running."""

@@ -9,19 +9,21 @@ from prometheus_client import CollectorRegistry
 from deploy.autoscale.scaler import Scaler
 from deploy.autoscale.scaler_metrics import ScalerMetrics
 from deploy.local.kept_process import KeptProcess
+from deploy.local.pool_care import PoolCare
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
+from deploy.local.served_model import register_served
+from deploy.local.service_sides import ServiceSides
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
 from deploy.local.worker_herald import WorkerHerald
+from shared.checkpoint.model_files import ModelFiles
+from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
-from shared.health import Checkup, HealthBoard
-from shared.log import get_logger
-from shared.loop_watch import LoopWatch
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
-from shared.shutdown import Shutdown
-from shared.status_server import serving_status
+from shared.status.health import Checkup, HealthBoard
+from shared.status.status_server import StatusAddress, serving_status
+from shared.telemetry.log import get_logger
+from shared.telemetry.loop_watch import LoopWatch
 
 _NO_NATS = "NATS cannot be reached"
 
@@ -54,9 +56,9 @@ class HostPool:
     async def run(self, cluster: Cluster) -> None:
         """Until `shutdown` is asked for. Raises ConfigError."""
         config = self._config
-        assert config.model_name is not None
-        card = await ModelCatalog(cluster).register(self._files, config.model_name)
-        herald = WorkerHerald(cluster, card)
+        card = await register_served(cluster, self._files, config)
+        sides = ServiceSides(cluster)
+        herald = WorkerHerald(sides, card)
         fleet = WorkerFleet(
             lambda idx: self._kept(idx, herald),
             KeptProcess.run,
@@ -64,7 +66,7 @@ class HostPool:
             leave_timeout_s=config.leave_timeout_s,
         )
         scaler = Scaler(
-            cluster,
+            sides,
             card,
             self._scaler_id,
             fleet,
@@ -76,16 +78,26 @@ class HostPool:
         board = HealthBoard()
         board.watch(lambda: Checkup(not_ready=() if cluster.nc.is_connected else (_NO_NATS,)))
         async with (
-            serving_status(self._registry, board, config.metrics_port),
+            serving_status(self._registry, board, StatusAddress.of(config)),
             asyncio.TaskGroup() as tasks,
         ):
             watching = tasks.create_task(LoopWatch(self._registry).run())
-            scaling = tasks.create_task(scaler.run(tasks))
+            following = tasks.create_task(sides.run(config, self._scaler_id, self._register))
+            scaling = tasks.create_task(_scale(scaler, sides, tasks))
+            caring = tasks.create_task(
+                sides.on_each(lambda each: PoolCare(each, card, self._scaler_id, fleet).run())
+            )
             log.info("scaling", model=card.name, workers=str(config.worker_range))
             await self.shutdown.asked.wait()
             scaling.cancel()
             watching.cancel()
             await self._stop(fleet)
+            caring.cancel()
+            await asyncio.wait({caring})
+            following.cancel()
+
+    async def _register(self, cluster: Cluster) -> None:
+        await register_served(cluster, self._files, self._config)
 
     def _kept(self, idx: int, herald: WorkerHerald) -> KeptProcess:
         name = f"worker-{idx + 1}"
@@ -95,6 +107,7 @@ class HostPool:
             self._terminal.log_sink(name),
             self._terminal.say,
             herald.announce_death,
+            tells_ready=True,
         )
 
     async def _stop(self, fleet: WorkerFleet) -> None:
@@ -106,3 +119,9 @@ class HostPool:
             kept.kill()
         hurried.cancel()
         await stopping
+
+
+async def _scale(scaler: Scaler, sides: ServiceSides, tasks: asyncio.TaskGroup) -> None:
+    """Who knows one side of two would start what the other one has."""
+    await sides.settled.wait()
+    await scaler.run(tasks)

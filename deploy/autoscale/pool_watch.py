@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.local.service_sides import ServiceSides
+from shared.broker.queue_age import oldest_wait_s
 from shared.cluster import Cluster
-from shared.codec import decode
-from shared.errors import ProtocolError
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
-from shared.queue_age import oldest_wait_s
 
 _LEAVING = (WorkerState.DRAINING, WorkerState.HUNG)
 _ASSUMED_RUNNING = 32  # requests of a worker, until one has told
@@ -30,14 +28,31 @@ class PoolView:
     is_paused: bool  # or given other weights: an operator is at work, and nothing else moves
 
 
-class PoolWatch:
-    """Sums up what the consumers and the workers count; remembers their last counts."""
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Of a pool, on one side."""
 
-    def __init__(self, cluster: Cluster, pool: str, max_running: int | None) -> None:
-        self._cluster = cluster
+    consumers: Sequence[dict[str, Any]]  # what the server says of each
+    oldest_wait_s: float
+
+
+async def _queue(cluster: Cluster, pool: str) -> _Queue:
+    js, stream = cluster.js, cluster.subjects.requests_stream
+    names = cluster.subjects.consumers(pool)
+    infos = await asyncio.gather(*(js.api(f"CONSUMER.INFO.{stream}.{name}") for name in names))
+    ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
+    return _Queue(infos, max(ages))
+
+
+class PoolWatch:
+    """Sums up what the consumers and the workers count, on both sides of a service that moves;
+    remembers their last counts.
+    """
+
+    def __init__(self, sides: ServiceSides, pool: str, max_running: int | None) -> None:
+        self._sides = sides
         self._pool = pool
         self._max_running = max_running or _ASSUMED_RUNNING
-        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._num_handed_out: int | None = None  # by the queue so far, beside what waits
         self._work: dict[str, WorkDone] | None = None  # by worker
         self._num_arrived = self._num_tokens = self._num_finished = self._num_finished_tokens = 0
@@ -46,11 +61,9 @@ class PoolWatch:
 
     async def look(self, own: Set[str], leaving: Set[str]) -> PoolView:
         """`own` are the ids of workers that were started here, and stay. Raises BrokerError."""
-        names = self._cluster.subjects.consumers(self._pool)
-        infos = await asyncio.gather(*(self._consumer_info(name) for name in names))
-        js, stream = self._cluster.js, self._cluster.subjects.requests_stream
-        ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
-        cards = await self._cards()
+        queues = await asyncio.gather(*(_queue(each, self._pool) for each in self._sides.clusters))
+        infos = [info for queue in queues for info in queue.consumers]
+        cards = [card for card in await self._sides.worker_cards() if card.pool == self._pool]
         staying = {
             card.worker: card
             for card in cards
@@ -65,7 +78,7 @@ class PoolWatch:
             at=now,
             num_waiting=sum(info["num_pending"] for info in infos),
             num_running=sum(info["num_ack_pending"] for info in infos),
-            oldest_wait_s=max(ages),
+            oldest_wait_s=max(queue.oldest_wait_s for queue in queues),
             num_arrived=self._num_arrived,
             num_tokens=self._num_tokens,
             num_finished=self._num_finished,
@@ -81,18 +94,6 @@ class PoolWatch:
             {id_: staying[id_].num_running + staying[id_].num_waiting for id_ in ready},
             any(card.state in _HELD for card in cards),
         )
-
-    async def _consumer_info(self, name: str) -> dict[str, Any]:
-        stream = self._cluster.subjects.requests_stream
-        return await self._cluster.js.api(f"CONSUMER.INFO.{stream}.{name}")
-
-    async def _cards(self) -> list[WorkerCard]:
-        cards = []
-        for entry in await self._workers.entries():
-            if entry.key.startswith(f"{self._pool}."):
-                with contextlib.suppress(ProtocolError):  # whoever wrote that is no worker of ours
-                    cards.append(decode(WorkerCard, entry.value))
-        return cards
 
     def _count(self, infos: Iterable[dict[str, Any]], cards: Iterable[WorkerCard]) -> None:
         """Arrivals are deliveries and what waits, without what was delivered once more."""

@@ -11,13 +11,13 @@ from deploy.autoscale.policy import ScalePolicy
 from deploy.autoscale.pool_snapshot import PoolSnapshot
 from deploy.autoscale.pool_watch import PoolView, PoolWatch
 from deploy.autoscale.turn import Turn
+from deploy.local.service_sides import ServiceSides
 from deploy.local.worker_fleet import WorkerFleet
-from shared.cluster import Cluster
 from shared.errors import BrokerError
-from shared.log import get_logger
-from shared.pool_events import PoolEvents
+from shared.liveness.pool_events import PoolEvents
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import ScaleEvent
+from shared.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
@@ -29,7 +29,7 @@ class Scaler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        sides: ServiceSides,
         card: ModelCard,
         scaler_id: str,
         fleet: WorkerFleet,
@@ -44,10 +44,8 @@ class Scaler:
         self._interval_s = interval_s
         self._report = report
         self._autoscaler = Autoscaler(policy)
-        self._watch = PoolWatch(cluster, card.pool, max_running)
-        turns = cluster.bucket(cluster.subjects.turns_bucket)
-        self._turn = Turn(turns, card.pool, scaler_id)
-        self._events = PoolEvents(cluster.nc, cluster.subjects, card.pool, card.name)
+        self._sides = sides
+        self._watch = PoolWatch(sides, card.pool, max_running)
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Until cancelled. Workers run in `tasks`."""
@@ -63,10 +61,15 @@ class Scaler:
         decision = self._autoscaler.decide(view.snapshot)
         num_wanted = decision.num_workers - view.snapshot.num_others
         is_change = num_wanted != len(self._fleet.members) and not view.is_paused
-        is_change = is_change and await self._turn.take()
+        is_change = is_change and await self._turn().take()
         self._report(view.snapshot, decision, is_change)
         if is_change:
             await self._follow(view, decision, num_wanted, tasks)
+
+    def _turn(self) -> Turn:
+        """Where a service moves, all scalers have the same oldest side."""
+        bucket = self._sides.oldest.bucket(self._sides.oldest.subjects.turns_bucket)
+        return Turn(bucket, self._card.pool, self._scaler_id)
 
     async def _follow(
         self, view: PoolView, decision: Decision, num_wanted: int, tasks: asyncio.TaskGroup
@@ -78,7 +81,9 @@ class Scaler:
             num_wanted=event.num_wanted,
             reason=event.reason,
         )
-        await self._events.tell(event)
+        for each in self._sides.clusters:
+            events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
+            await events.tell(event)
         self._fleet.resize(num_wanted, view.loads, tasks)
 
     def _event(self, seen: PoolSnapshot, decision: Decision) -> ScaleEvent:

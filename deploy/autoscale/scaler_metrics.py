@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from deploy.autoscale.autoscaler import Decision
 from deploy.autoscale.pool_snapshot import PoolSnapshot
-from shared.metrics import METRICS_PREFIX
+from shared.telemetry.metrics import METRICS_PREFIX
 
 _PREFIX = f"{METRICS_PREFIX}_autoscaler"
 

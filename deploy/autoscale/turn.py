@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shared.broker.kv_bucket import KvBucket
 from shared.errors import CasConflict
-from shared.kv_bucket import KvBucket
 
 
 class Turn:

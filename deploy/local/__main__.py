@@ -9,8 +9,10 @@ from cyclopts import Parameter
 from deploy.local.role_launches import RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
 from deploy.local.stack import run_stack
+from deploy.local.terminal import Terminal
+from shared.cli.program import Program
 from shared.config import FLAT
-from shared.program import Program
+from shared.errors import JetflockError
 
 _SUMMARY = """\
 Run everything on this machine: nats-server, frontend, detokenizer, workers.
@@ -40,9 +42,17 @@ def program(programs: RolePrograms | None = None) -> Program:
         *,
         config: Annotated[ServeConfig, FLAT] = _DEFAULTS,
     ) -> None:
-        run_stack(model, config, programs)
+        try:
+            run_stack(model, config, programs)
+        except JetflockError as exc:
+            if config.log_format != "json":
+                raise
+            Terminal(as_json=True).say(str(exc))
+            raise SystemExit(exc.exit_status) from exc
 
-    return Program(name="jetflock serve", summary=_SUMMARY, main=serve, first=_FIRST)
+    return Program(
+        name="jetflock serve", summary=_SUMMARY, main=serve, first=_FIRST, takes_peer_flags=True
+    )
 
 
 PROGRAM = program()

@@ -13,10 +13,15 @@ from shared.errors import ConfigError
 MIN_FREE_BYTES = 256 << 20
 
 
+def state_dir() -> Path:
+    """`~/.local/state/jetflock`, or where XDG_STATE_HOME says."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "jetflock"
+
+
 def default_data_dir(http_port: int) -> Path:
     """`~/.local/state/jetflock/port-8000`: one a port, so that two stacks may run side by side."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "jetflock" / f"port-{http_port}"
+    return state_dir() / f"port-{http_port}"
 
 
 class DataFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def gpu_share(
         return {}
     first = worker_idx * num_ranks
     return {VISIBLE: ",".join(gpus[(first + rank) % len(gpus)] for rank in range(num_ranks))}
+
+
+def num_visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> int | None:
+    """0 when nothing of a driver is there, None when their number cannot be known without it."""
+    if VISIBLE in environ or driver.is_dir():
+        return len(_gpus(environ, driver))
+    signs = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the driver's own; that of WSL
+    is_there = shutil.which("nvidia-smi") is not None or any(sign.exists() for sign in signs)
+    return None if is_there else 0
 
 
 def _gpus(environ: Mapping[str, str], driver: Path) -> list[str]:

@@ -14,7 +14,10 @@ from shared.errors import ConfigError
 from shared.event_wait import wait_event
 
 _MAX_EARLY_DEATHS = 4
+_MAX_FAILED_STARTS = 3  # then it counts as failed, and is tried on
+_MAX_TOLD_CHARS = 300
 _EXIT_CONFIG_ERROR = 2
+_LIVED_LONG_S = 10.0  # of a program whose readiness nobody watches
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,10 @@ class KeptProcess:
         on_death: DeathCallback | None = None,
         gate: StartGate | None = None,
         meanwhile: str = "",
+        *,
+        tells_ready: bool = False,
     ) -> None:
+        """`tells_ready`: somebody calls `note_serving` when a start has come that far."""
         self.name = name
         self.launch = make_launch()
         self._make_launch = make_launch
@@ -59,6 +65,9 @@ class KeptProcess:
         self._gate = gate
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""  # what its absence means
         self._child: ChildProcess | None = None
+        self._tells_ready = tells_ready
+        self._serving_since: float | None = None  # of this start, by the event loop's clock
+        self.failure = ""  # the last words, once start after start has failed
         self._is_ready = False
         self._was_run = False
         self._stopping = asyncio.Event()
@@ -71,6 +80,17 @@ class KeptProcess:
     def mark_ready(self) -> None:
         self._is_ready = True
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether somebody has said so of this start."""
+        return self._serving_since is not None
+
+    def note_serving(self) -> None:
+        """This start has become ready."""
+        if self._serving_since is None:
+            self._serving_since = asyncio.get_running_loop().time()
+            self.failure = ""
+
     async def run(self) -> None:
         """Returns after `stop`. Raises ProgramFailed."""
         self._was_run = True
@@ -82,8 +102,9 @@ class KeptProcess:
                 status = await self._run_once()
                 if self._stopping.is_set():
                     return
-                delay_s = backoff.next_delay_s(clock() - started_at)
+                delay_s = backoff.next_delay_s(self._served_s(started_at, clock()))
                 self._check_worth_another(status, backoff.num_deaths_in_a_row)
+                self._note_failure(status, backoff.num_failed_starts)
                 again = f"starting it again in {delay_s:g} s"
                 self._say(f"{self.name} {died(status)}; {again}{self._meanwhile * self._is_ready}")
                 await wait_event(self._stopping, delay_s)
@@ -114,7 +135,20 @@ class KeptProcess:
         if self._child is not None:
             self._child.kill()
 
+    def _served_s(self, started_at: float, now: float) -> float | None:
+        """How long the start that is over was of use; None: never."""
+        if self._tells_ready:
+            return None if self._serving_since is None else now - self._serving_since
+        return now - started_at if now - started_at >= _LIVED_LONG_S else None
+
+    def _note_failure(self, status: int, num_failed_starts: int) -> None:
+        is_refusal = num_failed_starts and status == _EXIT_CONFIG_ERROR
+        if is_refusal or num_failed_starts >= _MAX_FAILED_STARTS:
+            words = self._last_words()[:_MAX_TOLD_CHARS]
+            self.failure = f"it {died(status)}: {words or 'it said nothing'}"
+
     async def _run_once(self) -> int:
+        self._serving_since = None
         env, stdin = dict(self.launch.env), subprocess.DEVNULL
         if self._gate is not None:
             env |= self._gate.environ

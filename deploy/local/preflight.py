@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
+from deploy.local.gpu_share import num_visible_gpus
 from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
+from shared.checkpoint.hub import is_hub_id
+from shared.checkpoint.model_files import ModelFiles, resolve_model
+from shared.checkpoint.model_shape import why_no_weights
 from shared.errors import ConfigError
-from shared.model_files import ModelFiles, is_hub_id, resolve_model
+from shared.installation import install_command
 
 _MODULES_OF_EXTRA = {
     "frontend": ("starlette", "uvicorn", "jinja2", "tokenizers"),
@@ -25,7 +31,7 @@ def check_extras() -> None:
             if importlib.util.find_spec(module) is None:
                 raise ConfigError(
                     f"the {extra} needs the Python package {module!r}, which is not installed: "
-                    "pip install 'jetflock[serve]'"
+                    f"{install_command('serve')}"
                 )
 
 
@@ -34,6 +40,55 @@ def check_ports(config: ServeConfig) -> None:
     check_port(config.host, config.port, "--port")
     if config.has_own_nats:
         check_port("127.0.0.1", config.nats_port, "--nats-port")
+
+
+def check_engine(config: ServeConfig) -> None:
+    """Raises ConfigError for what no worker could run with on this machine."""
+    config.check()
+    if config.scripted or config.device == "cpu":
+        return
+    found = num_visible_gpus(os.environ)
+    if config.device == "cuda":
+        if found == 0:
+            raise ConfigError(
+                "--device cuda needs an NVIDIA GPU, and this machine shows no driver of one "
+                "(nvidia-smi); --device cpu runs on the processor"
+            )
+        if version("torch").endswith("+cpu"):
+            raise ConfigError(
+                f"--device cuda needs a torch that is built for CUDA, {version('torch')} is not; "
+                f"install one, then {install_command('cuda')}"
+            )
+    if found is not None and found < config.tp and config.tp > 1:
+        raise ConfigError(
+            f"--tp {config.tp} needs {config.tp} NVIDIA GPUs, this machine shows {found}; with "
+            "--device cpu it can be tried without"
+        )
+
+
+def check_context(files: ModelFiles, wanted: int | None) -> None:
+    """Raises ConfigError for a context that the model's positions do not reach."""
+    own = replace(files, stretched_context_len=None).max_context_len
+    limit = _stretched(files, own)
+    if wanted is not None and limit is not None and wanted > limit:
+        raise ConfigError(
+            f"--max-context-len {wanted} is more than the {limit} tokens that "
+            f"{files.path / 'config.json'} allows"
+        )
+
+
+def _stretched(files: ModelFiles, own: int) -> int | None:
+    """How long a text may be with its rope; None when only the worker knows."""
+    text = files.config.get("text_config")
+    config = text if isinstance(text, dict) else files.config
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(rope, dict):
+        return own
+    match rope.get("rope_type", rope.get("type", "default")):
+        case "default" | "linear" | "llama3":
+            return own
+        case _:
+            return None
 
 
 def tell_of_download(model: str, terminal: Terminal) -> None:
@@ -56,7 +111,7 @@ def find_model(
     path = resolve_model(model).absolute()
     check_readable(path)
     if needs_weights and not any(path.glob("*.safetensors")):
-        raise ConfigError(f"there are no weights (*.safetensors) in {path}; is it complete?")
+        raise ConfigError(why_no_weights(path))
     files = ModelFiles.read(
         path, has_dummy_weights=has_dummy_weights, max_context_len=max_context_len
     )

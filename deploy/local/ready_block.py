@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 from deploy.local.http_probe import http_url
 from deploy.local.progress import amount_done
 from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
-from frontend.config import FrontendConfig
-from shared.model_files import ModelFiles
+from shared.checkpoint.model_files import ModelFiles
+from shared.installation import command_line
+
+_USERINFO = re.compile(r"(?<=://)[^/@,]+@")
 
 
 def opening_words(config: ServeConfig, files: ModelFiles, has_own_nats: bool) -> list[str]:
@@ -38,7 +41,7 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times
     url = base_url(config)
     admin = f"  Admin    {_admin(config, url)}\n" if config.admin_port else ""
     table = f"\n{times}" if times else ""
-    chat = "jetflock chat" + f" --url {url}" * (config.port != FrontendConfig.port)
+    chat = f"{command_line()} chat --url {url}"
     return (
         f"\njetflock is ready ({elapsed_s:.1f} s)\n\n"
         f"  Page     {url}\n"
@@ -51,6 +54,17 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times
         f"  {chat}\n\n"
         "Ctrl-C stops it.\n\n"
     )
+
+
+def ready_facts(config: ServeConfig, elapsed_s: float) -> dict[str, object]:
+    """The same for a program that reads logs."""
+    return {
+        "event": "ready",
+        "url": base_url(config),
+        "model": config.model_name,
+        "nats_url": _USERINFO.sub("", config.nats_url),
+        "elapsed_s": round(elapsed_s, 2),
+    }
 
 
 def base_url(config: ServeConfig) -> str:

@@ -15,8 +15,8 @@ from deploy.local.serve_config import ServeConfig
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.config import ENV_PREFIX, ClusterConfig
-from shared.log import LogFormat
 from shared.subjects import new_incarnation
+from shared.telemetry.log import LogFormat
 from worker.config import WorkerConfig
 
 # The folder that holds `frontend`, `worker`, ...: the repository, or jetflock/components.
@@ -30,7 +30,7 @@ class RolePrograms:
     frontend: Sequence[str] = (sys.executable, "-m", "frontend")
     worker: Sequence[str] = (sys.executable, "-m", "worker")
     detok: Sequence[str] = (sys.executable, "-m", "detok")
-    admin: Sequence[str] = (sys.executable, "-m", "jetflock.admin")
+    admin: Sequence[str] = (sys.executable, "-m", "jetflock.commands.admin")
 
 
 class RoleLaunches:
@@ -80,7 +80,7 @@ class RoleLaunches:
             argv += ["--admin-key-file", str(config.admin_key_file)]
         for origin in config.admin_page_origin:
             argv += ["--admin-page-origin", origin]
-        env = self._env(ClusterConfig)
+        env = self._env(ClusterConfig) | {_variable("nats_url"): config.nats_url}
         if config.admin_key is not None:
             env[_variable("admin_key")] = config.admin_key
         return Launch([*self._programs.admin, *argv], env)

@@ -17,7 +17,7 @@ from deploy.local.http_probe import http_url
 from deploy.local.ports import free_port
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
-from shared.model_files import served_name
+from shared.checkpoint.model_files import served_name
 from worker.config import WorkerConfig
 
 DEMO_MODEL_NAME = "jetflock-demo"
@@ -34,10 +34,14 @@ def demo_model() -> str:
 class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """All roles' flags are flags of serve too: a role gets what differs from its default."""
 
+    role: ClassVar[str] = "admin"  # of the supervisor itself, not of what it starts
     help_group: ClassVar[str] = "Serve"
 
     nats_url: str = ""
     """NATS servers to use, comma separated; by default serve starts one of its own."""
+    nats_server: Path | None = None
+    """The nats-server to run, 2.11 or newer; by default one on PATH, else the packaged one, whose
+    SHA-256 must be a known one."""
     nats_port: int = 0
     """Port of the own nats-server, on the loopback interface; by default a free one."""
     data_dir: Path | None = None

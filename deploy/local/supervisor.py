@@ -11,27 +11,31 @@ from deploy.autoscale.scaler import Scaler
 from deploy.local.detok_herald import DetokHerald
 from deploy.local.http_probe import answers_ok, reachable_host
 from deploy.local.kept_process import DeathCallback, KeptProcess, Launch
+from deploy.local.last_time import forget_last_time
 from deploy.local.nats_child import NatsChild, is_worth_showing
+from deploy.local.pool_care import PoolCare
 from deploy.local.progress import StartupProgress
-from deploy.local.ready_block import ready_block
+from deploy.local.ready_block import ready_block, ready_facts
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
+from deploy.local.served_model import register_served
+from deploy.local.service_sides import ServiceSides
 from deploy.local.start_gate import StartGate
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
 from deploy.local.worker_herald import WorkerHerald
+from detok.owner_table import OwnerTable
+from shared.checkpoint.model_files import ModelFiles
+from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.event_wait import wait_event
-from shared.kv_bucket import readable
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
-from shared.pool_events import STARTING
+from shared.liveness.pool_events import STARTING
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import LOAD_WEIGHTS, WorkerCard, WorkerState
-from shared.shutdown import Shutdown
-from shared.streams import DEFAULT_PARTITIONS
+from shared.protocol.role_cards import LOAD_WEIGHTS, WorkerState
+from shared.service.move import oldest_prefix
+from shared.storage.streams import DEFAULT_PARTITIONS
 from shared.subjects import new_incarnation
 
 _POLL_S = 0.1
@@ -77,7 +81,11 @@ class Supervisor:
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._fleet = WorkerFleet(
             lambda idx: self._kept(
-                f"worker-{idx + 1}", launches.worker(idx), self._announce_death, self._gate
+                f"worker-{idx + 1}",
+                launches.worker(idx),
+                self._announce_death,
+                self._gate,
+                tells_ready=True,
             ),
             self._run,
             self._tell_state,
@@ -108,12 +116,21 @@ class Supervisor:
         make_launch: Callable[[], Launch],
         on_death: DeathCallback | None = None,
         gate: StartGate | None = None,
+        *,
+        tells_ready: bool = False,
     ) -> KeptProcess:
         sink = self._terminal.log_sink(name)
         if name == "nats" and self._config.log_level != "debug":
             sink = _only_worth_showing(sink)
         return KeptProcess(
-            name, make_launch, sink, self._terminal.say, on_death, gate, _meanwhile(name)
+            name,
+            make_launch,
+            sink,
+            self._terminal.say,
+            on_death,
+            gate,
+            _meanwhile(name),
+            tells_ready=tells_ready,
         )
 
     def _fail(self, failure: JetflockError) -> None:
@@ -167,29 +184,46 @@ class Supervisor:
             "supervisor",
             # One detokenizer reads them all here, and each partition costs a message per step.
             default_partitions=DEFAULT_PARTITIONS if self._nats is None else 1,
+            choose=oldest_prefix,
         ) as cluster:
+            sides = ServiceSides(cluster)
+            caring = following = None
             try:
                 self._progress.finish("streams")
-                dead_workers = await self._forget_workers_of_last_time(cluster)
+                dead_workers = []
+                if self._nats is not None:
+                    dead_workers = await forget_last_time(cluster, self._config.model_name)
                 card = await self._register_model(cluster)
-                self._herald = WorkerHerald(cluster, card)
-                self._detok_herald = DetokHerald(cluster)
+                following = tasks.create_task(sides.run(self._config, "supervisor", self._register))
+                await sides.settled.wait()
+                self._herald = WorkerHerald(sides, card)
+                self._detok_herald = DetokHerald(sides)
                 for kept in self._fleet.members:
                     await self._herald.tell_state(kept.launch.id, STARTING)
                 self._gate.open()
+                supervisor_id = new_incarnation("serve")
+                caring = tasks.create_task(
+                    sides.on_each(
+                        lambda each: PoolCare(each, card, supervisor_id, self._fleet).run()
+                    )
+                )
                 for kept in (self._detok, self._frontend, *self._admin):
                     self._run_part(kept, tasks)
-                await self._wait_until_ready(cluster)
+                await self._wait_until_ready(sides)
                 limit.reschedule(None)
                 self._say_ready()
                 for worker_id in dead_workers:
                     await self._herald.publish_death(worker_id)
                 if self._config.worker_range.is_fixed:
                     await asyncio.Event().wait()  # until cancelled: the connection is needed
-                await self._scaler(cluster, card).run(tasks)
+                await self._scaler(sides, card, supervisor_id).run(tasks)
             finally:
                 self._herald = self._detok_herald = None
                 self._gate.open()
+                for task in (caring, following):
+                    if task is not None:
+                        task.cancel()
+                        await asyncio.wait({task})
 
     async def _run(self, kept: KeptProcess) -> None:
         try:
@@ -199,30 +233,21 @@ class Supervisor:
 
     async def _register_model(self, cluster: Cluster) -> ModelCard:
         self._progress.update("model", "writing the model card")
-        assert self._config.model_name is not None
-        card = await ModelCatalog(cluster).register(
-            self._files, self._config.model_name, starts_over=True
-        )
+        card = await register_served(cluster, self._files, self._config, starts_over=True)
         self._progress.finish("model", f"{card.name}, {card.max_context_len} tokens")
         return card
 
-    async def _forget_workers_of_last_time(self, cluster: Cluster) -> list[str]:
-        """After a kill -9 the store of an own server still shows heartbeats: nobody writes them."""
-        if self._nats is None:
-            return []
-        bucket = cluster.bucket(cluster.subjects.workers_bucket)
-        entries = await bucket.entries()
-        for entry in entries:
-            await bucket.delete(entry.key)
-        return [entry.key.rsplit(".", 1)[1] for entry in entries]
+    async def _register(self, cluster: Cluster) -> None:
+        await register_served(cluster, self._files, self._config)
 
-    async def _wait_until_ready(self, cluster: Cluster) -> None:
+    async def _wait_until_ready(self, sides: ServiceSides) -> None:
         waiting = {self._detok, self._frontend, *self._admin, *self._fleet.members}
         while waiting:
             with contextlib.suppress(BrokerError):
-                for kept, phases in (await self._newly_ready(cluster, waiting)).items():
+                for kept, phases in (await self._newly_ready(sides, waiting)).items():
                     waiting.discard(kept)
                     kept.mark_ready()
+                    kept.note_serving()
                     self._progress.finish(kept.name, phases=phases)
             self._progress.tick()
             await asyncio.sleep(_POLL_S)
@@ -230,7 +255,7 @@ class Supervisor:
             self._nats.mark_ready()
 
     async def _newly_ready(
-        self, cluster: Cluster, waiting: set[KeptProcess]
+        self, sides: ServiceSides, waiting: set[KeptProcess]
     ) -> dict[KeptProcess, Mapping[str, float]]:
         """With the phases of their start, as far as they tell them."""
         ready: dict[KeptProcess, Mapping[str, float]] = {}
@@ -239,12 +264,13 @@ class Supervisor:
         if waiting & set(self._admin) and await self._admin_answers():
             ready |= {admin: {} for admin in self._admin}
         if self._detok in waiting:
-            leases = await cluster.bucket(cluster.subjects.leases_bucket).entries()
+            cluster = sides.oldest
+            num_owned = len(await OwnerTable(cluster.js, cluster.subjects).holders())
             num_partitions = cluster.subjects.num_partitions
-            self._progress.update("detok", "taking partitions", len(leases) / num_partitions)
-            if len(leases) >= num_partitions:
+            self._progress.update("detok", "taking partitions", num_owned / num_partitions)
+            if num_owned >= num_partitions:
                 ready[self._detok] = {}
-        cards = await self._worker_cards(cluster)
+        cards = {card.worker: card for card in await sides.worker_cards()}
         for kept in self._fleet.members:
             card = cards.get(kept.launch.id)
             if kept not in waiting or card is None:
@@ -268,17 +294,15 @@ class Supervisor:
         config = self._config
         return await answers_ok(reachable_host(config.admin_host), config.admin_port, "/health")
 
-    async def _worker_cards(self, cluster: Cluster) -> dict[str, WorkerCard]:
-        entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
-        cards = readable(WorkerCard, entries)
-        return {card.worker: card for card in cards}
-
     def _say_ready(self) -> None:
         self._progress.end()
         has_own_nats = self._nats is not None
         times = self._progress.times
         table = times.table() if self._config.verbose else ""
-        self._terminal.show(ready_block(self._config, has_own_nats, times.now_s, table))
+        self._terminal.show(
+            ready_block(self._config, has_own_nats, times.now_s, table),
+            ready_facts(self._config, times.now_s),
+        )
 
     async def _announce_detok_death(self, launch: Launch, status: int) -> None:
         if self._detok_herald is not None:
@@ -286,12 +310,12 @@ class Supervisor:
 
     # Workers come and go
 
-    def _scaler(self, cluster: Cluster, card: ModelCard) -> Scaler:
+    def _scaler(self, sides: ServiceSides, card: ModelCard, scaler_id: str) -> Scaler:
         config = self._config
         return Scaler(
-            cluster,
+            sides,
             card,
-            new_incarnation("serve"),
+            scaler_id,
             self._fleet,
             config.scale_policy(config.worker_range),
             config.scale_interval_s,

@@ -1,10 +1,12 @@
-"""What the person at the terminal sees: prefixed log lines, progress, and the ready block."""
+"""What is said while a stack runs: prefixed lines and progress for a person, or JSON lines."""
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Callable
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -12,18 +14,24 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright
 
 
 class Terminal:
-    """Logs and progress go to stderr, line by line; stdout gets the ready block alone."""
+    """Logs and progress go to stderr, line by line; stdout gets the ready block alone.
 
-    def __init__(self) -> None:
+    With `as_json` every line of both is a JSON object.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.is_json = as_json
         self._colours: dict[str, str] = {}
 
     @property
     def is_interactive(self) -> bool:
-        return self.console.is_terminal
+        return self.console.is_terminal and not self.is_json
 
     def log_sink(self, role: str) -> Callable[[str], None]:
         """A function that prints one line of `role`."""
+        if self.is_json:
+            return lambda line: _write_err(line if _is_object(line) else _event(role, line=line))
         colour = self._colours.setdefault(role, _COLOURS[len(self._colours) % len(_COLOURS)])
         prefix = Text(f"[{role}] ", style=colour)
 
@@ -31,15 +39,37 @@ class Terminal:
             if self.is_interactive:
                 self.console.print(prefix + Text.from_ansi(line))
             else:
-                sys.stderr.write(f"[{role}] {line}\n")
-                sys.stderr.flush()
+                _write_err(f"[{role}] {line}")
 
         return write
 
     def say(self, sentence: str) -> None:
         """A line of the supervisor's own."""
-        self.console.print(Text(f"jetflock: {sentence}"))
+        if self.is_json:
+            _write_err(_event("serve", line=sentence))
+        else:
+            self.console.print(Text(f"jetflock: {sentence}"))
 
-    def show(self, block: str) -> None:
-        sys.stdout.write(block)
+    def show(self, block: str, facts: dict[str, object]) -> None:
+        """The same for a person and for a program."""
+        sys.stdout.write(_event("serve", **facts) + "\n" if self.is_json else block)
         sys.stdout.flush()
+
+
+def _write_err(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _event(role: str, **facts: object) -> str:
+    """As the roles' own lines are; what was no event is a line that somebody has printed."""
+    at = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+    common = {"event": "said", "role": role, "level": "info", "timestamp": at}
+    return msgspec.json.encode(common | facts).decode()
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except msgspec.DecodeError:
+        return False

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from deploy.local.kept_process import KeptProcess
-from shared.pool_events import STARTING
+from shared.liveness.pool_events import STARTING
 
 TellState = Callable[[str, str], Awaitable[None]]  # worker id, state
 
@@ -41,6 +41,12 @@ class WorkerFleet:
     def ids(self) -> set[str]:
         """Of the members, as they were started last."""
         return {kept.launch.id for kept in self._members.values()}
+
+    @property
+    def failure(self) -> str:
+        """The last words of one, when all of them fail to start."""
+        failures = [kept.failure for kept in self._members.values()]
+        return failures[0] if failures and all(failures) else ""
 
     @property
     def leaving_ids(self) -> set[str]:

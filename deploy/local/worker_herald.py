@@ -8,9 +8,9 @@ import contextlib
 import nats.errors
 
 from deploy.local.kept_process import Launch, died
-from shared.cluster import Cluster
+from deploy.local.service_sides import ServiceSides
 from shared.errors import BrokerError
-from shared.pool_events import GONE, PoolEvents
+from shared.liveness.pool_events import GONE, PoolEvents
 from shared.protocol.model_cards import ModelCard
 
 _TIMEOUT_S = 2.0
@@ -19,10 +19,9 @@ _TIMEOUT_S = 2.0
 class WorkerHerald:
     """For the workers of one pool on this host."""
 
-    def __init__(self, cluster: Cluster, card: ModelCard) -> None:
-        self._cluster = cluster
-        self._pool = card.pool
-        self._events = PoolEvents(cluster.nc, cluster.subjects, card.pool, card.name)
+    def __init__(self, sides: ServiceSides, card: ModelCard) -> None:
+        self._sides = sides
+        self._card = card
 
     async def announce_death(self, launch: Launch, status: int) -> None:
         """Its requests go on elsewhere at once; who ended by itself has handed them over."""
@@ -31,16 +30,19 @@ class WorkerHerald:
         # First the heartbeat: whoever takes its requests looks whether it is dead.
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(_TIMEOUT_S):
-                workers = self._cluster.bucket(self._cluster.subjects.workers_bucket)
-                await workers.delete(f"{self._pool}.{launch.id}")
+                for each in self._sides.clusters:
+                    workers = each.bucket(each.subjects.workers_bucket)
+                    await workers.delete(f"{self._card.pool}.{launch.id}")
         await self.publish_death(launch.id)
-        await self._events.tell_worker(launch.id, GONE, died(status))
+        await self.tell_state(launch.id, GONE, died(status))
 
     async def publish_death(self, worker_id: str) -> None:
         """To the detokenizers, who know what it held."""
         with contextlib.suppress(nats.errors.Error):  # then its heartbeat expires
-            subject = self._cluster.subjects.worker_died
-            await self._cluster.nc.publish(subject, worker_id.encode())
+            for each in self._sides.clusters:
+                await each.nc.publish(each.subjects.worker_died, worker_id.encode())
 
-    async def tell_state(self, worker_id: str, state: str) -> None:
-        await self._events.tell_worker(worker_id, state)
+    async def tell_state(self, worker_id: str, state: str, detail: str = "") -> None:
+        for each in self._sides.clusters:
+            events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
+            await events.tell_worker(worker_id, state, detail)

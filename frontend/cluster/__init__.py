@@ -1,1 +1,2 @@
-"""Who is there, what waits and what runs, for those who watch."""
+"""This package looks at the whole service for whoever watches it: workers, loads, queues, paths of
+requests."""

@@ -7,17 +7,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from frontend.cluster.recent_requests import RecentRequest, RecentRequests
+from frontend.cluster.load_board import LoadBoard, Loads
 from frontend.cluster.request_paths import Hop, RequestPaths
-from frontend.loads.load_board import LoadBoard, Loads
-from frontend.model_directory import ModelDirectory
+from frontend.inference.telemetry.recent_requests import RecentRequest, RecentRequests
+from frontend.models.model_directory import ModelDirectory
+from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ServiceUnavailable
-from shared.kv_bucket import readable
+from shared.liveness.recent_events import RecentEvents
+from shared.liveness.token_rates import TokenRates
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import PoolEvent, RoleCard
-from shared.recent_events import RecentEvents
-from shared.token_rates import TokenRates
 
 _MAX_AGE_S = 0.9
 
@@ -82,7 +82,7 @@ class ClusterBoard:
         )
         return ClusterLook(
             at=at,
-            models=[card for card, adapter in self._models.named() if adapter is None],
+            models=[each.card for each in self._models.named() if each.adapter is None],
             loads=loads,
             tokens_per_s=self._rates.note(loads.workers),
             roles=readable(RoleCard, roles),

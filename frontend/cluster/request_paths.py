@@ -7,9 +7,9 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from frontend.cluster.recent_requests import RecentRequest
-from shared.ownership import OwnershipLog, StoredRecord
+from frontend.inference.telemetry.recent_requests import RecentRequest
 from shared.protocol.log_records import Claim, End, Release
+from shared.token_log.ownership import OwnershipLog, StoredRecord
 
 _MAX_READS = 16  # at a time
 _MAX_RECORDS = 64  # of a request that goes round and round

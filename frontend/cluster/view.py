@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from frontend.cluster.cluster_board import ClusterLook
-from frontend.cluster.path_desk import hops_view
-from frontend.cluster.recent_requests import RecentRequest
+from frontend.cluster.request_path_service import hops_view
 from frontend.frontend_role import ROLE
-from frontend.job import Caller
-from shared.control_plane import QueueDepth
+from frontend.inference.telemetry.recent_requests import RecentRequest
+from frontend.jobs.job import Caller
+from shared.admin.control_plane import QueueDepth
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import PoolEvent, RoleCard, ScaleEvent, WorkerCard
+from shared.protocol.role_cards import SUPERVISOR, PoolEvent, RoleCard, ScaleEvent, WorkerCard
 
 Facts = dict[str, Any]
 
@@ -59,7 +59,10 @@ def cluster_view(look: ClusterLook, viewer: Viewer, head: Facts) -> Facts:
     }
     if viewer.is_operator:
         view["frontends"] = _roles(card for card in look.roles if card.role == ROLE)
-        view["detokenizers"] = _roles(card for card in look.roles if card.role != ROLE)
+        view["detokenizers"] = _roles(
+            card for card in look.roles if card.role not in (ROLE, SUPERVISOR)
+        )
+        view["supervisors"] = _roles(card for card in look.roles if card.role == SUPERVISOR)
     else:
         view.pop("admin_url", None)
     return view
@@ -140,9 +143,17 @@ def _roles(cards: Iterable[RoleCard]) -> Facts:
             "host": card.host,
             "pid": card.pid,
             "started_at": round(card.started_at, 3),
-            **({"num_fenced": card.num_fenced} if card.role != ROLE else {}),
+            **_more(card),
         }
     return found
+
+
+def _more(card: RoleCard) -> Facts:
+    if card.role == ROLE:
+        return {}
+    if card.role == SUPERVISOR:
+        return {"pool": card.pool, "failure": card.failure}
+    return {"num_fenced": card.num_fenced}
 
 
 def _event(event: PoolEvent, viewer: Viewer) -> Facts:

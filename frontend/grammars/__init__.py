@@ -1,1 +1,2 @@
-"""Grammars of clients, tried in children before they are accepted."""
+"""This package compiles grammars of clients in child processes, before a request with one is
+accepted."""

@@ -16,8 +16,8 @@ import msgspec
 import frontend
 from frontend.grammars.trial import CPU_LIMIT_S, LENGTH
 from shared.errors import InvalidRequest, ServiceUnavailable
-from shared.log import get_logger
 from shared.protocol.sampling import Grammar
+from shared.telemetry.log import get_logger
 
 NUM_CHILDREN = 2
 MAX_KNOWN = 1024

@@ -1,1 +1,2 @@
-"""Images in requests: where they come from, and what the model gets to see of them."""
+"""This package fetches the images of a request and makes them into the pixels that the model
+reads."""

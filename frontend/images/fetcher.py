@@ -8,22 +8,20 @@ hand, each checked like the first URL. No proxy, cookie or credential of the env
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
 
-from frontend.images.fetch_policy import FetchPolicy
+from frontend.images.host_resolver import HostNotFound, HostResolver
 from frontend.images.public_address import is_public
+from frontend.limits.fetch_policy import FetchPolicy
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_CONNECTIONS = 64
 _HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "jetflock"}
-
-Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class FetchFailed(Exception):
@@ -54,12 +52,12 @@ class ImageFetcher:
         self,
         policy: FetchPolicy,
         *,
-        resolve: Resolve | None = None,
+        resolver: HostResolver | None = None,
         may_connect: Callable[[str], bool] = is_public,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._policy = policy
-        self._resolve = resolve or _resolve
+        self._resolver = resolver or HostResolver()
         self._may_connect = may_connect
         self._tls = tls
         self._transport: httpx.AsyncHTTPTransport | None = None  # made for the first image
@@ -68,23 +66,23 @@ class ImageFetcher:
         if self._transport is not None:
             await self._transport.aclose()
 
-    async def fetch(self, url: str) -> bytes:
-        """Raises FetchFailed."""
+    async def fetch(self, url: str, tenant: str = "") -> bytes:
+        """On behalf of a tenant. Raises FetchFailed."""
         if not self._policy.is_on:
             raise FetchFailed("is no data: URL, and none are fetched here")
         timeout_s = self._policy.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._fetch(url)
+                return await self._fetch(url, tenant)
         except TimeoutError as exc:
             raise FetchFailed(f"did not give it within {timeout_s:g} s") from exc
         except httpx.TransportError as exc:
             raise FetchFailed(f"could not be fetched: {type(exc).__name__}") from exc
 
-    async def _fetch(self, url: str) -> bytes:
+    async def _fetch(self, url: str, tenant: str) -> bytes:
         next_url = _parsed(url)
         for _ in range(1 + _MAX_REDIRECTS):
-            target = await self._target(next_url)
+            target = await self._target(next_url, tenant)
             response = await self._send(target)
             try:
                 if response.status_code not in _REDIRECTS:
@@ -120,7 +118,7 @@ class ImageFetcher:
                 raise FetchFailed(f"holds more than {max_bytes} bytes")
         return bytes(data)
 
-    async def _target(self, url: httpx.URL) -> _Target:
+    async def _target(self, url: httpx.URL, tenant: str) -> _Target:
         schemes = ("https", "http") if self._policy.allow_http else ("https",)
         if url.scheme not in schemes or not url.host:
             raise FetchFailed(f"must begin with {' or '.join(f'{each}://' for each in schemes)}")
@@ -128,7 +126,11 @@ class ImageFetcher:
             raise FetchFailed("must not hold a user or a password")
         host = url.raw_host.decode("ascii")
         self._check_domain(host)
-        addresses = await self._resolve(host, url.port or (443 if url.scheme == "https" else 80))
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            addresses = await self._resolver.resolve(host, port, tenant)
+        except HostNotFound as exc:
+            raise FetchFailed(str(exc)) from exc
         if not addresses:
             raise FetchFailed("names a host without an address")
         if not all(map(self._may_connect, addresses)):
@@ -161,14 +163,3 @@ def _joined(url: httpx.URL, location: str | None) -> httpx.URL:
 def _default_tls() -> ssl.SSLContext:
     """Reads the system's authorities: slow."""
     return ssl.create_default_context()
-
-
-async def _resolve(host: str, port: int) -> list[str]:
-    """All addresses of a host, the best first. Raises FetchFailed."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-        )
-    except (OSError, UnicodeError) as exc:
-        raise FetchFailed("names a host that cannot be found") from exc
-    return [str(address[0]) for *_, address in found]

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from frontend.images.data_url import SCHEME, BadDataUrl, read_data_url
 from frontend.images.fetcher import FetchFailed, ImageFetcher
-from frontend.images.limits import ImageLimits
 from frontend.images.pixels import BadImage, read_pixels
 from frontend.images.source import ImageSource
-from frontend.model_directory import ServedModel
+from frontend.limits.image_limits import ImageLimits
+from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
 from shared.protocol.model_cards import VisionCard
 
@@ -45,13 +45,15 @@ class ImageLoader:
         await self._fetcher.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def load(self, sources: Sequence[ImageSource], model: ServedModel) -> list[LoadedImage]:
-        """In their order. Raises InvalidRequest, which names the first that is wrong."""
+    async def load(
+        self, sources: Sequence[ImageSource], model: ServedModel, tenant: str
+    ) -> list[LoadedImage]:
+        """In their order, for a tenant. Raises InvalidRequest, which names the first wrong one."""
         vision = self.vision(sources, model)
         if vision is None or not sources:
             return []
         outcomes = await asyncio.gather(
-            *(self._load(source, vision) for source in sources), return_exceptions=True
+            *(self._load(source, vision, tenant) for source in sources), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -75,10 +77,10 @@ class ImageLoader:
             )
         return vision
 
-    async def _load(self, source: ImageSource, vision: VisionCard) -> LoadedImage:
+    async def _load(self, source: ImageSource, vision: VisionCard, tenant: str) -> LoadedImage:
         limits = self._limits
         try:
-            data = await self._bytes_of(source)
+            data = await self._bytes_of(source, tenant)
             return await self._in_thread(
                 lambda: LoadedImage.of(read_pixels(data, vision, limits.max_pixels))
             )
@@ -87,10 +89,10 @@ class ImageLoader:
         except BadImage as exc:
             raise source.refused(f"is an image that {exc}") from exc
 
-    async def _bytes_of(self, source: ImageSource) -> bytes:
+    async def _bytes_of(self, source: ImageSource, tenant: str) -> bytes:
         if source.url[: len(SCHEME)].lower() == SCHEME:
             return await self._in_thread(lambda: read_data_url(source.url, self._limits.max_bytes))
-        return await self._fetcher.fetch(source.url)
+        return await self._fetcher.fetch(source.url, tenant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontend.images.loader import LoadedImage
-from frontend.job import Prompt
-from frontend.model_directory import ServedModel
+from frontend.jobs.job import Prompt
+from frontend.models.model_directory import ServedModel
 from shared.errors import InvalidRequest
 from shared.protocol.model_cards import VisionCard
 from shared.protocol.request import ImageSpan

@@ -1,1 +1,2 @@
-"""The NATS surface: requests, replies and streams without HTTP."""
+"""This package serves the API over NATS: a micro service takes the bodies of the HTTP API and sends
+its events."""

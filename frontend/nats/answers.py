@@ -6,10 +6,10 @@ import asyncio
 
 from nats.aio.client import Client
 
-from frontend.answer import Answer
-from frontend.generation import Interrupt, Interrupted, error_of_interrupt
-from frontend.inference import Inference
-from frontend.nats.reply import Reply, error_headers, max_body_bytes
+from frontend.inference.inference import Inference
+from frontend.nats.reply import Reply, error_headers
+from frontend.streams.generation import Interrupt, Interrupted, error_of_interrupt
+from frontend.surfaces.answer import Answer
 from shared.errors import RequestError, RequestTooLarge
 
 STATUS_HEADER = "Jetflock-Status"
@@ -53,7 +53,8 @@ class NatsAnswers:
             error = error_of_interrupt(exc.interrupt, group_id)
             await reply.send_error(error, headers)
             return error.status_code
-        return await reply.send_body(body, headers, "with 'stream': true")
+        remedy = f"'resume' for {group_id}, which has run, or next time with 'stream': true"
+        return await reply.send_body(body, headers, remedy)
 
     async def _send_stream(self, answer: Answer, reply: Reply) -> int:
         generation, feed = answer.generation, answer.feed
@@ -74,7 +75,7 @@ class NatsAnswers:
                         event_before = event_headers[EVENT_ID_HEADER]
                     if feed.error is not None and event is events[-1]:
                         event_headers |= error_headers(feed.error)
-                    if len(event.data) > max_body_bytes(self._nc):
+                    if not reply.fits(event.data, event_headers):
                         return await self._end_too_large(len(event.data), reply, event_headers)
                     await reply.send(event.data, event_headers)
                 if feed.is_ended:

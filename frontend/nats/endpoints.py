@@ -10,21 +10,22 @@ from typing import Annotated, Any
 
 import msgspec
 
-from frontend.answer import Answer
-from frontend.answers.event_id import parse_event_id
-from frontend.answers.event_writer import encode_json
 from frontend.app import rid_of_body
-from frontend.batches.batches import Batches
-from frontend.files.files import Files
-from frontend.inference import Inference
-from frontend.job import Caller
-from frontend.loads.routes import LoadRoutes
-from frontend.model_directory import ModelDirectory
-from frontend.model_object import model_list
-from frontend.requests.request_body import convert
-from frontend.responses.responses import Responses
-from frontend.tokens.bodies import ModelBody
-from frontend.tokens.tokenizing import Tokenizing
+from frontend.fields.request_body import convert
+from frontend.inference.inference import Inference
+from frontend.inference.tokenizing import Tokenizing
+from frontend.jobs.job import Caller
+from frontend.models.model_directory import ModelDirectory
+from frontend.routes.load_routes import LoadRoutes
+from frontend.routes.model_object import model_list
+from frontend.stored.batches.batches import Batches
+from frontend.stored.erasing.erasing_service import ErasingService
+from frontend.stored.files.files import Files
+from frontend.stored.kept_responses import Responses
+from frontend.surfaces.answer import Answer
+from frontend.surfaces.tokens.token_bodies import ModelBody
+from frontend.text.event_id import parse_event_id
+from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
@@ -70,6 +71,7 @@ class NatsEndpoints:
         models: ModelDirectory,
         tokenizing: Tokenizing,
         loads: LoadRoutes,
+        erasing: ErasingService,
     ) -> None:
         self._inference = inference
         self._responses = responses
@@ -78,6 +80,7 @@ class NatsEndpoints:
         self._models = models
         self._tokenizing = tokenizing
         self._loads = loads
+        self._erasing = erasing
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -101,6 +104,7 @@ class NatsEndpoints:
             "files.delete": _of_id(self._files.delete),
             "resume": self._resume,
             "abort": self._abort,
+            "erase": self._erase,
             "models": self._list_models,
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
@@ -155,14 +159,17 @@ class NatsEndpoints:
         num_aborted = await self._inference.abort(rid, caller)
         return encode_json({"rid": rid, "num_aborted": num_aborted})
 
+    async def _erase(self, body: dict[str, Any], caller: Caller) -> bytes:
+        return encode_json(await self._erasing.erase(rid_of_body(body), caller))
+
     async def _list_models(self, body: dict[str, Any], caller: Caller) -> bytes:
         return model_list(self._models)
 
     async def _tokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return await self._tokenizing.tokenize(body)
+        return await self._tokenizing.tokenize(body, caller)
 
     async def _detokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return await self._tokenizing.detokenize(body)
+        return await self._tokenizing.detokenize(body, caller)
 
     async def _tokenizer_info(self, body: dict[str, Any], caller: Caller) -> bytes:
         return await self._tokenizing.info(convert(body, ModelBody).model)

@@ -8,15 +8,16 @@ import nats.errors
 from nats.aio.client import Client
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
-from frontend.answers.event_writer import error_body
-from frontend.error_response import retry_headers
+from frontend.http.error_response import retry_headers
+from frontend.text.event_writer import error_body
 from shared.errors import RequestError, RequestTooLarge
+from shared.nats_client.message_size import message_bytes
 
 _HEADER_ROOM = 1024
 
 
 def max_body_bytes(nc: Client) -> int:
-    """Of one message, beside its headers."""
+    """Of a part of a file, beside its headers."""
     return nc.max_payload - _HEADER_ROOM
 
 
@@ -26,6 +27,10 @@ class Reply:
     def __init__(self, nc: Client, subject: str) -> None:
         self._nc = nc
         self._subject = subject
+
+    def fits(self, data: bytes, headers: dict[str, str]) -> bool:
+        """Whether one message has room for it: ids of many choices make long headers."""
+        return message_bytes(data, headers) <= self._nc.max_payload
 
     async def send(self, data: bytes, headers: dict[str, str] | None = None) -> None:
         with contextlib.suppress(nats.errors.Error):  # the caller finds the result by its id
@@ -38,10 +43,10 @@ class Reply:
         self, body: bytes, headers: dict[str, str], remedy: str = "over HTTP"
     ) -> int:
         """One message, or the error that it is too large for one. Returns the status."""
-        if len(body) > max_body_bytes(self._nc):
+        if not self.fits(body, headers):
             error = RequestTooLarge(
-                f"The answer has {len(body)} bytes, one NATS message takes "
-                f"{self._nc.max_payload}: ask {remedy}.",
+                f"The answer has {len(body)} bytes, one NATS message takes {self._nc.max_payload} "
+                f"with its headers: ask {remedy}.",
             )
             await self.send_error(error, headers)
             return error.status_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,19 +16,22 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service
 
-from frontend.access_log import log_refused
-from frontend.answers.event_writer import encode_json
-from frontend.files.transfers import OFFSET_PARAM, Transfer, Transfers
-from frontend.http_request import CallerReader
-from frontend.job import Caller
+from frontend.fields.request_body import convert, parse_object
+from frontend.http.http_request import CallerReader
+from frontend.inference.telemetry.access_log import log_refused
+from frontend.jobs.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.nats.answers import NatsAnswers
 from frontend.nats.endpoints import Handler, IdBody
 from frontend.nats.reply import Reply
-from frontend.requests.request_body import convert, parse_object
-from shared.connection import round_trip
-from shared.errors import InternalError, RequestError
-from shared.log import get_logger
+from frontend.stored.files.file_transfers import OFFSET_PARAM, Transfer, Transfers
+from frontend.stored.files.files import Files
+from frontend.tenants.caller_gate import CallerGate
+from frontend.text.event_writer import encode_json
+from shared.errors import InternalError, InvalidRequest, RequestError
+from shared.nats_client.connection import round_trip
+from shared.nats_client.connection_end import end_subscription
+from shared.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
@@ -35,12 +39,16 @@ log = get_logger(__name__)
 class NatsService:
     """Endpoints under `<name>.`. A caller's death cannot be seen: its requests run to their end.
 
+    It has a connection of its own, which may do nothing but hear callers and answer them: what a
+    caller makes it publish, wherever to, does no harm.
+
     Parts of files have subjects of this frontend alone: it has what came before.
     """
 
     def __init__(
         self,
         nc: Client,
+        gate: CallerGate,
         name: str,
         frontend_id: str,
         endpoints: Mapping[str, Handler],
@@ -50,8 +58,9 @@ class NatsService:
         metrics: FrontendMetrics,
     ) -> None:
         self._nc = nc
+        self._gate = gate
         self._name = name
-        self._part_prefix = f"{name}.files.part.{frontend_id}"
+        self._parts = f"files.part.{frontend_id}"
         self._endpoints = {
             **endpoints,
             "files.upload": self._upload,
@@ -64,6 +73,11 @@ class NatsService:
         self._stopping = asyncio.Event()
         self.started = asyncio.Event()
 
+    def lead_to(self, endpoints: Mapping[str, Handler], files: Files) -> None:
+        """What comes from now on goes there; parts of files go on where they are."""
+        self._endpoints.update(endpoints)
+        self._transfers.lead_to(files)
+
     def stop(self) -> None:
         """Take no more requests; what runs goes on."""
         self._stopping.set()
@@ -74,15 +88,16 @@ class NatsService:
             async with asyncio.TaskGroup() as tasks:
                 service = await self._start(tasks)
                 parts = await self._nc.subscribe(
-                    f"{self._part_prefix}.*", cb=self._part_handler(tasks)
+                    self._gate.subject(f"{self._parts}.*", "*"), cb=self._part_handler(tasks)
                 )
-                await round_trip(self._nc)  # from here on the server knows of them
+                if not await round_trip(self._nc):  # from here on the server knows of them
+                    log.error("nats_service_may_not_be_heard", name=self._name)
                 self.started.set()
                 try:
                     await self._stopping.wait()
                 finally:
+                    await end_subscription(parts)
                     with contextlib.suppress(nats.errors.Error):
-                        await parts.unsubscribe()
                         await service.stop()
         finally:
             self._transfers.close()
@@ -94,12 +109,11 @@ class NatsService:
             version=importlib.metadata.version("jetflock"),
             description="Large language models: OpenAI's bodies in, its events out.",
         )
-        group = service.add_group(name=self._name)
-        for subject, handler in self._endpoints.items():
-            await group.add_endpoint(
-                name=subject.replace(".", "-"),
-                subject=subject,
-                handler=self._endpoint(subject, handler, tasks),
+        for endpoint in self._endpoints:
+            await service.add_endpoint(
+                name=endpoint.replace(".", "-"),
+                subject=self._gate.subject(endpoint, "*"),
+                handler=self._endpoint(endpoint, tasks),
             )
         return service
 
@@ -111,57 +125,66 @@ class NatsService:
         return handle
 
     def _endpoint(
-        self, subject: str, handler: Handler, tasks: asyncio.TaskGroup
+        self, endpoint: str, tasks: asyncio.TaskGroup
     ) -> Callable[[Request], Awaitable[None]]:
         async def handle(request: Request) -> None:
             # The service waits for its handlers one after the other.
             if request._msg.reply:
-                tasks.create_task(self._serve(subject, handler, request))
+                tasks.create_task(self._serve(endpoint, request._msg))
 
         return handle
 
-    async def _serve(self, subject: str, handler: Handler, request: Request) -> None:
-        reply = Reply(self._nc, request._msg.reply)
-
-        async def answered() -> int:
-            headers = {name.lower(): value for name, value in (request.headers or {}).items()}
-            caller = self._callers.caller(headers, "nats")
-            body = parse_object(request.data) if request.data else {}
-            answer = await handler(body, caller)
+    async def _serve(self, endpoint: str, message: Msg) -> None:
+        async def answered(name: str, reply: Reply) -> int:
+            headers = {key.lower(): value for key, value in (message.headers or {}).items()}
+            caller = self._callers.caller(headers, "nats", nats_user=name)
+            body = parse_object(message.data) if message.data else {}
+            answer = await self._endpoints[endpoint](body, caller)
             if isinstance(answer, bytes):
-                return await reply.send_body(answer, {})
+                return await reply.send_body(answer, caller.unknown.headers())
             return await self._answers.send(answer, reply)
 
-        await self._counted(subject, reply, answered)
+        await self._counted(endpoint, message, answered)
 
     async def _serve_part(self, message: Msg) -> None:
-        reply = Reply(self._nc, message.reply)
-
-        async def answered() -> int:
-            name = message.subject.rpartition(".")[2]
+        async def answered(name: str, reply: Reply) -> int:
+            transfer = message.subject.rpartition(".")[2]
             offset = (message.headers or {}).get(OFFSET_PARAM, "")
-            await reply.send(await self._transfers.part(name, offset, message.data))
+            await reply.send(await self._transfers.part(transfer, name, offset, message.data))
             return 200
 
-        await self._counted("files.part", reply, answered)
+        await self._counted("files.part", message, answered)
 
     async def _counted(
-        self, subject: str, reply: Reply, answered: Callable[[], Awaitable[int]]
+        self, endpoint: str, message: Msg, answered: Callable[[str, Reply], Awaitable[int]]
     ) -> None:
-        """Every request gets an answer, and is counted by its status."""
+        """Every request that may be answered is, and is counted by its status."""
         try:
-            status = await answered()
-        except RequestError as exc:
+            name = self._gate.check(message.subject, message.reply)
+        except InvalidRequest as exc:
             status = exc.status_code
-            log_refused(exc, subject, "nats")
+            log_refused(exc, endpoint, "nats")
+        else:
+            status = await self._answer(
+                endpoint, Reply(self._nc, message.reply), functools.partial(answered, name)
+            )
+        self._metrics.requests.labels("nats", endpoint, status).inc()
+
+    async def _answer(
+        self, endpoint: str, reply: Reply, answered: Callable[[Reply], Awaitable[int]]
+    ) -> int:
+        try:
+            return await answered(reply)
+        except RequestError as exc:
+            log_refused(exc, endpoint, "nats")
             await reply.send_error(exc, {})
+            return exc.status_code
         except Exception:
-            log.exception("request_failed", subject=subject)
-            status = 500
+            log.exception("request_failed", subject=endpoint)
             error = InternalError("The frontend could not handle the request.")
-            log_refused(error, subject, "nats")
+            log_refused(error, endpoint, "nats")
             await reply.send_error(error, {})
-        self._metrics.requests.labels("nats", subject, status).inc()
+            return 500
 
     async def _upload(self, body: dict[str, Any], caller: Caller) -> bytes:
         return self._told(await self._transfers.upload(body, caller))
@@ -171,9 +194,10 @@ class NatsService:
 
     def _told(self, transfer: Transfer) -> bytes:
         """Where the parts go to, or come from."""
+        endpoint = f"{self._parts}.{transfer.name}"
         return encode_json(
             {
-                "subject": f"{self._part_prefix}.{transfer.name}",
+                "subject": self._gate.subject(endpoint, transfer.caller.nats_user),
                 "bytes": transfer.num_bytes,
                 "max_part_bytes": transfer.max_part_bytes,
             }

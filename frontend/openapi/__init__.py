@@ -1,1 +1,2 @@
-"""The OpenAPI document: what the HTTP surface says of itself."""
+"""This package writes the OpenAPI document and docs/api.md from the types that read request
+bodies."""

@@ -6,39 +6,50 @@ from typing import Any
 
 import msgspec
 
-from frontend.anthropic.body import MessageBody
-from frontend.batches.body import WINDOW_PATTERN, BatchBody
-from frontend.batches.record import ENDPOINTS
-from frontend.files.record import SHORTEST_TTL_S
-from frontend.idempotency.key import FIELD as IDEMPOTENCY_KEY
-from frontend.idempotency.key import MAX_KEY_CHARS
-from frontend.images.source import DETAILS
-from frontend.openapi.response_fields import RESPONSE_FIELDS
-from frontend.queue_timeout import FIELD as QUEUE_TIMEOUT
-from frontend.requests.cache_fields import (
+from frontend.fields.cache_fields import (
     KEEP_SECONDS,
     KEEP_TOKENS,
     MAX_SALT_CHARS,
     MAX_SESSION_CHARS,
 )
-from frontend.requests.chat_request import ROLES, ChatBody
-from frontend.requests.completion_request import MAX_PROMPTS, CompletionBody
-from frontend.requests.embedding_request import EmbeddingBody
-from frontend.requests.field_ranges import RANGES, Range
-from frontend.requests.generate_request import ALIASES, GenerateBody
-from frontend.requests.pair_request import MAX_INSTRUCTION_CHARS
-from frontend.requests.pooled_fields import MAX_INPUTS
-from frontend.requests.reasoning_effort import EFFORTS
-from frontend.requests.rerank_request import TOP_N, RerankBody
-from frontend.requests.sampling_fields import (
+from frontend.fields.field_ranges import RANGES, Range
+from frontend.fields.pooled_fields import MAX_INPUTS
+from frontend.fields.sampler_order import SAMPLER_LETTERS, SAMPLER_NAMES
+from frontend.fields.sampling_fields import (
     MAX_STOP,
     MAX_STOP_CHARS,
     SamplingFields,
 )
-from frontend.requests.score_request import ScoreBody
-from frontend.responses.request import INCLUDABLE, REFUSED, ResponseBody
-from frontend.tokens.bodies import DetokenizeBody, TokenizeBody
-from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
+from frontend.images.source import DETAILS
+from frontend.inference.admission.queue_timeout import FIELD as QUEUE_TIMEOUT
+from frontend.jobs.client_request_id import FIELDS as CLIENT_ID_FIELDS
+from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN
+from frontend.jobs.dry_fields import MAX_BREAKER_CHARS, MAX_BREAKERS
+from frontend.jobs.idempotency_key import FIELD as IDEMPOTENCY_KEY
+from frontend.jobs.idempotency_key import MAX_KEY_CHARS
+from frontend.openapi.response_fields import RESPONSE_FIELDS
+from frontend.stored.batches.batch_body import WINDOW_PATTERN, BatchBody
+from frontend.stored.batches.batch_record import ENDPOINTS
+from frontend.stored.files.file_record import SHORTEST_TTL_S
+from frontend.surfaces.anthropic.body import MessageBody
+from frontend.surfaces.chat.chat_request import ROLES, ChatBody
+from frontend.surfaces.chat.reasoning_effort import EFFORTS
+from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
+from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
+from frontend.surfaces.generate.generate_request import ALIASES, GenerateBody
+from frontend.surfaces.ollama.body import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaGenerateBody,
+    OllamaOptions,
+    OllamaShowBody,
+)
+from frontend.surfaces.responses.request import INCLUDABLE, REFUSED, ResponseBody
+from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
+from frontend.surfaces.scores.rerank_request import TOP_N, RerankBody
+from frontend.surfaces.scores.score_request import ScoreBody
+from frontend.surfaces.tokens.token_bodies import DetokenizeBody, TemplateBody, TokenizeBody
+from frontend.surfaces.tools.tool_fields import MAX_TOOLS, NAME_PATTERN
 
 _ID = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string", "minLength": 1}
@@ -68,6 +79,17 @@ _TOOL_CALL = {
         "function": {
             "type": "object",
             "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+_OLLAMA_CALL = {
+    "type": "object",
+    "properties": {
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
             "required": ["name"],
         },
     },
@@ -212,6 +234,21 @@ _FIELDS: dict[str, dict[str, Any]] = {
             {"type": "null"},
         ]
     },
+    "dry_sequence_breakers": _optional(
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER_CHARS},
+            "minItems": 1,
+            "maxItems": MAX_BREAKERS,
+        }
+    ),
+    "samplers": {
+        "anyOf": [
+            {"type": "array", "items": {"enum": sorted(SAMPLER_NAMES)}, "uniqueItems": True},
+            {"type": "string", "pattern": f"^[{''.join(SAMPLER_LETTERS)}]*$"},
+            {"type": "null"},
+        ]
+    },
     "cache_salt": {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
     },
@@ -237,12 +274,16 @@ _FIELDS: dict[str, dict[str, Any]] = {
         ]
     },
 }
+_CLIENT_ID: dict[str, Any] = {
+    "anyOf": [{"type": "string", "pattern": CLIENT_ID_PATTERN}, {"type": "null"}]
+}
 # Read before the route's own fields.
 _OF_EVERY_BODY: dict[str, dict[str, Any]] = {
     QUEUE_TIMEOUT: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
     IDEMPOTENCY_KEY: {
         "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS}, {"type": "null"}]
     },
+    **dict.fromkeys(CLIENT_ID_FIELDS, _CLIENT_ID),
 }
 _MORE_RANGES = {
     "max_completion_tokens": RANGES["max_tokens"],
@@ -272,7 +313,13 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ResponseBody,
             TokenizeBody,
             DetokenizeBody,
+            TemplateBody,
             MessageBody,
+            OllamaChatBody,
+            OllamaGenerateBody,
+            OllamaEmbedBody,
+            OllamaShowBody,
+            OllamaOptions,
             SamplingFields,
         ],
         ref_template="#/components/schemas/{name}",
@@ -321,7 +368,9 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
     schemas["DetokenizeBody"]["properties"]["tokens"] = {"type": "array", "items": _ID}
     schemas["DetokenizeBody"]["required"] = ["tokens"]
+    _require(schemas["TemplateBody"], "messages")
     schemas |= _message_bodies(schemas["MessageBody"])
+    _complete_ollama_bodies(schemas)
     of_batch = schemas["BatchBody"]["properties"]
     of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
     of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
@@ -356,6 +405,36 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "CountBody": {**count, "title": "CountBody"},
         "MessageBody": {**schema, "properties": fields, "required": required},
     }
+
+
+def _complete_ollama_bodies(schemas: dict[str, dict[str, Any]]) -> None:
+    images = _optional({"type": "array", "items": {"type": "string", "minLength": 1}})
+    message = {
+        "type": "object",
+        "properties": {
+            "role": {"enum": ["system", "user", "assistant", "tool"]},
+            "content": {"type": ["string", "null"]},
+            "thinking": {"type": ["string", "null"]},
+            "images": images,
+            "tool_calls": _optional({"type": "array", "items": _OLLAMA_CALL}),
+            "tool_name": {"type": ["string", "null"]},
+        },
+        "required": ["role"],
+    }
+    options = {"$ref": "#/components/schemas/OllamaOptions"}
+    for name in ("OllamaChatBody", "OllamaGenerateBody"):
+        fields = schemas[name]["properties"]
+        fields["options"] = _optional(options)
+        fields["think"] = _optional({"enum": [True, False, "low", "medium", "high", "max"]})
+        fields["format"] = _optional({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
+        fields |= _OF_EVERY_BODY
+    schemas["OllamaEmbedBody"]["properties"] |= _OF_EVERY_BODY
+    schemas["OllamaChatBody"]["properties"]["messages"] = {"type": "array", "items": message}
+    schemas["OllamaGenerateBody"]["properties"]["images"] = images
+    schemas["OllamaEmbedBody"]["properties"]["input"] = {"anyOf": _texts(MAX_INPUTS)}
+    for name in ("OllamaChatBody", "OllamaGenerateBody", "OllamaEmbedBody", "OllamaShowBody"):
+        _require(schemas[name], "model")
+    _require(schemas["OllamaEmbedBody"], "model", "input")
 
 
 def _checked(name: str, field: dict[str, Any]) -> dict[str, Any]:

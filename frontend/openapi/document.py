@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from frontend.files.record import MADE, UPLOADED
-from frontend.openapi.answers.answer_schemas import answer_schemas
 from frontend.openapi.bodies import body_schemas
-from frontend.responses.responses import MAX_PAGE
-from shared.health import LIVE_PATH, READY_PATH
+from frontend.openapi.schemas.answer_schemas import answer_schemas
+from frontend.stored.files.file_record import MADE, UPLOADED
+from frontend.stored.kept_responses import MAX_PAGE
+from shared.status.health import LIVE_PATH, READY_PATH
 from shared.subjects import JOB_CLASSES
 
+# Without /v1 for clients whose base URL has none.
+CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
+EMBEDDING_PATHS = ("/v1/embeddings", "/embeddings")
+RESPONSE_PATHS = ("/v1/responses", "/responses")
+MODEL_PATHS = ("/v1/models", "/models")
 SCORE_PATHS = ("/v1/score", "/score")
 RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 _SECONDS = {"type": "number", "minimum": 0}
@@ -27,15 +32,16 @@ _HEADERS = {
 _ERRORS = {
     400: "the request is wrong; `param` names the field",
     401: "the API key is missing or unknown",
+    403: "the page of another site, or a name that is not this server's",
     404: "no such model, stream or path",
     408: "the deadline has passed, or the body did not arrive in time",
     409: "the idempotency key or the event id belongs to something else",
     413: "the body is too large",
-    415: "the body is compressed",
+    415: "the body is compressed, or a form that a browser sends",
     429: "the queue is full, or a limit is reached; Retry-After says when to come back",
     499: "aborted",
     500: "the engine failed the request, or it is poison",
-    503: "NATS does not answer, or the frontend is shutting down",
+    503: "NATS does not answer, the frontend is shutting down, or nobody serves the model",
 }
 _RID = {
     "name": "rid",
@@ -76,18 +82,18 @@ _ABORT_BODY = {
 _FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _BATCH_ID = _FILE_ID | {"name": "batch_id"}
 _MODEL_QUERY = {"name": "model", "in": "query", "schema": {"type": "string"}}
-_MODEL_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def openapi_document(version: str) -> dict[str, Any]:
     """OpenAPI 3.1, made from the types that read the bodies and the ranges that are checked."""
     paths: dict[str, dict[str, Any]] = {
-        "/v1/chat/completions": {"post": _start("chat", "ChatBody", "ChatCompletion")},
+        **_twice(CHAT_PATHS, "post", _start("chat", "ChatBody", "ChatCompletion")),
         "/v1/completions": {"post": _start("completion", "CompletionBody", "Completion")},
-        "/v1/embeddings": {"post": _start("embedding", "EmbeddingBody", "EmbeddingList")},
+        **_twice(EMBEDDING_PATHS, "post", _start("embedding", "EmbeddingBody", "EmbeddingList")),
         **{path: {"post": _start(_id(path), "ScoreBody", "ScoreList")} for path in SCORE_PATHS},
         **{path: {"post": _start(_id(path), "RerankBody", "Ranking")} for path in RERANK_PATHS},
-        "/v1/responses": {"post": _start("create_response", "ResponseBody", "Response")},
+        **_twice(RESPONSE_PATHS, "post", _start("create_response", "ResponseBody", "Response")),
         "/v1/responses/{response_id}": {
             "get": _operation(
                 "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True
@@ -102,21 +108,24 @@ def openapi_document(version: str) -> dict[str, Any]:
                 "list_input_items", "InputItems", parameters=[_RESPONSE_ID, *_PAGE_QUERY]
             )
         },
+        "/invocations": {"post": _invocation()},
         "/generate": {"post": _start("generate", "GenerateBody", "Generated")},
         "/v1/streams/{rid}": {
-            "get": _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
+            "get": _resume(),
+            "delete": _operation("erase", "Erased", parameters=[_RID]),
         },
         "/v1/streams/{rid}/path": {"get": _operation("path", "Path", parameters=[_RID])},
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
         **_message_paths(),
+        **_ollama_paths(),
         **_token_paths(),
         "/v1/loads": {"get": _operation("loads", "Loads", parameters=[_MODEL_QUERY])},
         "/cluster": {"get": _operation("cluster", "Cluster")},
         "/cluster/events": {"get": _cluster_events()},
         **_file_paths(),
         **_batch_paths(),
-        "/v1/models": {"get": _operation("list_models", "ModelList")},
-        "/v1/models/{name}": {"get": _operation("get_model", "Model", parameters=[_MODEL_NAME])},
+        **_twice(MODEL_PATHS, "get", _operation("list_models", "ModelList")),
+        "/v1/models/{name}": {"get": _operation("get_model", "Model", parameters=[_NAME])},
     }
     for path, answer in _OPEN.items():
         paths[path] = {"get": _operation(_id(path), answer) | {"security": []}}
@@ -127,6 +136,10 @@ def openapi_document(version: str) -> dict[str, Any]:
         "get": _operation("page", "")
         | {"security": [], "responses": {"200": _content({"text/html": _TEXT})}}
     }
+    library = _operation("page_library", "", parameters=[_NAME])
+    types = ("text/javascript", "text/css", "text/plain", "font/woff2")
+    library["responses"]["200"] = _content(dict.fromkeys(types, _TEXT))
+    paths["/page/{name}"] = {"get": library | {"security": []}}
     paths["/metrics"] = {
         "get": _operation("metrics", "") | {"responses": {"200": _content({"text/plain": _TEXT})}}
     }
@@ -149,6 +162,36 @@ def openapi_document(version: str) -> dict[str, Any]:
     }
 
 
+def _twice(
+    paths: tuple[str, str], method: str, operation: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """An operation at its path, and at the one without /v1."""
+    with_v1, without = paths
+    name = f"{operation['operationId']}_without_v1"
+    return {
+        with_v1: {method: operation},
+        without: {method: {**operation, "operationId": name}},
+    }
+
+
+def _invocation() -> dict[str, Any]:
+    """The body and the answer of one of several APIs."""
+    operation = _start("invoke", "ChatBody", "ChatCompletion")
+    bodies = ("ChatBody", "CompletionBody", "EmbeddingBody", "ScoreBody", "RerankBody")
+    answers = ("ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking")
+    content = operation["requestBody"]["content"]["application/json"]
+    content["schema"] = {"anyOf": [_schema_ref(body) for body in bodies]}
+    answer = operation["responses"]["200"]["content"]["application/json"]
+    answer["schema"] = {"anyOf": [_schema_ref(name) for name in answers]}
+    return operation
+
+
+def _resume() -> dict[str, Any]:
+    operation = _operation("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
+    operation["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": {}}
+    return operation
+
+
 def _cluster_events() -> dict[str, Any]:
     operation = _operation("cluster_events", "")
     operation["responses"]["200"] = _content({"text/event-stream": {"schema": {}}})
@@ -162,10 +205,37 @@ def _message_paths() -> dict[str, dict[str, Any]]:
             "post": _operation("count_tokens", "MessageTokens", body=_schema_ref("CountBody"))
         },
     }
+    return _with_errors(paths, "MessageError")
+
+
+def _ollama_paths() -> dict[str, dict[str, Any]]:
+    paths = {
+        "/api/chat": {"post": _start("ollama_chat", "OllamaChatBody", "OllamaChat")},
+        "/api/generate": {
+            "post": _start("ollama_generate", "OllamaGenerateBody", "OllamaGenerated")
+        },
+        "/api/embed": {"post": _start("ollama_embed", "OllamaEmbedBody", "OllamaEmbeddings")},
+        "/api/show": {
+            "post": _operation("ollama_show", "OllamaShown", body=_schema_ref("OllamaShowBody"))
+        },
+        "/api/tags": {"get": _operation("ollama_tags", "OllamaTags")},
+        "/api/ps": {"get": _operation("ollama_running", "OllamaRunning")},
+        "/api/version": {"get": _operation("ollama_version", "OllamaVersion")},
+    }
+    for path in ("/api/chat", "/api/generate"):
+        content = paths[path]["post"]["responses"]["200"]["content"]
+        content["application/x-ndjson"] = content.pop("text/event-stream")
+    del paths["/api/embed"]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    return _with_errors(paths, "OllamaError")
+
+
+def _with_errors(paths: dict[str, dict[str, Any]], schema: str) -> dict[str, dict[str, Any]]:
+    """In the shape of another API."""
     for path in paths.values():
-        for status in _ERRORS:
-            content = path["post"]["responses"][str(status)]["content"]
-            content["application/json"] = {"schema": _schema_ref("MessageError")}
+        for operation in path.values():
+            for status in _ERRORS:
+                content = operation["responses"][str(status)]["content"]
+                content["application/json"] = {"schema": _schema_ref(schema)}
     return paths
 
 
@@ -178,9 +248,13 @@ def _token_paths() -> dict[str, dict[str, Any]]:
         "/detokenize": {
             "post": _operation("detokenize", "Detokenized", body=_schema_ref("DetokenizeBody"))
         },
+        "/apply-template": {
+            "post": _operation("apply_template", "Templated", body=_schema_ref("TemplateBody"))
+        },
         "/v1/tokenizer_info": {
             "get": _operation("tokenizer_info", "TokenizerInfo", parameters=[model])
         },
+        "/props": {"get": _operation("props", "Props", parameters=[model])},
         "/tokenizer_info": {
             "get": _operation("tokenizer_info_at_the_root", "TokenizerInfo", parameters=[model])
         },
@@ -240,7 +314,7 @@ def _page(max_limit: int) -> list[dict[str, Any]]:
     ]
 
 
-_HEALTH_PATHS = ("/health", "/live", "/ready", LIVE_PATH, READY_PATH)
+_HEALTH_PATHS = ("/health", "/live", "/ready", "/ping", LIVE_PATH, READY_PATH)
 _OPEN = {
     **dict.fromkeys(_HEALTH_PATHS, "Status"),
     "/version": "Version",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.images.source import DETAILS
-from frontend.requests.reasoning_effort import EFFORTS
-from frontend.responses.input_items import IMAGE, MAX_ITEMS, ROLES
-from frontend.tools.fields import MAX_TOOLS, NAME_PATTERN
+from frontend.surfaces.chat.reasoning_effort import EFFORTS
+from frontend.surfaces.responses.input_items import IMAGE, MAX_ITEMS, ROLES
+from frontend.surfaces.tools.tool_fields import MAX_TOOLS, NAME_PATTERN
 
 _TEXT = {"type": "string"}
 _NAME = {"type": "string", "pattern": NAME_PATTERN}

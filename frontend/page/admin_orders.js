@@ -26,10 +26,14 @@ class AdminOrders {
     document.body.append(this.dialog);
   }
 
-  /** Tells a worker to drain or to die; false when the user has no key, or it did not work. */
-  async give(verb, worker) {
+  /** Tells a worker to drain or to die; false when the user has no key, or it did not work.
+   *
+   * `find` names the worker, and is asked when there is a key, not before: to type one takes a while.
+   */
+  async give(verb, find) {
+    let worker = null;
     try {
-      const response = await this.#post(ADMIN_PATHS[verb], { worker });
+      const response = await this.#post(ADMIN_PATHS[verb], async () => ({ worker: (worker = await find()) }));
       if (!response) return false;
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.error?.message ?? answer.workers?.find(({ ok }) => !ok)?.message ?? `status ${response.status}`);
@@ -37,18 +41,18 @@ class AdminOrders {
       return true;
     } catch (error) {
       const why = error instanceof TypeError ? `the admin plane at ${this.url} cannot be reached` : error.message;
-      toast(`${workerLabel(worker)} was not told to ${verb}: ${why}`);
+      toast(`${worker ? workerLabel(worker) : 'A worker'} was not told to ${verb}: ${why}`);
       return false;
     }
   }
 
-  /** With the key; asks for it when there is none, or it is wrong. */
-  async #post(path, body) {
+  /** With the key; asks for it when there is none, or it is wrong. `makeBody` is called for each try. */
+  async #post(path, makeBody) {
     let key = sessionStorage.getItem(this.storageName) ?? (await this.#ask());
     while (key) {
       const headers = { Authorization: `Bearer ${key}`, 'Content-Type': 'application/json' };
       const url = `${this.url.replace(/\/$/, '')}/${path}`;
-      const response = await fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
+      const response = await fetch(url, { method: 'POST', headers, body: JSON.stringify(await makeBody()) });
       if (response.status !== 401) return response;
       sessionStorage.removeItem(this.storageName);
       key = await this.#ask('That is not the key of the admin plane.');

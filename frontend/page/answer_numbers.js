@@ -41,7 +41,7 @@ function numbersShown(answer) {
   const shown = [];
   if (numbers.firstAt) shown.push([`TTFT ${duration(numbers.firstAt - numbers.sentAt)}`, 'time to first token']);
   const rate = AnswerNumbers.rateOf(numbers);
-  if (rate !== null) shown.push([`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens a second']);
+  if (rate !== null) shown.push([`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens per second']);
   if (numbers.promptTokens !== undefined) {
     const cached = numbers.cachedTokens ? ` (${numbers.cachedTokens} cached)` : '';
     shown.push([`${numbers.promptTokens}${cached} in`, 'prompt tokens, and how many of them came from the prefix cache']);

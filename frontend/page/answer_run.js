@@ -5,8 +5,10 @@ const SAVE_EVERY_MS = 300;
 const STALL_MS = 1_000; // without a token, once there were some: then its worker may be gone
 
 class AnswerRun {
-  /** `onChange(run)` after anything that can be seen; `onEnd(run)` once. */
-  constructor(api, book, conversation, { onChange, onEnd }) {
+  /** `onChange(run)` after anything that can be seen; `onEnd(run)` once; `askOther(model)`: the user wants that one,
+   * which is served, in place of one that is not.
+   */
+  constructor(api, book, conversation, { onChange, onEnd, askOther }) {
     this.book = book;
     this.conversation = conversation;
     this.answer = conversation.running;
@@ -14,7 +16,7 @@ class AnswerRun {
     this.onEnd = onEnd;
     this.numbers = new AnswerNumbers(this.answer.numbers);
     this.stream = new AnswerStream(api, this);
-    this.waiting = new WaitingNote(api, this.answer.model);
+    this.waiting = new WaitingNote(api, this.answer.model, askOther);
     this.api = api;
     this.savedAt = 0;
     this.heardAt = performance.now();
@@ -37,7 +39,7 @@ class AnswerRun {
       }
       this.#end('done');
     } catch (error) {
-      if (!stream.isStopped) answer.error = error.message;
+      if (!stream.isStopped) answer.error = whyFailed(answer, error);
       this.#end(stream.isStopped ? 'stopped' : 'failed');
     }
   }
@@ -132,4 +134,10 @@ class AnswerRun {
     this.onEnd(this);
     this.#notePath();
   }
+}
+
+/** In words that say whether the service has the request. */
+function whyFailed({ rid }, error) {
+  if (error instanceof ApiError) return error.message;
+  return rid ? `${SERVER_AWAY} It has accepted this request: reload the page when it is back.` : `${SERVER_AWAY} This message was not accepted. ${START_IT}`;
 }

@@ -1,6 +1,9 @@
 'use strict';
 // Talks to the frontend that served this page, under whatever path it lies.
 
+const SERVER_AWAY = 'The server does not answer.';
+const START_IT = 'Start it with: jetflock serve';
+
 /** An answer that is not 2xx: its status, and what the server said. */
 class ApiError extends Error {
   constructor(status, message, code = null, retryAfterS = null) {
@@ -58,17 +61,26 @@ class ApiKey {
   }
 }
 
+/** Where the page lies on its server; some leave the last slash out. */
+function pagePath() {
+  const { pathname } = window.location;
+  return pathname.endsWith('/') ? pathname : `${pathname}/`;
+}
+
+/** Of what lies below the page. */
+function pageUrl(path) {
+  return new URL(path, window.location.origin + pagePath()).href;
+}
+
 /** Sends requests with the key, if there is one. Paths are relative to where the page lies. */
 class Api {
   constructor() {
-    const { origin, pathname } = window.location;
-    this.path = pathname.endsWith('/') ? pathname : `${pathname}/`;
-    this.base = origin + this.path;
+    this.path = pagePath();
     this.key = new ApiKey(`jetflock:${this.path}:key`);
   }
 
   url(path) {
-    return new URL(path, this.base).href;
+    return pageUrl(path);
   }
 
   /** The response, of any status but 401: then the user is asked for a key, and it is tried again. */

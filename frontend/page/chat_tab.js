@@ -18,24 +18,26 @@ class ChatTab {
     this.code = code;
     this.drawers = new Drawers(root, store);
     this.controls = new SamplingControls(byId('chat-settings'), 'chat', { withChat: true, onChange: () => this.#keepSettings() });
-    this.composer = new Composer({
-      send: (text) => this.#send(text),
+    this.composer = new Composer(root, {
+      send: (text, pictures) => this.#send(text, pictures),
       stop: () => this.run?.stop(),
       editLast: () => this.views.findLast((view) => view.message.role === 'user')?.edit(),
     });
     this.sidebar = new ChatSidebar(this.book, {
       open: (id) => this.#open(this.book.get(id)),
       begin: () => this.#begin(),
+      changed: (id) => this.#changed(id),
       remove: (id) => this.#remove(id),
       imported: (count) => this.#imported(count),
       failed: (error) => toast(`Nothing was imported: ${error.message}`),
     });
     models.attach(byId('chat-model'));
+    models.watch((defaults) => this.controls.showDefaults(defaults));
     byId('settings-reset').addEventListener('click', () => this.#resetSettings());
     byId('to-end').addEventListener('click', () => this.#scrollToEnd());
     this.scroller.addEventListener('scroll', () => this.#noteScroll());
     for (const button of document.querySelectorAll('[data-suggestion]')) {
-      button.addEventListener('click', () => this.#send(button.textContent));
+      button.addEventListener('click', () => this.#send(button.textContent, []));
     }
     document.addEventListener('keydown', (event) => this.#onKey(event));
     window.addEventListener('storage', (event) => this.#onOtherTab(event.key));
@@ -81,6 +83,12 @@ class ChatTab {
     else this.#showSidebar();
   }
 
+  /** Its name, or its place in the list. */
+  #changed(id) {
+    if (id === this.conversation.id) this.#showTitle();
+    this.#showSidebar();
+  }
+
   #imported(count) {
     toast(count === 1 ? 'One conversation was imported.' : `${count} conversations were imported.`);
     this.#open(this.book.get(this.conversation.id) ?? this.conversation);
@@ -109,11 +117,17 @@ class ChatTab {
   // Sending
 
   /** Whether it was taken. */
-  #send(text) {
+  #send(text, pictures) {
     if (this.run || !this.#canSend()) return false;
-    this.conversation.add({ role: 'user', content: text });
+    this.conversation.add({ role: 'user', content: text, pictures });
     this.#answer();
     return true;
+  }
+
+  /** Whether no answer is being made; the user is told where one is. */
+  #isIdle() {
+    if (this.run) toast('Stop the answer that is being written first.');
+    return !this.run;
   }
 
   #canSend() {
@@ -134,10 +148,22 @@ class ChatTab {
     const run = new AnswerRun(this.api, this.book, conversation, {
       onChange: () => this.#onChange(run),
       onEnd: () => this.#onEnd(run),
+      askOther: (model) => this.#askOther(run, model),
     });
     this.runs.set(conversation.id, run);
     run.run();
     if (conversation === this.conversation) this.#showAll();
+  }
+
+  /** The same question, to a model that is served. */
+  async #askOther(run, model) {
+    run.stop();
+    this.runs.delete(run.conversation.id);
+    await this.models.refresh();
+    this.models.choose(model);
+    if (run.conversation !== this.conversation) return;
+    this.conversation.cut(this.conversation.messages.indexOf(run.answer));
+    this.#answer();
   }
 
   #edit(index, text) {
@@ -148,28 +174,33 @@ class ChatTab {
       this.run?.stop();
       this.runs.delete(conversation.id);
       if (!index) conversation.title = '';
-      conversation.cut(index);
-      conversation.add({ role: 'user', content: text });
+      conversation.add({ ...message, content: text, versions: conversation.fork(index) });
       this.#answer();
-    } else {
-      message.content = text;
+    } else if (this.#isIdle()) {
+      conversation.add({ ...message, content: text, versions: conversation.fork(index) });
       this.book.save(conversation);
       this.#showAll();
     }
   }
 
   #regenerate(index) {
-    if (this.run || !this.#canSend()) return;
-    this.conversation.cut(index);
-    this.#answer();
+    if (!this.#isIdle() || !this.#canSend()) return;
+    this.#answer({ versions: this.conversation.fork(index) });
+  }
+
+  #showVersion(index, at) {
+    if (!this.#isIdle()) return;
+    this.conversation.showVersion(index, at);
+    this.book.save(this.conversation);
+    this.#showAll();
   }
 
   /** The answer goes on where it ended, in the same message. */
   #continue(index) {
     if (this.run || !this.#canSend()) return;
-    const { content, reasoning } = this.conversation.messages[index];
+    const { content, reasoning, versions } = this.conversation.messages[index];
     this.conversation.cut(index);
-    this.#answer({ content, reasoning, continues: content });
+    this.#answer({ content, reasoning, versions, continues: content });
   }
 
   #sendResults(index, results) {
@@ -186,6 +217,7 @@ class ChatTab {
     const actions = {
       edit: (index, text) => this.#edit(index, text),
       regenerate: (index) => this.#regenerate(index),
+      showVersion: (index, at) => this.#showVersion(index, at),
       continueAnswer: (index) => this.#continue(index),
       showCode: (index) => this.#canSend() && this.code.open('v1/chat/completions', conversation.bodyOf(index)),
       sendResults: (index, results) => this.#sendResults(index, results),
@@ -193,10 +225,14 @@ class ChatTab {
     this.views = conversation.messages.map((message, index) => new MessageView(message, index, actions));
     this.transcript.replaceChildren(...this.views.map((view) => view.element));
     byId('welcome').hidden = !conversation.isEmpty;
-    byId('chat-title').textContent = conversation.title || 'New chat';
+    this.#showTitle();
     this.views.forEach((view, i) => view.show(view.message === this.run?.answer ? this.run : null, i === this.views.length - 1));
     this.composer.isBusy = Boolean(this.run);
     this.#showSidebar();
+  }
+
+  #showTitle() {
+    byId('chat-title').textContent = this.conversation.title || 'New chat';
   }
 
   #showSidebar() {

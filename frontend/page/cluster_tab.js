@@ -46,7 +46,7 @@ class ClusterTab {
 
   #obeyed(verb, worker) {
     if (verb === 'kill') this.demo.noteKilled();
-    toast(verb === 'kill' ? `${workerLabel(worker)} is killed.` : `${workerLabel(worker)} hands over what it has, and goes.`);
+    toast(verb === 'kill' ? `${workerLabel(worker)} was killed.` : `${workerLabel(worker)} hands over its work and leaves.`);
   }
 
   #show(cluster) {

@@ -7,11 +7,11 @@ const secondsText = (value) => (value < 10 ? `${value.toFixed(1)} s` : `${Math.r
 // name, title, what its number is, the least that the axis shows, when it is a worry
 const CLUSTER_TILES = [
   ['queued', 'In the queue', ({ queued }) => queued, 4],
-  ['oldest', 'Oldest waits', ({ oldest }) => secondsText(oldest), 1, ({ oldest }) => oldest > 10],
-  ['running', 'Running of slots', ({ running, slots }) => `${running} / ${slots}`, 4],
+  ['oldest', 'Longest wait', ({ oldest }) => secondsText(oldest), 1, ({ oldest }) => oldest > 10],
+  ['running', 'Slots in use', ({ running, slots }) => `${running} / ${slots}`, 4],
   ['kv', 'KV cache', ({ kv }) => shareText(kv), 1, ({ kv }) => kv > 0.95],
   ['hits', 'Prefix hits', ({ hits }) => shareText(hits), 1],
-  ['tokens', 'Tokens a second', ({ tokens }) => Math.round(tokens).toLocaleString(), 10],
+  ['tokens', 'Tokens per second', ({ tokens }) => Math.round(tokens).toLocaleString(), 10],
   ['redelivered', 'Redeliveries', (_, total) => total, 2],
   ['fenced', 'Fenced writes', (_, total) => total, 2],
 ];

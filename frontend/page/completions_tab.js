@@ -19,8 +19,8 @@ class CompletionsTab {
     this.foot = byId('completion-foot');
     this.strip = new TokenStrip(byId('completion-tokens'), (index, token) => this.#branch(index, token));
     this.controls = new SamplingControls(byId('completion-settings'), 'completion', { withChat: false, onChange: () => this.#keep() });
-    this.controls.inputs.max_tokens.placeholder = String(DEFAULT_MAX_TOKENS);
     models.attach(byId('completion-model'));
+    models.watch((defaults) => this.controls.showDefaults({ ...defaults, max_tokens: DEFAULT_MAX_TOKENS }));
     byId('completion-run').addEventListener('click', () => this.#run());
     byId('completion-stop').addEventListener('click', () => this.stream?.stop());
     byId('completion-code').addEventListener('click', () => this.#canSend() && code.open('v1/completions', this.#body()));
@@ -63,7 +63,7 @@ class CompletionsTab {
   }
 
   #canSend() {
-    const problem = (!this.models.chosen && this.models.problem) || this.controls.findProblem() || (!this.prompt.value && 'A completion needs a text to begin with.');
+    const problem = (!this.models.chosen && this.models.problem) || this.controls.findProblem() || (!this.prompt.value && 'Type a text to continue first.');
     if (problem) toast(problem);
     return !problem;
   }
@@ -96,7 +96,7 @@ class CompletionsTab {
       },
       onEvent: (chunk, eventId) => this.stream === stream && this.#take(chunk, eventId, answer, numbers, waiting),
       onSilence: () => {},
-      onCut: () => this.foot.replaceChildren(chip('The connection was cut; taking it up again…')),
+      onCut: () => this.foot.replaceChildren(chip('The connection was lost; reconnecting…')),
       onResumed: () => (answer.numbers.numResumes = (answer.numbers.numResumes ?? 0) + 1),
       onRestart: () => this.strip.clear(),
     }));

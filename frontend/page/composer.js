@@ -4,8 +4,8 @@
 const MAX_COMPOSER_HEIGHT = 260; // px
 
 class Composer {
-  /** `actions`: send(text), stop(), editLast(). */
-  constructor(actions) {
+  /** `actions`: send(text, pictures), stop(), editLast(). `zone`: where pictures may be dropped. */
+  constructor(zone, actions) {
     this.actions = actions;
     this.form = byId('composer');
     this.input = byId('composer-input');
@@ -20,6 +20,7 @@ class Composer {
       event.preventDefault();
       this.#submit();
     });
+    this.tray = new PictureTray(zone, () => this.#fit());
     this.#fit();
   }
 
@@ -32,14 +33,18 @@ class Composer {
     if (hadFocus) (isBusy ? this.stop : this.input).focus();
   }
 
+  get isEmpty() {
+    return !this.input.value.trim() && !this.tray.pictures.length;
+  }
+
   focus() {
     if (!this.isTouch) this.input.focus(); // a keyboard that comes up by itself covers the answer
   }
 
   #submit() {
-    const text = this.input.value.trim();
-    if (!text || this.busy || !this.actions.send(text)) return;
+    if (this.isEmpty || this.busy || !this.actions.send(this.input.value.trim(), this.tray.pictures)) return;
     this.input.value = '';
+    this.tray.clear();
     this.#fit();
   }
 
@@ -54,7 +59,7 @@ class Composer {
   }
 
   #fit() {
-    this.send.disabled = !this.input.value.trim();
+    this.send.disabled = this.isEmpty;
     this.input.style.height = 'auto';
     this.input.style.height = `${Math.min(this.input.scrollHeight + 2, MAX_COMPOSER_HEIGHT)}px`;
   }

@@ -1,21 +1,25 @@
 'use strict';
 // A conversation as it is kept, and as it is sent.
 //
-// Messages: {role: 'user', content}, {role: 'tool', callId, content}, and answers: {role: 'assistant',
+// Messages: {role: 'user', content, pictures}, {role: 'tool', callId, content}, and answers: {role: 'assistant',
 // content, reasoning, toolCalls, state: 'running' | 'done' | 'stopped' | 'failed', ...}. An answer that
 // runs has `key` (its idempotency key), and once it was accepted `rid` and `eventId`, which says how
 // much of it has come: it is written together with the text.
+//
+// A message that was edited or made again has `versions`: {at, tails}. Each tail is the messages from
+// this one to the end, as they were with another version of it; that at `at` is null: it is the one seen.
 
 const TITLE_LENGTH = 60;
 
 class Conversation {
-  constructor({ id, createdAt, updatedAt, title, settings, messages }) {
+  constructor({ id, createdAt, updatedAt, title, settings, messages, isPinned = false }) {
     this.id = id;
     this.createdAt = createdAt;
     this.updatedAt = updatedAt;
     this.title = title;
     this.settings = settings;
     this.messages = messages;
+    this.isPinned = isPinned;
   }
 
   static begin(settings = {}) {
@@ -25,8 +29,6 @@ class Conversation {
 
   /** From JSON that may come from anywhere. Throws Error. */
   static of(json) {
-    const isText = (value) => value === undefined || value === null || typeof value === 'string';
-    const isMessage = (each) => ['user', 'assistant', 'tool'].includes(each?.role) && typeof each.content === 'string' && isText(each.reasoning);
     if (typeof json?.id !== 'string' || !/^[\w-]{1,64}$/.test(json.id)) throw new Error('It has no id.');
     if (!Array.isArray(json.messages) || !json.messages.every(isMessage)) throw new Error('Its messages cannot be read.');
     const time = (value) => (Number.isFinite(value) ? value : Date.now());
@@ -37,8 +39,15 @@ class Conversation {
       updatedAt: time(json.updatedAt),
       title: String(json.title ?? ''),
       settings,
-      messages: json.messages.map((message) => (message.role === 'assistant' ? { ...emptyAnswer(), state: 'done', ...message } : message)),
+      messages: json.messages.map(readMessage),
+      isPinned: json.isPinned === true,
     });
+  }
+
+  /** Whether its title or a message has these words, in capitals or not. */
+  has(words) {
+    const wanted = words.toLowerCase();
+    return [this.title, ...this.messages.map(({ content }) => content)].some((text) => text.toLowerCase().includes(wanted));
   }
 
   get isEmpty() {
@@ -63,6 +72,29 @@ class Conversation {
     this.messages.length = index;
   }
 
+  /** Sets the message at `index` aside, and all behind it. Returns the `versions` of what is added in its place. */
+  fork(index) {
+    const { versions = { at: 0, tails: [null] } } = this.messages[index];
+    this.#setAside(index, versions);
+    versions.at = versions.tails.push(null) - 1;
+    return versions;
+  }
+
+  /** Goes to another version of the message at `index`, and to what followed it then. */
+  showVersion(index, at) {
+    const { versions } = this.messages[index];
+    this.#setAside(index, versions);
+    this.messages.push(...versions.tails[at]);
+    versions.tails[at] = null;
+    versions.at = at;
+    this.messages[index].versions = versions;
+  }
+
+  #setAside(index, versions) {
+    delete this.messages[index].versions;
+    versions.tails[versions.at] = this.messages.splice(index);
+  }
+
   /** The body of the request that the answer at `index` comes from. */
   bodyOf(index) {
     const answer = this.messages[index];
@@ -78,6 +110,24 @@ class Conversation {
   }
 }
 
+function isMessage(value) {
+  const isText = (text) => text === undefined || text === null || typeof text === 'string';
+  return ['user', 'assistant', 'tool'].includes(value?.role) && typeof value.content === 'string' && isText(value.reasoning) && (value.pictures ?? []).every(isPicture) && isVersions(value.versions);
+}
+
+function isVersions(value) {
+  if (value === undefined) return true;
+  const isTail = (tail, place) => (place === value.at ? tail === null : Array.isArray(tail) && tail.length > 0 && tail.every(isMessage));
+  return Array.isArray(value?.tails) && Number.isInteger(value.at) && value.at in value.tails && value.tails.every(isTail);
+}
+
+/** With all that an answer has; of this version or an older one. */
+function readMessage(message) {
+  const read = message.role === 'assistant' ? { ...emptyAnswer(), state: 'done', ...message } : { ...message };
+  if (read.versions) read.versions = { at: read.versions.at, tails: read.versions.tails.map((tail) => tail && tail.map(readMessage)) };
+  return read;
+}
+
 function emptyAnswer() {
   return { role: 'assistant', content: '', reasoning: '', toolCalls: [], rid: null, eventId: null, error: null, numbers: {} };
 }
@@ -87,10 +137,17 @@ function newAnswer(model) {
   return { ...emptyAnswer(), model, state: 'running', key: randomId() };
 }
 
+/** Text, or parts where there are pictures. */
+function userContent({ content, pictures = [] }) {
+  if (!pictures.length) return content;
+  const parts = pictures.map((url) => ({ type: 'image_url', image_url: { url } }));
+  return content ? [{ type: 'text', text: content }, ...parts] : parts;
+}
+
 /** A message as the API takes it. */
 function wireMessage(message) {
   if (message.role === 'tool') return { role: 'tool', tool_call_id: message.callId, content: message.content };
-  if (message.role === 'user') return { role: 'user', content: message.content };
+  if (message.role === 'user') return { role: 'user', content: userContent(message) };
   const wire = { role: 'assistant', content: message.content };
   if (message.reasoning) wire.reasoning_content = message.reasoning;
   if (message.toolCalls?.length) {

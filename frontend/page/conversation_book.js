@@ -11,9 +11,9 @@ class ConversationBook {
     for (const name of store.names(KEPT)) this.#load(store.read(name));
   }
 
-  /** Newest first. */
+  /** Those that are pinned, then the others; newest first. */
   get list() {
-    return [...this.conversations.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+    return [...this.conversations.values()].sort((a, b) => b.isPinned - a.isPinned || b.updatedAt - a.updatedAt);
   }
 
   get(id) {
@@ -37,7 +37,7 @@ class ConversationBook {
   /** Adds those of an exported file, in place of older ones of the same id. Returns how many. Throws Error. */
   import(text) {
     const json = JSON.parse(text);
-    if (json?.format !== EXPORT_FORMAT || !Array.isArray(json.conversations)) throw new Error('This is no export of conversations.');
+    if (json?.format !== EXPORT_FORMAT || !Array.isArray(json.conversations)) throw new Error('This file is not an export of conversations.');
     const conversations = json.conversations.map((each) => Conversation.of(each));
     for (const each of conversations) {
       if (each.running) each.running.state = 'stopped'; // it ran for somebody else

@@ -3,7 +3,7 @@
 
 function main() {
   const api = new Api();
-  const store = new Store(api.path, () => toast('The browser keeps no more: export conversations, and delete some.'));
+  const store = new Store(api.path, () => toast('This browser’s storage is full. Export your conversations, then delete some.'));
   const models = new ModelList(api, store);
   const code = new CodeDialog(api);
   byId('key-button').addEventListener('click', async () => {

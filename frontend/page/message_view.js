@@ -2,7 +2,9 @@
 // One message of a conversation as it is seen, and what can be done with it.
 
 class MessageView {
-  /** `actions`: edit(index, text), regenerate(index), continueAnswer(index), showCode(index), sendResults(index, results). */
+  /** `actions`: edit(index, text), regenerate(index), continueAnswer(index), showVersion(index, at), showCode(index),
+   * sendResults(index, results).
+   */
   constructor(message, index, actions) {
     this.message = message;
     this.index = index;
@@ -26,7 +28,7 @@ class MessageView {
   show(run = null, isLast = false) {
     const { message } = this;
     if (message.role !== 'assistant') {
-      this.body.textContent = message.content;
+      this.body.replaceChildren(...(message.pictures ?? []).map(pictureElement), message.content);
       this.foot.replaceChildren(...this.#userFoot());
       return;
     }
@@ -42,7 +44,7 @@ class MessageView {
     const { message } = this;
     const parts = message.toolCalls.filter(Boolean).map((call) => toolCallElement(call, Boolean(run)));
     if (run && !run.waiting.isOver) parts.push(run.waiting.element);
-    if (run?.isCut) parts.push(el('p', { class: 'notice' }, 'The connection was cut. The request runs on; taking it up again…'));
+    if (run?.isCut) parts.push(el('p', { class: 'notice' }, cutNote(message)));
     if (run?.isStalled) parts.push(el('p', { class: 'notice' }, stallNote(message.numbers.path?.at(-1))));
     if (message.state === 'failed') parts.push(el('p', { class: 'notice is-bad', role: 'alert' }, message.error));
     if (message.state === 'stopped') parts.push(el('p', { class: 'notice' }, 'Stopped.'));
@@ -54,14 +56,28 @@ class MessageView {
     const rate = AnswerNumbers.rateOf(answer.numbers);
     const parts = [];
     if (answer.numbers.lastTokens) parts.push(chip(`${answer.numbers.lastTokens} tokens`, 'output tokens so far'));
-    if (rate !== null) parts.push(chip(`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens a second'));
+    if (rate !== null) parts.push(chip(`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens per second'));
     this.foot.replaceChildren(el('div', { class: 'numbers' }, parts, marksOf(answer)));
   }
 
   #userFoot() {
     const buttons = [copyButton(() => this.message.content, { isIcon: true })];
     if (this.message.role === 'user') buttons.unshift(iconButton('edit', 'Edit and send again', () => this.edit()));
-    return [el('div', { class: 'message-buttons' }, buttons)];
+    return [el('div', { class: 'message-buttons' }, this.#versions(), buttons)];
+  }
+
+  /** `< 1/2 >`, where there is more than one. */
+  #versions() {
+    const { versions } = this.message;
+    if (!versions) return null;
+    const { at, tails } = versions;
+    const step = (name, label, to) => {
+      const button = iconButton(name, label, () => this.actions.showVersion(this.index, to));
+      button.disabled = !(to in tails);
+      return button;
+    };
+    const place = el('span', { class: 'versions' }, `${at + 1}/${tails.length}`);
+    return [step('previous', 'Previous version', at - 1), place, step('next', 'Next version', at + 1)];
   }
 
   #buttons(isLast) {
@@ -70,8 +86,9 @@ class MessageView {
     return el(
       'div',
       { class: 'message-buttons' },
+      this.#versions(),
       copyButton(() => message.content, { isIcon: true }),
-      isLast && iconButton('again', 'Regenerate', () => actions.regenerate(index)),
+      iconButton('again', 'Regenerate', () => actions.regenerate(index)),
       isLast && isPlain && iconButton('continue', 'Continue', () => actions.continueAnswer(index)),
       isPlain && iconButton('edit', 'Edit', () => this.edit()),
       iconButton('code', 'Copy as curl or Python', () => actions.showCode(index)),
@@ -150,10 +167,16 @@ class ReasoningView {
   }
 }
 
+/** What is true of a request while nobody answers: accepted, it is not lost. */
+function cutNote({ rid }) {
+  if (rid) return 'The connection was lost. The request is still running; reconnecting…';
+  return `${SERVER_AWAY} Your message has not been accepted yet, and is sent again until it is. ${START_IT}`;
+}
+
 /** Of the last worker that had the request. */
 function stallNote(hop) {
-  if (hop?.left) return 'Its worker is gone; the next one goes on behind the last token.';
-  return 'No token for a moment. If its worker died, another one goes on.';
+  if (hop?.left) return 'The worker is gone; the next one continues after the last token.';
+  return 'No tokens for a moment. If the worker has died, another one takes over.';
 }
 
 function toolCallElement({ name, arguments: text }, isRunning) {
@@ -164,7 +187,7 @@ function toolCallElement({ name, arguments: text }, isRunning) {
     // it was cut, or is still being written
   }
   const head = el('summary', {}, icon('tool'), el('span', {}, 'Calls '), el('b', {}, name));
-  return el('details', { class: 'tool-call', open: true }, head, el('pre', { 'aria-busy': isRunning }, el('code', {}, highlighted(shown, 'json'))));
+  return el('details', { class: 'tool-call', open: true }, head, el('pre', { 'aria-busy': isRunning }, codeWithColours(shown, 'json')));
 }
 
 function iconButton(name, label, onclick) {

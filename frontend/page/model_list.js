@@ -2,6 +2,7 @@
 // The models that can be chosen, once for all tabs; asked again while there are none.
 
 const NO_MODEL_RETRY_MS = 2_000;
+const UNSERVED = ['failed', 'absent'];
 
 class ModelList {
   constructor(api, store) {
@@ -9,6 +10,7 @@ class ModelList {
     this.store = store;
     this.models = [];
     this.selects = [];
+    this.watchers = [];
     this.problem = ''; // why there is none
     this.refresh();
   }
@@ -20,9 +22,23 @@ class ModelList {
     this.#show();
   }
 
+  /** Tells `watcher` the defaults of the model that is chosen, now and whenever it is another one. */
+  watch(watcher) {
+    this.watchers.push(watcher);
+    watcher(this.#defaults());
+  }
+
+  /** Its name; null: there is none. */
   get chosen() {
     const wanted = this.store.read('model');
-    return this.models.includes(wanted) ? wanted : (this.models[0] ?? null);
+    const names = this.models.map(({ id }) => id);
+    return names.includes(wanted) ? wanted : (names[0] ?? null);
+  }
+
+  /** What a request gets for the fields that it leaves open, by their names. */
+  #defaults() {
+    const model = this.models.find(({ id }) => id === this.chosen);
+    return model ? { ...model.sampling_defaults, presence_penalty: 0, frequency_penalty: 0, max_tokens: 'what fits', seed: 'random' } : {};
   }
 
   choose(model) {
@@ -35,10 +51,10 @@ class ModelList {
     this.problem = 'No model is being served yet.';
     try {
       const { data } = await this.api.json('v1/models');
-      this.models = data.filter((model) => (model.tasks ?? ['generate']).includes('generate')).map((model) => model.id);
+      this.models = data.filter(({ tasks, status }) => tasks.includes('generate') && !UNSERVED.includes(status));
     } catch (error) {
       this.models = [];
-      this.problem = error.message;
+      this.problem = error instanceof ApiError ? error.message : `${SERVER_AWAY} ${START_IT}`;
       this.#show();
       if (error instanceof ApiError && error.status === 401) return; // until there is a key
     }
@@ -48,10 +64,11 @@ class ModelList {
 
   #show() {
     for (const select of this.selects) {
-      const names = this.models.length ? this.models : [''];
+      const names = this.models.length ? this.models.map(({ id }) => id) : [''];
       select.replaceChildren(...names.map((name) => el('option', { value: name }, name || 'no model yet')));
       select.value = this.chosen ?? '';
       select.disabled = !this.models.length;
     }
+    for (const watcher of this.watchers) watcher(this.#defaults());
   }
 }

@@ -2,15 +2,22 @@
 // The fields that say how tokens are chosen. What is left empty is the model's own default.
 
 const SAMPLING_FIELDS = [
-  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: '0 is always the likeliest token' },
-  { name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'output tokens at most' },
-  { name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: 'the likeliest tokens that make up so much' },
-  { name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'so many likeliest tokens; 0 is all' },
-  { name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, hint: 'relative to the likeliest token' },
-  { name: 'seed', label: 'Seed', step: 1, hint: 'the same seed makes the same answer' },
-  { name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, hint: 'of tokens that were there' },
-  { name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, hint: 'of tokens, for each time' },
-  { name: 'repetition_penalty', label: 'Repetition penalty', min: 0.05, max: 10, step: 0.05, hint: '1 is none' },
+  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: 'How freely it chooses; 0: always the likeliest token' },
+  { name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'The answer ends here at the latest' },
+  { name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: 'Only the likeliest tokens that add up to this' },
+  { name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'Only this many of the likeliest; 0: all' },
+  { name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, hint: 'None less likely than this share of the likeliest' },
+  { name: 'seed', label: 'Seed', step: 1, hint: 'The same seed gives the same answer' },
+  { name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, hint: 'Against tokens that have been used' },
+  { name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, hint: 'Against tokens, for each time they were used' },
+  { name: 'repetition_penalty', label: 'Repetition penalty', min: 0.05, max: 10, step: 0.05, hint: 'Above 1: against repetition' },
+];
+// What each sets of these fields; the others it leaves alone.
+const PRESET_FIELDS = ['temperature', 'top_p', 'top_k', 'min_p'];
+const PRESETS = [
+  { label: 'Default', values: {} },
+  { label: 'Precise', values: { temperature: '0.2', top_p: '0.9' } },
+  { label: 'Creative', values: { temperature: '1.1', min_p: '0.05' } },
 ];
 
 class SamplingControls {
@@ -19,9 +26,10 @@ class SamplingControls {
     this.prefix = prefix;
     this.inputs = {};
     this.onChange = onChange;
-    if (withChat) root.append(this.#box('system', 'System prompt', { rows: 3, placeholder: 'How the model is to behave' }));
+    if (withChat) root.append(this.#box('system', 'System prompt', { rows: 3, placeholder: 'How the model should behave' }));
+    root.append(el('div', { class: 'presets', role: 'group', 'aria-label': 'Presets' }, PRESETS.map((preset) => this.#preset(preset))));
     root.append(el('div', { class: 'field-grid' }, SAMPLING_FIELDS.map((field) => this.#number(field))));
-    root.append(this.#box('stop', 'Stop texts', { rows: 2, placeholder: 'one a line; \\n is a line end' }));
+    root.append(this.#box('stop', 'Stop texts', { rows: 2, placeholder: 'One per line; \\n is a line break' }));
     root.append(this.#box('schema', 'JSON schema of the answer', { rows: 4, isJson: true, placeholder: '{"type": "object", "properties": {…}}' }));
     if (withChat) this.#addChatFields(root);
     root.append(this.#box('more', 'More fields (JSON)', { rows: 2, isJson: true, placeholder: '{"ignore_eos": true}' }));
@@ -45,6 +53,20 @@ class SamplingControls {
     }
   }
 
+  /** What each field is when it is left empty, where that is known. */
+  showDefaults(defaults) {
+    for (const { name } of SAMPLING_FIELDS) this.inputs[name].placeholder = defaults[name] ?? 'default';
+  }
+
+  #preset({ label, values }) {
+    const choose = () => {
+      const others = Object.entries(this.values).filter(([name]) => !PRESET_FIELDS.includes(name));
+      this.values = { ...Object.fromEntries(others), ...values };
+      this.onChange();
+    };
+    return el('button', { type: 'button', onclick: choose }, label);
+  }
+
   /** The first field that cannot be sent, or null; the user is taken there. */
   findProblem() {
     const wrong = Object.values(this.inputs).find((input) => !this.#check(input));
@@ -53,25 +75,26 @@ class SamplingControls {
   }
 
   #number({ name, label, hint, ...limits }) {
-    const input = el('input', { type: 'number', inputmode: 'decimal', placeholder: 'default', title: hint, ...limits, step: 'any' });
+    const input = el('input', { type: 'number', inputmode: 'decimal', placeholder: 'default', ...limits, step: 'any' });
     if (limits.step === 1) input.step = 1;
-    return this.#field(name, label, input);
+    return this.#field(name, label, input, hint);
   }
 
   #box(name, label, { isJson = false, ...attributes }) {
     return this.#field(name, label, el('textarea', { spellcheck: 'false', class: isJson ? 'mono' : null, 'data-json': isJson, ...attributes }));
   }
 
-  #field(name, label, input) {
+  #field(name, label, input, hint = '') {
     input.id = `${this.prefix}-${name}`;
     this.inputs[name] = input;
     const note = el('span', { class: 'field-error', id: `${input.id}-error` });
-    input.setAttribute('aria-describedby', note.id);
+    const help = el('small', { class: 'field-hint', id: `${input.id}-hint` }, hint);
+    input.setAttribute('aria-describedby', `${note.id} ${help.id}`);
     input.addEventListener('input', () => {
       this.#check(input);
       this.onChange();
     });
-    return el('div', { class: 'field' }, el('label', { for: input.id }, label), input, note);
+    return el('div', { class: 'field' }, el('label', { for: input.id }, label), input, note, help);
   }
 
   #check(input) {
@@ -84,7 +107,7 @@ class SamplingControls {
       }
     }
     input.setAttribute('aria-invalid', !input.validity.valid);
-    byId(input.getAttribute('aria-describedby'))?.replaceChildren(input.validationMessage);
+    byId(`${input.id}-error`)?.replaceChildren(input.validationMessage);
     return input.validity.valid;
   }
 }

@@ -79,7 +79,7 @@ class SurvivalDemo {
     this.cluster = cluster;
     const canKill = Boolean(cluster.admin_url);
     this.hint.textContent = canKill
-      ? 'Start a stream, then kill the worker that runs it: another one goes on behind the last token.'
+      ? 'Start a stream, then kill the worker that runs it: another one continues after the last token.'
       : 'Orders from this page need an admin plane: jetflock serve --workers 2 --admin-port 8001 --admin-key-file FILE.';
     this.killButton.hidden = !canKill || !this.stream || !this.worker || this.isKilling;
     if (this.worker) this.killButton.textContent = `Kill ${workerLabel(this.worker)}`;
@@ -153,14 +153,19 @@ class SurvivalDemo {
 
   async #kill() {
     this.killButton.hidden = true;
-    try {
-      // It may have moved just now.
-      const { paths } = await this.api.json(`v1/streams/${this.round.rid}/path`);
-      await this.orders.give('kill', paths[0].at(-1).worker);
-    } catch (error) {
-      toast(`The worker of this stream is not known: ${error.message}`);
-    }
+    await this.orders.give('kill', () => this.#workerNow());
     this.show(this.cluster);
+  }
+
+  /** What the document tells is a second old: the stream may have moved, or another round have begun. */
+  async #workerNow() {
+    for (let tries = 0; tries < 50 && this.stream; tries += 1) {
+      const { rid } = this.round;
+      const hops = rid ? (await this.api.json(`v1/streams/${rid}/path`)).paths[0] : [];
+      if (hops.length) return hops.at(-1).worker;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    throw new Error('nobody runs this stream');
   }
 
   /** The same request with the same seed, left in peace: has it the same text? */
@@ -172,8 +177,8 @@ class SurvivalDemo {
     await this.#follow(again, () => {});
     const isSame = again.text === disturbed.text;
     this.verdict = isSame
-      ? `Nothing lost, nothing twice: the ${disturbed.text.length.toLocaleString()} characters are those of an undisturbed run.`
-      : 'An undisturbed run has another text from some place on: the rounding of this hardware depends on the batch.';
+      ? `Nothing lost, nothing repeated: the ${disturbed.text.length.toLocaleString()} characters match an undisturbed run.`
+      : 'An undisturbed run differs from some point on: on this hardware, rounding depends on the batch.';
     this.root.dataset.verdict = isSame ? 'same' : 'different';
     this.#showMove();
   }

@@ -78,7 +78,7 @@ class TokenStrip {
     const head = el('div', { class: 'token-card-head' }, el('code', {}, visible(text)), el('span', {}, logprob === null ? 'the first token: nothing before it' : `${percent(logprob)} · logprob ${logprob.toFixed(3)}`));
     const rows = alternatives.map(([other, its]) => {
       const meter = el('meter', { min: 0, max: 1, value: Math.exp(its) });
-      const button = el('button', { type: 'button', title: 'Go on from here with this token', disabled: isPiece(other), 'aria-current': other === text ? 'true' : null }, el('code', {}, visible(other)), meter, el('span', {}, percent(its)));
+      const button = el('button', { type: 'button', title: 'Continue from here with this token', disabled: isPiece(other), 'aria-current': other === text ? 'true' : null }, el('code', {}, visible(other)), meter, el('span', {}, percent(its)));
       button.addEventListener('click', () => {
         this.#close();
         this.onBranch(index, other);

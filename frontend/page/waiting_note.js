@@ -5,14 +5,17 @@ const LOOK_AFTER_MS = 1_500; // most requests have begun by then
 const LOOK_EVERY_MS = 1_000;
 
 class WaitingNote {
-  constructor(api, model) {
+  /** `askOther(model)`: the user wants one that is served; null: they are not asked. */
+  constructor(api, model, askOther = null) {
     this.api = api;
+    this.askOther = askOther;
     this.model = model;
     this.since = performance.now();
     this.reason = '';
     this.clock = el('span', { class: 'clock' });
     this.words = el('span');
-    this.element = el('p', { class: 'waiting' }, el('span', { class: 'dots', 'aria-hidden': 'true' }, el('i'), el('i'), el('i')), this.words, this.clock);
+    this.offer = el('button', { type: 'button', hidden: true, onclick: () => this.askOther(this.other) });
+    this.element = el('p', { class: 'waiting' }, el('span', { class: 'dots', 'aria-hidden': 'true' }, el('i'), el('i'), el('i')), this.words, this.clock, this.offer);
     this.isOver = false;
     this.say('Sending');
     this.#tick();
@@ -41,10 +44,22 @@ class WaitingNote {
     setTimeout(() => this.#tick(), 100);
   }
 
+  /** Of a model that is served, while the one that was asked is not. */
+  #showOffer(asked, models) {
+    const isServed = ['ready', 'loading'].includes(asked?.status);
+    const other = models.find(({ status, tasks }) => status === 'ready' && tasks.includes('generate'));
+    this.offer.hidden = !this.askOther || isServed || !other;
+    this.other = other?.id;
+    this.offer.textContent = `Ask ${this.other} instead`;
+  }
+
   async #look() {
     try {
-      this.reason = reasonToWait(await this.api.json('v1/loads'), this.model);
-      if (this.reason) this.say(this.reason);
+      const { data: models } = await this.api.json('v1/models');
+      const asked = models.find(({ id }) => id === this.model);
+      this.reason = reasonToWait(await this.api.json('v1/loads'), asked?.parent ?? this.model); // an adapter's workers are its model's
+      this.say(this.reason);
+      this.#showOffer(asked, models);
     } catch {
       // it is only a note
     }
@@ -65,6 +80,6 @@ function reasonToWait(loads, model) {
     const percent = loading.progress ? ` ${Math.round(loading.progress * 100)} %` : '';
     return `A worker is starting${loading.phase ? `: ${loading.phase}${percent}` : ''}`;
   }
-  if (workers.length) return `In the queue; the workers are ${workers[0].state}`;
-  return 'In the queue until a worker comes';
+  if (workers.length) return `In the queue; its workers are ${workers[0].state}`;
+  return `In the queue: no worker serves ${model} now. It is answered when one does`;
 }

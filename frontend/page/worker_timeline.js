@@ -18,10 +18,10 @@ function agoText(s) {
   return `${Math.floor(s / 86400)} d`;
 }
 
-/** Free and total memory of a worker's GPU, which only operators are told of. */
-function gpuText({ name, free_bytes: free, total_bytes: total }) {
+/** A worker's GPU, in which formats it computes and keeps keys and values, and its memory: only operators are told. */
+function gpuText({ name, dtype, kv_dtype: kvDtype, free_bytes: free, total_bytes: total }) {
   const gib = (bytes) => (bytes / 2 ** 30).toFixed(1);
-  return `${name}, ${gib(free)} of ${gib(total)} GiB free`;
+  return `${name}, ${dtype}, KV ${kvDtype}, ${gib(free)} of ${gib(total)} GiB free`;
 }
 
 class WorkerRow {
@@ -64,7 +64,7 @@ class WorkerRow {
   }
 
   #facts(worker, now) {
-    if (!worker) return 'the process starts';
+    if (!worker) return 'the process is starting';
     if (worker.state === 'loading') return `${worker.phase || 'starting'}, ${Math.round((worker.progress ?? 0) * 100)} %`;
     const parts = [`${worker.num_running} of ${worker.max_running} slots`, `KV ${shareText(worker.kv_cache_usage)}`];
     if (worker.tokens_per_s !== undefined) parts.push(`${Math.round(worker.tokens_per_s)} tokens/s`);
@@ -74,7 +74,7 @@ class WorkerRow {
   static #place(worker, now) {
     const machine = worker.host ? `${worker.host}, process ${worker.pid} · ` : '';
     const gpu = worker.gpu ? `${gpuText(worker.gpu)} · ` : '';
-    return `${machine}${gpu}up ${agoText(now - worker.started_at)}`;
+    return `${worker.model} · ${machine}${gpu}up ${agoText(now - worker.started_at)}`;
   }
 
   #end(life, now) {
@@ -115,7 +115,7 @@ class WorkerRow {
         timer = setTimeout(disarm, 4_000);
       } else {
         disarm();
-        this.orders.give(verb, this.id);
+        this.orders.give(verb, async () => this.id);
       }
     });
     return button;
@@ -128,7 +128,7 @@ class WorkerTimeline {
     this.rows = new Map(); // by worker
     this.states = new Map();
     this.list = el('ul', { class: 'cl-rows' });
-    this.empty = el('p', { class: 'cl-empty' }, 'No worker lives. Requests wait in the queue until one comes.');
+    this.empty = el('p', { class: 'cl-empty' }, 'No workers are running. Requests wait in the queue until one starts.');
     this.legend = el('p', { class: 'cl-legend', 'aria-hidden': 'true' });
     const axis = el('div', { class: 'cl-axis', 'aria-hidden': 'true' }, ...TIMELINE_TICKS.map((text) => el('span', {}, text)));
     this.news = el('p', { class: 'cl-news', role: 'status' });

@@ -1,1 +1,2 @@
-"""Who asks, and how much each may ask for."""
+"""This package knows whose requests they are: API keys, rates, what is outstanding, and who shares
+prefixes."""

@@ -12,12 +12,13 @@ from nats.errors import Error as NatsError
 
 from frontend.tenants.ledger import TenantLedger
 from shared.cluster import Cluster
-from shared.codec import decode, encode
 from shared.errors import ProtocolError
 from shared.event_wait import wait_event
-from shared.log import get_logger
-from shared.protocol.notices import TenantNews, TenantUse
+from shared.nats_client.connection_end import end_subscription
+from shared.protocol.codec import decode, encode
+from shared.protocol.notices import TenantCost, TenantGossip, TenantUse
 from shared.subjects import JOB_CLASSES
+from shared.telemetry.log import get_logger
 
 _INTERVAL_S = 1.0
 _PAUSE_S = 0.05  # changes that come in quick succession are told together
@@ -37,13 +38,17 @@ class TenantExchange:
         self._nc = cluster.nc
         self._malformed = cluster.malformed
         self._subject = cluster.subjects.tenants
+        self._costs_subject = cluster.subjects.costs
         self._frontend_id = frontend_id
         self._ledger = ledger
         self._heard_at: dict[str, float] = {}  # by frontend
 
     async def run(self) -> None:
         """Until cancelled."""
-        subscription = await self._nc.subscribe(self._subject, cb=self._on_news)
+        subscriptions = [
+            await self._nc.subscribe(self._subject, cb=self._on_news),
+            await self._nc.subscribe(self._costs_subject, cb=self._on_cost),
+        ]
         try:
             while True:
                 self._ledger.changed.clear()
@@ -55,15 +60,15 @@ class TenantExchange:
                 else:
                     await asyncio.sleep(_INTERVAL_S)
         finally:
-            with contextlib.suppress(NatsError):
-                await subscription.unsubscribe()
+            for subscription in subscriptions:
+                await end_subscription(subscription)
 
     @property
     def num_others(self) -> int:
         """Frontends that were heard lately."""
         return len(self._heard_at)
 
-    def news(self) -> TenantNews:
+    def news(self) -> TenantGossip:
         """What the others should know."""
         uses = self._ledger.rates.uses(time.monotonic())
         here = self._ledger.here
@@ -72,7 +77,7 @@ class TenantExchange:
             use = uses.get(tenant) or TenantUse(tenant)
             uses[tenant] = msgspec.structs.replace(use, num_outstanding=counts)
         told = sorted(uses.values(), key=lambda use: sum(use.num_outstanding), reverse=True)
-        return TenantNews(self._frontend_id, told[:_MAX_TOLD])
+        return TenantGossip(self._frontend_id, told[:_MAX_TOLD])
 
     async def _tell(self) -> None:
         with contextlib.suppress(NatsError):
@@ -80,7 +85,7 @@ class TenantExchange:
 
     async def _on_news(self, message: Msg) -> None:
         try:
-            news = decode(TenantNews, message.data)
+            news = decode(TenantGossip, message.data)
         except ProtocolError as exc:
             self._malformed.note(message.subject, exc)
             log.warning("tenant_news_unreadable", error=str(exc))
@@ -99,6 +104,15 @@ class TenantExchange:
             },
         )
         self._ledger.rates.hear(news.frontend, news.uses, now)
+
+    async def _on_cost(self, message: Msg) -> None:
+        try:
+            cost = decode(TenantCost, message.data)
+        except ProtocolError as exc:
+            self._malformed.note(message.subject, exc)
+            log.warning("tenant_cost_unreadable", error=str(exc))
+            return
+        self._ledger.rates.charge(cost.owner, cost.num_tokens, time.monotonic())
 
     def _forget_silent(self) -> None:
         now = time.monotonic()

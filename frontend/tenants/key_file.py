@@ -1,4 +1,4 @@
-"""The file of `--api-keys-file`: API keys, the names of their holders, and what they may do."""
+"""The file of `--api-keys-file`: tenants, what they may do, and their API keys."""
 
 from __future__ import annotations
 
@@ -9,124 +9,131 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from frontend.auth import ApiKey
+from frontend.tenants.auth import ApiKey, nats_user_digest
+from frontend.tenants.caller_gate import CALLER_PATTERN
 from frontend.tenants.tenant import Tenant
+from frontend.tenants.yaml_fields import compose, fields_of, line_of, mappings_of, read_struct
 from shared.errors import ConfigError
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+TenantId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Secret = Annotated[str, msgspec.Meta(min_length=1)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
+
+NatsUser = Annotated[str, msgspec.Meta(pattern=CALLER_PATTERN)]
+
+_SECRET = ("key", "keys")
 
 
-class _KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: Name
-    key: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    key_sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+class _Key(msgspec.Struct, frozen=True):
+    key: Secret | None = None
+    key_sha256: Digest | None = None
+    nats_user: NatsUser | None = None
+
+
+class _Rights(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: Limit | None = None
     requests_per_minute: Limit | None = None
     tokens_per_minute: Limit | None = None
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    cache_group: TenantId | None = None
     operator: bool = False
 
-    def api_key(self) -> ApiKey:
-        """Raises ValueError."""
-        if (self.key is None) == (self.key_sha256 is None):
-            raise ValueError("needs 'key' or 'key_sha256', and not both")
-        if self.key is not None:
-            digest = hashlib.sha256(self.key.encode()).digest()
-        else:
-            assert self.key_sha256 is not None
-            digest = bytes.fromhex(self.key_sha256)
-        tenant = Tenant(
-            self.name,
+    def tenant(self, tenant_id: str) -> Tenant:
+        return Tenant(
+            tenant_id,
             weight=self.weight,
             max_concurrent=self.max_concurrent,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            cache_group=self.cache_group or "",
             is_operator=self.operator,
         )
-        return ApiKey(digest, tenant)
+
+
+class _TenantEntry(_Rights, frozen=True, kw_only=True):
+    id: TenantId
+    keys: Annotated[list[Any], msgspec.Meta(min_length=1)]
+
+
+class _KeyEntry(_Rights, frozen=True, kw_only=True):
+    """A tenant with one key, whose id is the name."""
+
+    name: TenantId
+    key: Secret | None = None
+    key_sha256: Digest | None = None
+
+
+class _KeyFile:
+    """What was read so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.keys: list[ApiKey] = []
+        self._lines: dict[str, int] = {}  # of tenants, by id
+        self._holders: dict[bytes, str] = {}  # tenants' ids, by digest of a key
+
+    def add_tenant(self, node: yaml.MappingNode) -> None:
+        """An entry of `tenants`. Raises ConfigError."""
+        entry = read_struct(self._path, node, _TenantEntry, _SECRET)
+        self._note(entry.id, line_of(node), "id")
+        tenant = entry.tenant(entry.id)
+        line, keys = fields_of(self._path, node)["keys"]
+        for key in mappings_of(self._path, "keys", line, keys):
+            self._add_key(tenant, line_of(key), read_struct(self._path, key, _Key, _SECRET))
+
+    def add_key(self, node: yaml.MappingNode) -> None:
+        """An entry of `keys`, outside of `tenants`. Raises ConfigError."""
+        entry = read_struct(self._path, node, _KeyEntry, _SECRET)
+        self._note(entry.name, line_of(node), "name")
+        key = _Key(entry.key, entry.key_sha256)
+        self._add_key(entry.tenant(entry.name), line_of(node), key)
+
+    def _note(self, tenant_id: str, line: int, field: str) -> None:
+        if tenant_id in self._lines:
+            before = self._lines[tenant_id]
+            raise ConfigError(
+                f"{self._path}:{line}: {field} {tenant_id!r} is taken by line {before}"
+            )
+        self._lines[tenant_id] = line
+
+    def _add_key(self, tenant: Tenant, line: int, key: _Key) -> None:
+        where = f"{self._path}:{line}"
+        if sum(value is not None for value in (key.key, key.key_sha256, key.nats_user)) != 1:
+            raise ConfigError(
+                f"{where}: the key of {tenant.id!r} needs one of 'key', 'key_sha256' and "
+                "'nats_user'"
+            )
+        digest = _digest(key)
+        if digest in self._holders:
+            raise ConfigError(
+                f"{where}: {tenant.id!r} has the same key as {self._holders[digest]!r}"
+            )
+        self._holders[digest] = tenant.id
+        self.keys.append(ApiKey(digest, tenant))
 
 
 def read_key_file(path: Path) -> list[ApiKey]:
     """The keys in a YAML or JSON file. Raises ConfigError, which names line and field."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read the API keys in {path}: {exc}") from exc
-    try:
-        # JSON is YAML, but for tabs between its tokens.
-        root = yaml.compose(text.expandtabs(), yaml.SafeLoader)
-    except yaml.YAMLError as exc:
-        mark = getattr(exc, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise ConfigError(f"{where}: {getattr(exc, 'problem', exc)}") from exc
-    return _read_keys(path, root)
-
-
-def _read_keys(path: Path, root: yaml.Node | None) -> list[ApiKey]:
-    keys: list[ApiKey] = []
-    names: dict[str, int] = {}
-    digests: dict[bytes, str] = {}
-    for node in _entries(path, root):
-        line = node.start_mark.line + 1
-        entry = _entry(path, node)
-        try:
-            key = entry.api_key()
-        except ValueError as exc:
-            raise ConfigError(f"{path}:{line}: the key of {entry.name!r} {exc}") from exc
-        if entry.name in names:
-            raise ConfigError(
-                f"{path}:{line}: name {entry.name!r} is taken by line {names[entry.name]}"
-            )
-        if key.digest in digests:
-            raise ConfigError(
-                f"{path}:{line}: {entry.name!r} has the same key as {digests[key.digest]!r}"
-            )
-        names[entry.name], digests[key.digest] = line, entry.name
-        keys.append(key)
-    return keys
-
-
-def _entries(path: Path, root: yaml.Node | None) -> list[yaml.MappingNode]:
-    """The nodes of the list `keys`. Raises ConfigError."""
+    root = compose(path, "API keys")
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"{path}: must hold a mapping with the list 'keys'")
-    found: list[yaml.MappingNode] = []
-    for name, value in root.value:
-        line = name.start_mark.line + 1
-        if name.value != "keys":
-            raise ConfigError(f"{path}:{line}: unknown field {name.value!r}, must be 'keys'")
-        if not isinstance(value, yaml.SequenceNode):
-            raise ConfigError(f"{path}:{line}: 'keys' must be a list")
-        for node in value.value:
-            if not isinstance(node, yaml.MappingNode):
-                where = f"{path}:{node.start_mark.line + 1}"
-                raise ConfigError(f"{where}: an entry of 'keys' must be a mapping with 'name'")
-            found.append(node)
-    if not found:
-        raise ConfigError(f"{path}: holds no API key; list them under 'keys'")
-    return found
+        raise ConfigError(f"{path}: must hold a mapping with the list 'tenants'")
+    file = _KeyFile(path)
+    readers = {"tenants": file.add_tenant, "keys": file.add_key}
+    for name, (line, node) in fields_of(path, root).items():
+        if name not in readers:
+            raise ConfigError(f"{path}:{line}: unknown field {name!r}, must be 'tenants' or 'keys'")
+        for entry in mappings_of(path, name, line, node):
+            readers[name](entry)
+    if not file.keys:
+        raise ConfigError(f"{path}: holds no API key; list them under 'tenants'")
+    return file.keys
 
 
-def _entry(path: Path, node: yaml.MappingNode) -> _KeyEntry:
-    """Raises ConfigError at the line of the field that is wrong."""
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for name, value in node.value:
-        line = name.start_mark.line + 1
-        if name.value in lines:
-            raise ConfigError(f"{path}:{line}: field {name.value!r} is given twice")
-        lines[name.value] = line
-        values[name.value] = yaml.SafeLoader("").construct_object(value, deep=True)
-    for name, line in lines.items():
-        if name not in _KeyEntry.__struct_fields__:
-            known = ", ".join(_KeyEntry.__struct_fields__)
-            raise ConfigError(f"{path}:{line}: unknown field {name!r}, must be one of {known}")
-    try:
-        return msgspec.convert(values, _KeyEntry)
-    except msgspec.ValidationError as exc:
-        what, _, where = str(exc).partition(" - at `$.")
-        name = where.rstrip("`")
-        line = lines.get(name, node.start_mark.line + 1)
-        shown = "" if name in ("", "key") else f" ({values.get(name)!r})"  # keys are secrets
-        raise ConfigError(f"{path}:{line}: {name or 'entry'}{shown}: {what}") from exc
+def _digest(key: _Key) -> bytes:
+    if key.nats_user is not None:
+        return nats_user_digest(key.nats_user)
+    if key.key is not None:
+        return hashlib.sha256(key.key.encode()).digest()
+    assert key.key_sha256 is not None
+    return bytes.fromhex(key.key_sha256)

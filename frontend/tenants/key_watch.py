@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from frontend.auth import ApiKey, ApiKeys
+from frontend.tenants.auth import ApiKey, ApiKeys
 from shared.errors import ConfigError
-from shared.log import get_logger
+from shared.telemetry.log import get_logger
 
 _INTERVAL_S = 1.0
 

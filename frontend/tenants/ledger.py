@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from frontend.tenants.rate_book import RateBook
+from frontend.tenants.rate_limiter import RateLimiter
 from frontend.tenants.tenant import Tenant
 from shared.subjects import JOB_CLASSES, Lane
 
-Count = Counter[tuple[str, str]]  # requests that wait or run, by tenant's name and class
+Count = Counter[tuple[str, str]]  # requests that wait or run, by tenant's id and class
 
 
 class TenantLedger:
     """The requests that are read at this frontend, and how many others have told us of."""
 
     def __init__(self) -> None:
-        self.rates = RateBook()
+        self.rates = RateLimiter()
         self.changed = asyncio.Event()  # whoever tells others of it clears this
         self._whose: dict[str, tuple[str, str]] = {}  # by rid
         self._here: Count = Counter()
@@ -30,13 +29,12 @@ class TenantLedger:
         self._here[tenant, job_class] += 1
         self.changed.set()
 
-    def remove(self, rid: str, num_tokens: int) -> None:
-        """It has ended, or is somebody else's business; it has made so many tokens to pay for."""
+    def remove(self, rid: str) -> None:
+        """It has ended, or is somebody else's business."""
         key = self._whose.pop(rid)
         self._here[key] -= 1
         if not self._here[key]:
             del self._here[key]
-        self.rates.charge(key[0], num_tokens, time.monotonic())
         self.changed.set()
 
     def hear(self, frontend_id: str, counts: Mapping[tuple[str, str], int]) -> None:
@@ -63,5 +61,5 @@ class TenantLedger:
 
     def lanes(self, tenant: Tenant, job_class: str, num_requests: int) -> Sequence[Lane]:
         """Where the next so many requests of a tenant go."""
-        before = self.num_outstanding(tenant.name, job_class)
+        before = self.num_outstanding(tenant.id, job_class)
         return [Lane(job_class, tenant.lane_level(before + idx)) for idx in range(num_requests)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetflock.bench.serve import serve
-from shared.program import Program
+from shared.cli.program import Program
 
 _SUMMARY = "Measure a running service."
 

@@ -14,8 +14,8 @@ from jetflock.bench.endpoint import EndpointName
 from jetflock.bench.load_stage import LoadStage, swept
 from jetflock.bench.slo import Slo
 from jetflock.bench.target import Target
-from shared.config import read_secret
 from shared.errors import ConfigError
+from shared.nats_login import read_secret
 
 _DEFAULT_NUM_REQUESTS = 200
 

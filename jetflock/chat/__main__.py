@@ -11,14 +11,16 @@ from rich.text import Text
 
 from jetflock.chat.answer_view import AnswerView, MarkdownView, PlainView
 from jetflock.chat.asker import Asker
+from jetflock.chat.chat_backend import ChatFailed
 from jetflock.chat.chat_config import ChatConfig
 from jetflock.chat.conversation import Conversation
 from jetflock.chat.http_chat import HttpChat
 from jetflock.chat.nats_chat import NatsChat
 from jetflock.chat.repl import Repl
+from jetflock.running.running_service import check_listens
+from shared.cli.program import INTERRUPTED, Program
 from shared.config import FLAT
 from shared.errors import ConfigError
-from shared.program import INTERRUPTED, Program
 
 _SUMMARY = """\
 Talk to a model over HTTP: a conversation, or the answer to PROMPT.
@@ -40,7 +42,8 @@ def main(prompt: str | None = None, /, config: Annotated[ChatConfig, FLAT] = _DE
 
 
 def _chat(prompt: str | None, config: ChatConfig) -> int:
-    if not config.urls():
+    urls = config.urls()
+    if not urls:
         raise ConfigError("--url names no frontend")
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
         prompt = sys.stdin.read().strip()
@@ -49,7 +52,7 @@ def _chat(prompt: str | None, config: ChatConfig) -> int:
     console = Console(highlight=False)
     if prompt is None and not console.is_terminal:
         raise ConfigError("a conversation needs a terminal; give a PROMPT")
-    with _service(config) as service:
+    with _service(config, urls) as service:
         conversation = _conversation(config)
         conversation.model = conversation.model or service.default_model()
         asker = Asker(
@@ -64,14 +67,17 @@ def _chat(prompt: str | None, config: ChatConfig) -> int:
         return 0 if asker.answer() else INTERRUPTED
 
 
-def _service(config: ChatConfig) -> HttpChat | NatsChat:
-    """Raises ConfigError when HTTP and NATS are mixed."""
-    urls = config.urls()
+def _service(config: ChatConfig, urls: list[str]) -> HttpChat | NatsChat:
+    """Raises ConfigError when HTTP and NATS are mixed, ChatFailed when no NATS server listens."""
     num_nats = sum(url.startswith(("nats://", "tls://")) for url in urls)
     if not num_nats:
         return HttpChat(urls, config.key())
     if num_nats < len(urls):
         raise ConfigError(f"--url {config.url!r} mixes HTTP and NATS; give one kind")
+    try:
+        check_listens(",".join(urls))
+    except ConfigError as exc:  # nobody answers: that is no wrong flag
+        raise ChatFailed(f"{exc}; is it running (jetflock serve)?") from exc
     return NatsChat(",".join(urls), config.key())
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from shared.errors import JetflockError
 
+_UNSERVED = ("failed", "absent")  # as /v1/models tells it
+
 
 class ChatFailed(JetflockError):
     """The service refused, failed, or does not answer."""
@@ -47,8 +49,9 @@ class ChatBackend(Protocol):
 
 
 def first_model(models: Sequence[dict[str, Any]], url: str) -> str:
-    """The first that generates. Raises ChatFailed."""
+    """The first that generates, of those that are served. Raises ChatFailed."""
     for model in models:
-        if model.get("parent") is None and "generate" in model.get("tasks", ("generate",)):
+        can_generate = "generate" in model.get("tasks", ("generate",))
+        if can_generate and model.get("parent") is None and model.get("status") not in _UNSERVED:
             return str(model["id"])
     raise ChatFailed(f"{url} serves no model that generates text; start a worker")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.config import read_secret
+from jetflock.running.running_service import frontend_url
+from shared.nats_login import read_secret
 
 SAMPLING = {  # field of the request -> how its text is read
     "temperature": float,
@@ -26,9 +27,10 @@ SAMPLING = {  # field of the request -> how its text is read
 class ChatConfig:
     """Flags of `jetflock chat`."""
 
-    url: str = "http://127.0.0.1:8000"
+    url: str = ""
     """Of a frontend; of several, comma separated, a cut answer goes on at the next one. nats:// is
-    a NATS server."""
+    a NATS server. By default that of the jetflock serve that runs here, else
+    http://127.0.0.1:8000."""
     api_key: str | None = None
     """Key to send."""
     api_key_file: Path | None = None
@@ -57,8 +59,9 @@ class ChatConfig:
     """Print the numbers of the answer to stderr when there is no terminal, too."""
 
     def urls(self) -> list[str]:
-        """Without the /v1 that SDKs want."""
-        urls = [url.strip() for url in self.url.split(",") if url.strip()]
+        """Without the /v1 that SDKs want. Raises ConfigError when several services run here."""
+        named = self.url or frontend_url()
+        urls = [url.strip() for url in named.split(",") if url.strip()]
         return [url.rstrip("/").removesuffix("/v1") for url in urls]
 
     def key(self) -> str | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from shared.checkpoint.json_file import read_json
 from shared.errors import ConfigError
-from shared.json_file import read_json
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from jetflock.chat.chat_backend import ChatEvent, ChatFailed, first_model
 from jetflock.client import Client
+from jetflock.client.job import Job
 from jetflock.errors import ClientError
-from jetflock.job import Job
 
 
 class NatsChat:

@@ -16,8 +16,8 @@ from rich.text import Text
 from jetflock.chat.asker import Asker
 from jetflock.chat.chat_config import SAMPLING
 from jetflock.chat.conversation import Conversation
+from shared.cli.program import INTERRUPTED
 from shared.errors import ConfigError, JetflockError
-from shared.program import INTERRUPTED
 
 _MAX_HISTORY = 1000
 

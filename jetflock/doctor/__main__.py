@@ -5,18 +5,21 @@
 import asyncio
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from deploy.local.data_folder import default_data_dir
+from deploy.local.running_stack import running_stacks
 from jetflock.doctor.disk_checks import disk_findings
 from jetflock.doctor.doctor_config import DoctorConfig
 from jetflock.doctor.finding import Finding, Verdict, ok
 from jetflock.doctor.machine_checks import machine_findings
 from jetflock.doctor.nats_checks import nats_findings
 from jetflock.doctor.report import print_as_they_come, print_findings_json
-from jetflock.local_service import local_nats_urls, nats_url_of
+from jetflock.running.running_service import choose_stack
+from shared.cli.program import Program
 from shared.config import FLAT, ClusterConfig
-from shared.program import Program
 
 _SUMMARY = """\
 Look for what keeps jetflock from running well: this machine, NATS, and the files of MODEL.
@@ -32,19 +35,39 @@ def main(model: str | None = None, /, config: Annotated[DoctorConfig, FLAT] = _D
     raise SystemExit(int(any(finding.verdict is Verdict.FAIL for finding in seen)))
 
 
+def _of_what_runs(config: DoctorConfig) -> DoctorConfig:
+    """That of the `jetflock serve` that is meant: by its folder or port, else the only one."""
+    stacks = running_stacks()
+    if config.data_dir is not None or config.port != DoctorConfig.port:
+        folder = str(_data_folder(config))
+        stacks = [stack for stack in stacks if stack.data_dir == folder]
+    if config.nats_url or not stacks:
+        return config
+    stack = choose_stack(stacks, "--nats-url", lambda each: each.nats_url)
+    return dataclasses.replace(
+        config,
+        nats_url=stack.nats_url,
+        prefix=stack.prefix if config.prefix == DoctorConfig.prefix else config.prefix,
+        port=urlsplit(stack.url).port or config.port,
+        data_dir=Path(stack.data_dir) if stack.data_dir else config.data_dir,
+    )
+
+
+def _data_folder(config: DoctorConfig) -> Path:
+    return (config.data_dir or default_data_dir(config.port)).expanduser().absolute()
+
+
 def _findings(model: str | None, config: DoctorConfig) -> Iterator[Finding]:
+    config = _of_what_runs(config)
     yield from machine_findings(config.host, config.port)
-    folder = (config.data_dir or default_data_dir(config.port)).expanduser().absolute()
-    yield from disk_findings(folder, config)
+    yield from disk_findings(_data_folder(config), config)
     if model is not None:
         # Late: it needs an extra, and a doctor should be able to say so.
         from jetflock.doctor.model_checks import model_findings
 
         yield from model_findings(model)
-    running = [nats_url_of(folder), *local_nats_urls()]
-    url = config.nats_url or next(filter(None, running), "")
-    if url:
-        yield from asyncio.run(_all_of_nats(dataclasses.replace(config, nats_url=url)))
+    if config.nats_url:
+        yield from asyncio.run(_all_of_nats(config))
     else:
         text = "no --nats-url, and no jetflock serve runs here: it will start its own"
         yield ok("NATS", text)

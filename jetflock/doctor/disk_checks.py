@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deploy.local.data_folder import MIN_FREE_BYTES
-from deploy.local.nats_child import RESERVE_BYTES, StoreLimits
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from shared.config import ClusterConfig
+from shared.storage.byte_budget import ByteBudget, in_units
 
 _NUM_WRITES = 20
 _BLOCK = b"\0" * 4096
@@ -32,17 +32,17 @@ def disk_findings(folder: Path, config: ClusterConfig) -> Iterator[Finding]:
 
 def _room(place: Path, folder: Path, config: ClusterConfig) -> Finding:
     free = shutil.disk_usage(place).free
-    wanted = RESERVE_BYTES + StoreLimits.of(config).sum
-    text = f"{_gib(free)} free for {folder}"
+    wanted = ByteBudget.of(config).total
+    text = f"{in_units(free)} free for {folder}"
     if free < MIN_FREE_BYTES:
         return fail("disk", text, f"free {MIN_FREE_BYTES >> 20} MiB, or name another by --data-dir")
     if free < wanted:
         return warn(
             "disk",
-            f"{text}, queue and logs may take {_gib(wanted)}: jetflock serve lowers the limits",
+            f"{text}, queue and logs may take {in_units(wanted)}: jetflock serve lowers the limits",
             "free some, or lower --log-max-bytes yourself",
         )
-    return ok("disk", f"{text}; queue and logs may take {_gib(wanted)}")
+    return ok("disk", f"{text}; queue and logs may take {in_units(wanted)}")
 
 
 def _speed(place: Path) -> Finding:
@@ -62,7 +62,3 @@ def _speed(place: Path) -> Finding:
             "flushing", text, "a faster disk; it counts with sync_interval: always and in clusters"
         )
     return ok("flushing", text)
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 30):.1f} GiB"

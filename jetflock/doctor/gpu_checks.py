@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jetflock.doctor.finding import Finding, ok, warn
 from jetflock.doctor.system import read_text, run_lines
+from shared.installation import install_command
 
 _LEAST_CAPABILITY = 8.0  # bfloat16
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -51,12 +52,12 @@ def _torch() -> Finding:
     """By its version: importing it would take seconds."""
     found = _version("torch")
     if found is None:
-        return warn("GPU: torch", "not installed", "pip install 'jetflock[cuda]'")
+        return warn("GPU: torch", "not installed", install_command("cuda"))
     if found.endswith("+cpu"):
         return warn(
             "GPU: torch",
             f"{found} is built for the processor alone",
-            "pip install torch from a CUDA index, and 'jetflock[cuda]'",
+            f"a torch that is built for CUDA, then {install_command('cuda')}",
         )
     return ok("GPU: torch", f"{found}; --device auto uses the GPU")
 
@@ -66,7 +67,7 @@ def _kernels() -> Finding:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     triton, flashinfer = _version("triton"), _version("flashinfer-python")
     if triton is None:
-        return warn("GPU: kernels", "triton is not installed", "pip install 'jetflock[cuda]'")
+        return warn("GPU: kernels", "triton is not installed", install_command("cuda"))
     if compiler is None:
         return warn(
             "GPU: kernels",

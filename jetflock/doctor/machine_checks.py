@@ -11,12 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from deploy.local.http_probe import reachable_host
-from deploy.local.nats_child import find_nats_server
+from deploy.local.nats_binary import find_nats_server
 from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.doctor.gpu_checks import gpu_findings
 from jetflock.doctor.system import read_text, run_lines
 from shared.errors import ConfigError
+from shared.installation import install_command
 
 _PACKAGES = {  # extra -> what it brings
     "frontend": ("starlette", "uvicorn", "tokenizers", "llguidance", "jinja2"),
@@ -49,7 +50,7 @@ def _packages() -> Iterator[Finding]:
                 missing.append(name)
         area = f"packages of a {extra}"
         if missing:
-            remedy = f"pip install 'jetflock[{extra}]'"
+            remedy = install_command(extra)
             yield warn(area, f"{', '.join(missing)} missing: none can run here", remedy)
         else:
             yield ok(area, ", ".join(found))
@@ -59,8 +60,16 @@ def _nats_server() -> Finding:
     try:
         binary = find_nats_server()
     except ConfigError as exc:
-        return warn("nats-server", "none is installed", f"{exc}")
-    return ok("nats-server", f"{''.join(run_lines([binary, '--version'])[:1])}, {binary}")
+        return warn("nats-server", "none can be run", f"{exc}")
+    told = "".join(run_lines([binary.path, "--version"])[:1])
+    text = f"{told}, {binary.path} ({binary.origin})"
+    if binary.remark:
+        return warn(
+            "nats-server",
+            f"{binary.remark}; {text}",
+            "name another by --nats-server, or put one on PATH",
+        )
+    return ok("nats-server", text)
 
 
 def _processor() -> Iterator[Finding]:
@@ -91,7 +100,7 @@ def _processor_flags() -> set[str]:
 
 
 def _memory() -> Finding:
-    from worker.engine.host_limits import available_memory_bytes
+    from worker.engine.device.host_limits import available_memory_bytes
 
     num_bytes = available_memory_bytes()
     text = f"{num_bytes / (1 << 30):.1f} GiB available"

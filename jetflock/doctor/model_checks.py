@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from deploy.local.preflight import check_readable
 from jetflock.doctor.finding import Finding, fail, ok, warn
+from jetflock.hub.engine_report import EngineSilent, engine_reports
+from jetflock.hub.weight_files import check_weights
+from shared.checkpoint.hub import find_fetched, is_hub_id
+from shared.checkpoint.model_files import ModelFiles
 from shared.errors import ConfigError
-from shared.json_file import read_json
-from shared.model_files import ModelFiles
+from shared.installation import install_command
 
-_INDEX = "model.safetensors.index.json"
-_REPORT_S = 120.0
-_MAX_HEADER_BYTES = 100 << 20
+_AGAIN = "download the checkpoint again"
 
 
 def model_findings(model: str) -> Iterator[Finding]:
@@ -29,7 +25,7 @@ def model_findings(model: str) -> Iterator[Finding]:
         yield fail("model", str(exc), "give a folder in Hugging Face format, or a hub id")
         return
     if path is None:
-        remedy = f"jetflock serve {model} downloads it; for the checks: hf download {model}"
+        remedy = f"jetflock serve {model} downloads it; jetflock pull {model} only fetches it"
         yield warn("model", f"{model} is not on this machine", remedy)
         return
     yield from _folder_findings(path)
@@ -40,17 +36,9 @@ def _folder(model: str) -> Path | None:
     path = Path(model).expanduser()
     if path.is_dir():
         return path.absolute()
-    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not is_hub_id(model):
         raise ConfigError(f"there is no folder {model}")
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-    except ImportError:
-        return None
-    try:
-        return Path(snapshot_download(model, local_files_only=True))
-    except LocalEntryNotFoundError:
-        return None
+    return find_fetched(model)
 
 
 def _folder_findings(path: Path) -> Iterator[Finding]:
@@ -64,7 +52,7 @@ def _folder_findings(path: Path) -> Iterator[Finding]:
             f"vocabulary of {files.vocab_size}",
         )
     except ConfigError as exc:
-        yield fail("config.json", str(exc), "download the checkpoint again")
+        yield fail("config.json", str(exc), _AGAIN)
         return
     yield _weights(path)
     yield from _tokenizer(files)
@@ -72,47 +60,13 @@ def _folder_findings(path: Path) -> Iterator[Finding]:
 
 
 def _weights(path: Path) -> Finding:
-    remedy = "download the checkpoint again"
     try:
-        names = _weight_files(path)
-        if not names:
-            if any(path.glob("*.bin")) or any(path.glob("*.pth")):
-                remedy = "take a version of the model with *.safetensors"
-            return fail("weights", f"{path} has no *.safetensors", remedy)
-        num_bytes = sum(_check_weight_file(path / name) for name in names)
+        num_files, num_bytes = check_weights(path)
     except ConfigError as exc:
+        has_others = any(path.glob("*.bin")) or any(path.glob("*.pth"))
+        remedy = "take a version of the model with *.safetensors" if has_others else _AGAIN
         return fail("weights", str(exc), remedy)
-    return ok("weights", f"{len(names)} files, {num_bytes / (1 << 30):.2f} GiB, complete")
-
-
-def _weight_files(path: Path) -> list[str]:
-    """Those that the index names, or those that are there. Raises ConfigError."""
-    if (path / _INDEX).is_file():
-        weight_map = read_json(path / _INDEX, dict).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise ConfigError(f"{path / _INDEX} has no weight_map")
-        return sorted({str(name) for name in weight_map.values()})
-    return sorted(file.name for file in path.glob("*.safetensors"))
-
-
-def _check_weight_file(file: Path) -> int:
-    """Its size, if that is what its head says. Raises ConfigError."""
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            (header_len,) = struct.unpack("<Q", stream.read(8))
-            if header_len > min(size, _MAX_HEADER_BYTES):
-                raise ConfigError(f"{file.name} is cut, or no safetensors file")
-            header: dict[str, Any] = json.loads(stream.read(header_len))
-    except FileNotFoundError:
-        raise ConfigError(f"{file.name} is missing") from None
-    except (OSError, struct.error, ValueError) as exc:
-        raise ConfigError(f"{file.name} cannot be read: {exc}") from exc
-    header.pop("__metadata__", None)
-    end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    if (wanted := 8 + header_len + end) != size:
-        raise ConfigError(f"{file.name} has {size} bytes, its head says {wanted}")
-    return size
+    return ok("weights", f"{num_files} files, {num_bytes / (1 << 30):.2f} GiB, complete")
 
 
 def _tokenizer(files: ModelFiles) -> Iterator[Finding]:
@@ -121,6 +75,9 @@ def _tokenizer(files: ModelFiles) -> Iterator[Finding]:
         size = bundle.tokenizer().get_vocab_size()
     except ConfigError as exc:
         yield fail("tokenizer", str(exc), "add tokenizer.json")
+        return
+    except ModuleNotFoundError as exc:
+        yield warn("tokenizer", f"not tried: {exc.name} is missing", install_command("detok"))
         return
     yield ok("tokenizer", f"{size} tokens")
     if bundle.chat_template is None:
@@ -134,26 +91,18 @@ def _tokenizer(files: ModelFiles) -> Iterator[Finding]:
 
 
 def _engine(path: Path) -> Iterator[Finding]:
-    """What the engine says of it: in a process of its own, since that imports torch."""
-    argv = [sys.executable, "-m", "worker.engine.model_report", str(path)]
+    """What the engine says of it."""
     try:
-        done = subprocess.run(  # noqa: S603 - our own program
-            argv, capture_output=True, text=True, check=False, timeout=_REPORT_S
-        )
-    except subprocess.TimeoutExpired:
-        yield fail("engine", f"does not answer in {_REPORT_S:g} s", "is the machine overloaded?")
+        [report] = engine_reports(path)
+    except EngineSilent as exc:
+        yield fail("engine", exc.problem, exc.remedy)
         return
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it died"])[-1]
-        yield fail("engine", last, "pip install 'jetflock[worker]'")
+    if report.refusal:
+        yield fail("engine", report.refusal, "docs/models.md lists what is served")
         return
-    report = json.loads(done.stdout)
-    if report["refusal"]:
-        yield fail("engine", report["refusal"], "docs/models.md lists what is served")
-        return
-    yield ok("engine", f"{report['architecture']} by {report['computed_by']} in {report['dtype']}")
-    if report["shortage"]:
+    yield ok("engine", f"{report.architecture} by {report.computed_by} in {report.dtype}")
+    if report.shortage:
         remedy = "a machine with more memory, or a smaller model"
-        yield fail("memory for it", report["shortage"], remedy)
+        yield fail("memory for it", report.shortage, remedy)
     else:
-        yield ok("memory for it", report["need"])
+        yield ok("memory for it", report.need)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import statistics
 import time
@@ -11,17 +12,22 @@ from typing import Any
 from nats.aio.client import Client
 
 from jetflock.doctor.finding import Finding, fail, ok, warn
-from shared.codec import decode
+from shared.admin.closed_rollups import takes_rollups
+from shared.broker.jetstream import JetStream
+from shared.broker.kv_bucket import KvBucket, readable
+from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing
 from shared.config import ClusterConfig
-from shared.connection import connect, round_trip
 from shared.errors import BrokerError, ConfigError, IncarnationMismatch, ProtocolError
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket, readable
+from shared.nats_client.connection import connect, round_trip
+from shared.protocol.codec import decode
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import PROTOCOL_VERSION
 from shared.protocol.role_cards import Incarnation, RoleCard, WorkerCard
-from shared.streams import check_stream, stream_configs
-from shared.subjects import LANES, Subjects
+from shared.service.feature_level import FeatureLevel
+from shared.storage.byte_budget import ByteBudget, in_units
+from shared.storage.stream_room import usage_of
+from shared.storage.streams import check_stream, stream_configs
+from shared.subjects import LANES, LEVEL_KEY, Subjects
 
 _MIN_VERSION = (2, 11)  # direct gets in batches
 _NUM_ROUND_TRIPS = 5
@@ -53,8 +59,8 @@ class _Nats:
     def __init__(self, config: ClusterConfig, nc: Client) -> None:
         self._config = config
         self._nc = nc
-        self._js = JetStream(nc)
-        self._subjects = Subjects(config.prefix)
+        self._js = JetStream(nc, domain=config.nats_js_domain)
+        self._subjects = Subjects(config.prefix, js_domain=config.nats_js_domain)
         self._infos: dict[str, dict[str, Any]] = {}  # of the streams that are there
 
     async def findings(self) -> AsyncIterator[Finding]:
@@ -98,13 +104,17 @@ class _Nats:
         return ok("round trip", text)
 
     def _store(self, account: dict[str, Any]) -> Finding:
+        """By the account's figures; what the server itself may store it does not tell."""
         used, most = account["storage"], account["limits"]["max_storage"]
-        text = f"{used / (1 << 20):.0f} MiB stored"
+        wanted = self._config.replicas * ByteBudget.of(self._config).total
+        reserved = in_units(account.get("reserved_storage", 0))
+        text = f"{in_units(used)} stored, {reserved} reserved, {in_units(wanted)} wanted"
         if most <= 0:
             return ok("JetStream", text)
-        text += f" of {most / (1 << 20):.0f}"
-        if used > _FULL * most:
-            return warn("JetStream", text, "raise max_file_store, or lower --log-max-bytes")
+        text += f" of {in_units(most)}"
+        if max(used / _FULL, wanted) > most:
+            remedy = f"raise the account's max_file to {in_units(wanted)}, or lower --log-max-bytes"
+            return warn("JetStream", text, remedy)
         return ok("JetStream", text)
 
     async def _streams(self) -> AsyncIterator[Finding]:
@@ -113,6 +123,7 @@ class _Nats:
             return
         wanted = stream_configs(self._config, self._subjects)
         bad = [finding for each in wanted if (finding := await self._stream(each))]
+        bad += self._rollups(wanted)
         for finding in bad:
             yield finding
         if not bad:
@@ -139,13 +150,25 @@ class _Nats:
             return fail("protocol", f"its record cannot be read: {exc}", "use another --prefix")
         if made is None:
             return fail("protocol", "the streams do not say how they were made", "jetflock setup")
-        self._subjects = Subjects(names.prefix, made.num_partitions)
+        self._subjects = dataclasses.replace(names, num_partitions=made.num_partitions)
         text = f"version {made.protocol_version}, {made.num_partitions} partitions"
         if made.protocol_version != PROTOCOL_VERSION:
             return fail(
                 "protocol",
                 f"{text}, this build speaks {PROTOCOL_VERSION}",
                 "use roles of one version, or another --prefix",
+            )
+        level = FeatureLevel(self._js, names)
+        try:
+            text = f"{text}, feature level {(await level.read()).record.level}"
+        except IncarnationMismatch as exc:
+            remedy = f"delete the key {LEVEL_KEY} of the bucket {names.meta_bucket}"
+            return fail("protocol", str(exc), f"{remedy}, and start all roles anew")
+        if level.outdated.is_set():
+            return fail(
+                "protocol",
+                f"{text}, this build knows {level.known}",
+                "use the version of jetflock that the roles have",
             )
         if made.stream_created[names.requests_stream] != requests["created"]:
             return fail(
@@ -162,23 +185,46 @@ class _Nats:
             info = await self._js.api(f"STREAM.INFO.{name}")
         except BrokerError as exc:
             return fail(name, f"cannot be read: {exc}", "jetflock setup makes what is missing")
+        self._infos[name] = info
         try:
             check_stream(name, wanted, info["config"])
         except IncarnationMismatch as exc:
             text, _, remedy = str(exc).rpartition("; ")
             return fail(name, text, remedy)
+        if wanted.get("max_bytes", -1) > 0 >= info["config"].get("max_bytes", -1):
+            return warn(
+                name,
+                "has no limit of bytes: an earlier version made it",
+                f"nats stream edit {name} --max-bytes {wanted['max_bytes']}",
+            )
         return _health(name, info)
+
+    def _rollups(self, wanted: list[dict[str, Any]]) -> list[Finding]:
+        """One finding for all streams that still take them."""
+        names = [
+            each["name"]
+            for each in wanted
+            if (info := self._infos.get(each["name"])) and takes_rollups(info["config"], each)
+        ]
+        if not names:
+            return []
+        text = f"who may write to {', '.join(names)} may remove all that is in it"
+        return [warn("roll-ups", text, f"jetflock setup --prefix {self._subjects.prefix}")]
 
     async def _clocks(self) -> Finding:
         """Ours against the server's: between the sending of the question and its answer."""
         before = time.time()
-        there = await self._js.server_time(self._subjects.requests_stream)
+        there = (await self._js.clock(self._subjects.requests_stream)).leader_now
         after = time.time()
         here = datetime.datetime.fromtimestamp((before + after) / 2, datetime.UTC)
         skew_s = (here - there).total_seconds()
         text = f"this machine's differs from NATS's by {skew_s * 1000:+.0f} ms"
         if abs(skew_s) > _MAX_SKEW_S + after - before:
-            return warn("clocks", text, "run NTP on both: deadlines are told by the clock")
+            return warn(
+                "clocks",
+                text,
+                "run NTP on both: logs and what expires after days go by the clock",
+            )
         return ok("clocks", text)
 
     async def _alive(self) -> AsyncIterator[Finding]:
@@ -191,15 +237,28 @@ class _Nats:
                 yield ok(role, f"{num} running")
             else:
                 yield warn(role, "none is running", f"start one: jetflock {role}")
+        heartbeats = PoolHeartbeats.of(
+            await KvBucket(self._js, names.workers_bucket).entries(),
+            await KvBucket(self._js, names.roles_bucket).entries(),
+        )
         for card in readable(ModelCard, await KvBucket(self._js, names.models_bucket).entries()):
-            yield self._workers_of(card, [each for each in workers if each.pool == card.pool])
+            own = [each for each in workers if each.pool == card.pool]
+            yield self._workers_of(card, own, heartbeats.standing(card))
             yield await self._consumers(card)
 
-    def _workers_of(self, card: ModelCard, workers: list[WorkerCard]) -> Finding:
+    def _workers_of(
+        self, card: ModelCard, workers: list[WorkerCard], standing: Standing
+    ) -> Finding:
         area = f"workers of {card.name}"
         states = sorted({worker.state.value for worker in workers})
+        if standing.failure:
+            return warn(area, f"they die: {standing.failure}", "see their log; they are tried on")
+        if not workers and standing.status is ModelStatus.IDLE:
+            return ok(area, "none is running; one is started for requests, or expected")
+        if not workers and not card.is_announced:
+            return ok(area, "none is running: the model was withdrawn")
         if not workers:
-            remedy = "start one: jetflock worker MODEL; requests wait until then"
+            remedy = f"start one: jetflock worker MODEL; or jetflock models forget {card.name}"
             return warn(area, "none is running", remedy)
         remarks = sorted({worker.remark for worker in workers if worker.remark})
         return ok(area, "; ".join([f"{len(workers)}, {', '.join(states)}", *remarks]))
@@ -217,10 +276,13 @@ class _Nats:
 
 def _health(name: str, info: dict[str, Any]) -> Finding | None:
     """Of a stream that is configured as it must be."""
-    most, used = info["config"].get("max_bytes", -1), info["state"]["bytes"]
-    if most > 0 and used > _FULL * most:
-        text = f"{used / (1 << 20):.0f} of {most / (1 << 20):.0f} MiB are used"
-        return warn(name, text, "when it is full, nothing is accepted: raise its limit")
+    usage, most = usage_of(info), info["config"].get("max_bytes", -1)
+    if usage > _FULL and info["config"].get("discard") == "new":
+        text = f"is {usage:.0%} full"
+        if most > 0:
+            text += f": {in_units(info['state']['bytes'])} of {in_units(most)}"
+        remedy = "what would fill it is refused, engines may pause: raise its limit (operating.md)"
+        return warn(name, text, remedy)
     cluster = info.get("cluster") or {}
     if cluster.get("name") and not cluster.get("leader"):
         return fail(name, "has no leader", "start the other nats-servers of the cluster")

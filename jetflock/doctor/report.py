@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from jetflock.command_line.output import print_json
 from jetflock.doctor.finding import Finding, Verdict
-from jetflock.output import print_json
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 

@@ -16,17 +16,18 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.live import Live
 
-from jetflock.events import event_facts
-from jetflock.existing_cluster import existing_cluster
-from jetflock.output import print_json
+from jetflock.command_line.output import print_json
+from jetflock.commands.events import event_facts
+from jetflock.running.existing_cluster import existing_cluster
+from jetflock.running.running_service import ServiceConfig
 from jetflock.top.cluster_look import ClusterLook, ClusterWatch
 from jetflock.top.look_tables import look_tables
-from shared.config import FLAT, ClusterConfig
-from shared.control_plane import worker_facts
+from shared.admin.control_plane import worker_facts
+from shared.cli.program import Program
+from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError
 from shared.event_wait import wait_event
-from shared.program import Program
-from shared.streams import HEARTBEAT_INTERVAL_S
+from shared.storage.streams import HEARTBEAT_INTERVAL_S
 
 _NAME = "jetflock top"
 _SUMMARY = """\
@@ -38,7 +39,7 @@ _PAUSE_S = HEARTBEAT_INTERVAL_S + 0.2  # between two looks of which the second o
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopConfig(ClusterConfig):
+class TopConfig(ServiceConfig):
     """Flags of `jetflock top`."""
 
     interval_s: float = 1.0
@@ -66,7 +67,7 @@ async def _print_once(config: TopConfig, console: Console) -> None:
             await asyncio.sleep(_PAUSE_S)
             look = await watch.look()
         except BrokerError as exc:
-            raise ConfigError(f"NATS at {config.nats_url} refused: {exc}") from exc
+            raise ConfigError(f"NATS at {cluster.config.nats_url} refused: {exc}") from exc
     if config.as_json:
         print_json(look_facts(look))
     elif console.is_terminal:

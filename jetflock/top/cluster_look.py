@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shared.admin.control_plane import ControlPlane, QueueDepth
+from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster
-from shared.control_plane import ControlPlane, QueueDepth
-from shared.kv_bucket import readable
+from shared.liveness.recent_events import RecentEvents
+from shared.liveness.token_rates import TokenRates
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import PoolEvent, RoleCard, WorkerCard
-from shared.recent_events import RecentEvents
-from shared.token_rates import TokenRates
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jetflock.events import event_line
+from jetflock.commands.events import event_line
 from jetflock.top.cluster_look import ClusterLook
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import GpuCard, RoleCard, WorkerCard

@@ -1,1 +1,1 @@
-"""The messages that cross a process border. docs/protocol.md says what they promise."""
+"""The messages that cross a process border, and how they are encoded."""

@@ -15,6 +15,7 @@ class FinishReason(enum.StrEnum):
     CANCEL = "cancel"  # ended by its client, or because the client is gone
     DEADLINE = "deadline"  # its time budget ran out
     QUEUE_TIMEOUT = "queue_timeout"  # no worker claimed it in time
+    UNSERVED = "unserved"  # nobody serves its model, or its workers do not come up
     POISON = "poison"  # it crashed too many workers
     WEIGHTS_REPLACED = "weights_replaced"  # no worker has the weights that it began with
     ADAPTER_UNLOADED = "adapter_unloaded"  # its LoRA adapter is not one of the model's any more

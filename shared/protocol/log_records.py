@@ -8,7 +8,7 @@ import msgspec
 
 from shared.protocol.fields import Place, TokenId
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.reply import ReplyParams, TextParams
+from shared.protocol.reply import SealedReply, TextParams
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
@@ -21,11 +21,12 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag=
     ack_subject: str  # whoever sees the worker dead may nak here
     tokenizer_hash: str
     text: TextParams
-    reply: ReplyParams
+    reply: SealedReply
     pool: str
     after_death: bool = False  # the heartbeat of the claim's worker before was absent by now
     is_alone: bool = False  # the worker runs nothing else until this one has made progress
     revision: str = ""  # of the weights that this worker computes with; "": the request's
+    level: int = 1  # in force when it was written: who knows less leaves the request alone
 
 
 class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):
@@ -36,6 +37,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     progressed: bool = False  # whether this epoch logged a token beyond its prefix
     crashed: bool = False  # released because the engine died under it
     pinned: str = ""  # set: the revision that its tokens were made with, which is not the worker's
+    level: int = 1
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
@@ -45,10 +47,19 @@ class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="e
     reason: FinishReason
     by: str
     message: str | None = None
-    reply: ReplyParams | None = None  # set when no claim may have told it
+    reply: SealedReply | None = None  # set when no claim may have told it
+    level: int = 1
 
 
 OwnershipRecord: TypeAlias = Claim | Release | End
+
+
+class Restatement(msgspec.Struct, frozen=True, array_like=True):
+    """What the writer knows as it starts again at position 0: how far back a reader must go."""
+
+    num_tokens: Place  # that this entry and those behind it restate: no entry before had more
+    num_prefix: Place  # of them were logged by earlier epochs
+    progress_epoch: Place  # the last of those that logged a new token; 0: none has
 
 
 class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -59,8 +70,9 @@ class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     position: Place  # index of the first id among the request's output tokens
     token_ids: list[TokenId]
     finish: Finish | None = None  # set once, on the last entry
-    logprobs: bytes = b""  # a record of `shared.logprobs` for each id, if the request asks
+    logprobs: bytes = b""  # a record of `shared.protocol.logprobs` for each id, if the request asks
     prompt_logprobs: bytes = b""  # at position 0: of the whole prompt, if the request asks
+    restates: Restatement | None = None  # at position 0
 
 
 class TokenFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -69,3 +81,6 @@ class TokenFrame(msgspec.Struct, frozen=True, array_like=True):
     worker: str
     number: int  # counts this worker's frames in this partition, from 1; a resend keeps it
     entries: list[TokenEntry]
+    # Where the last frame was confirmed when this one was made: every copy of a later one of this
+    # worker lies beyond it. 0: nowhere yet.
+    confirmed_seq: Place = 0

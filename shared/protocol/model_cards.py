@@ -52,7 +52,7 @@ class AdapterCard(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A served model in the KV bucket `models`; it stays when no worker runs."""
+    """A model in the KV bucket `models`; it stays when no worker runs."""
 
     name: str
     pool: str  # slug of the name, made by us: fit for a subject
@@ -74,3 +74,6 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
     replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
     adapters: tuple[AdapterCard, ...] = ()  # in the order in which they were loaded
+    # It may be asked for: a worker has loaded it since it was made, or last withdrawn.
+    is_announced: bool = True
+    is_kept: bool = False  # an operator said so: it may be asked for whoever lives

@@ -42,7 +42,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     data: bytes  # the request as it was queued
     ack_subject: str
-    msg_id: str
+    rid: str
     num_blocks: int  # of its prefix chain that the offering worker has itself
     num_active: int  # requests that it runs
     num_prefill_tokens: int  # prompt tokens that are before it
@@ -63,6 +63,13 @@ class OfferAnswer(msgspec.Struct, frozen=True):
     verdict: OfferVerdict
 
 
+class TenantCost(msgspec.Struct, frozen=True):
+    """`jf.ctl.costs`: what was made for a request that is over, whoever has read it."""
+
+    owner: str  # of the request
+    num_tokens: int  # of its output
+
+
 class TenantUse(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What a tenant has and had at one frontend."""
 
@@ -75,7 +82,7 @@ class TenantUse(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     token_level: float | None = None
 
 
-class TenantNews(msgspec.Struct, frozen=True):
+class TenantGossip(msgspec.Struct, frozen=True):
     """`jf.ctl.tenants`: all that a frontend has to tell of its tenants."""
 
     frontend: str

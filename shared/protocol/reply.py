@@ -31,6 +31,9 @@ class Surface(enum.StrEnum):
     SCORE = "score"
     RERANK = "rerank"
     MESSAGES = "messages"
+    OLLAMA_CHAT = "api.chat"
+    OLLAMA_GENERATE = "api.generate"
+    OLLAMA_EMBED = "api.embed"
 
 
 class ToolStyle(enum.StrEnum):
@@ -84,15 +87,43 @@ class ScoreMethod(enum.StrEnum):
     YES_NO = "yes_no"  # of a decoder that was asked, the probability of "yes" against "no"
 
 
+class SealedReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Reply data on the wire: where the text goes, and what others than frontends decide by.
+
+    `rendering` has the other fields of `ReplyParams`, for frontends (sealed_replies.py).
+    """
+
+    subject: str  # chunks are published here
+    model: str  # name the client used
+    created: int  # unix seconds
+    num_prompt_tokens: int
+    group_id: str  # of n choices; the rid of the first of them
+    choice_idx: int = 0
+    num_choices: int = 1
+    num_prompts: int = 1  # of a list of prompts: choices of one prompt are adjacent
+    deadline_s: float = 0.0  # budget from `created` on, for whoever serves the stream; 0: unknown
+    owner: str = ""  # hash of the tenant's id: nobody else may resume or abort it
+    frontend_id: str = ""  # whose death orphans the request; "" for a detached one
+    kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
+    is_shared: bool = False  # it has an idempotency key: several clients may read it
+    job_class: str = "interactive"
+    has_images: bool = False  # so that it has an object, whatever its length
+    trace: TraceContext | None = None  # what everybody who works on it makes spans of
+    rendering: bytes = b""
+
+
 class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the text goes, and all that a frontend needs to resume the stream of another."""
+    """Where the text goes, and all that a frontend needs to resume the stream of another.
+
+    On the wire it is sealed: what others than frontends decide by is also a field of `SealedReply`.
+    """
 
     subject: str  # chunks are published here
     surface: Surface
     model: str  # name the client used
     created: int  # unix seconds
     num_prompt_tokens: int
-    group_id: str  # of n choices; equals the rid when n is 1
+    group_id: str  # of n choices; the rid of the first of them
     choice_idx: int = 0
     num_choices: int = 1
     num_prompts: int = 1  # of a list of prompts: choices of one prompt are adjacent
@@ -109,7 +140,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_top: int | None = None  # alternatives told with each output token; None: no logprobs
     num_prompt_top: int | None = None  # the same of the prompt
     echo_logprobs: bool = False  # the prompt's are shown before the output's
-    owner: str = ""  # hash of the API key: nobody else may resume or abort it
+    owner: str = ""  # hash of the tenant's id: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
@@ -121,7 +152,10 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     has_images: bool = False  # so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
+    is_list: bool = False  # its client sent a list of prompts, if only of one
     grace_s: float = 0.0  # it runs on so long without a client, unless a later client says another
+    # Those that end it, where tokens of its own do so too; None: no other token does.
+    eos_token_ids: tuple[int, ...] | None = None
 
     @property
     def served_model(self) -> str:

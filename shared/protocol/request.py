@@ -5,10 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from shared.protocol.fields import Place
-from shared.protocol.reply import ReplyParams, TextParams
+from shared.protocol.reply import SealedReply, TextParams
 from shared.protocol.sampling import PoolingParams, SamplingParams
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+# What a build knows beyond the first of its version: one more for each release that writes what the
+# one before cannot read. Cards tell it; shared/service/feature_level.py says which one is in force.
+FEATURE_LEVEL = 2
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -27,7 +30,7 @@ class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tokenized prompt in the queue: `jf.req.<pool>.<class>`."""
+    """One tokenized prompt in the queue: `jf.req.<pool>.<lane>.<frontend>.<rid>`."""
 
     rid: str  # 32 hex digits, made by the frontend
     pool: str
@@ -36,7 +39,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     tokenizer_hash: str
     sampling: SamplingParams
     text: TextParams
-    reply: ReplyParams
+    reply: SealedReply
     deadline_s: float  # budget from the moment it was queued
     prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
     prompt_object: str = ""  # object store name of a prompt above the inline limit, or with images
@@ -46,7 +49,14 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter: str = ""  # revision of the LoRA adapter on top of the weights
     pooling: PoolingParams | None = None  # set: the result is a vector, and no token
     keep: KeepPrefix | None = None
+    level: int = 1  # in force when it was queued: who knows less leaves it alone
     session: str = ""  # opaque: what goes on where others of the same owner with it have ended
+    # So many tokens at its beginning are declared text, shared under no salt. Who does not know the
+    # field shares nothing.
+    num_public_tokens: Place = 0
+    # It was sent before, or somebody else may send it: another copy may have run, so that this one
+    # is claimed before an engine is given it.
+    may_be_copy: bool = False
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

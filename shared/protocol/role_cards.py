@@ -85,6 +85,8 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     startup_s: dict[str, float] = {}  # of its engine: what each phase of the start took
     remark: str = ""  # of its engine: what its operator should know
     gpu: GpuCard | None = None  # None: it runs on processors, or loads
+    level: int = 1  # the highest feature level that it knows
+    has_presence: bool = False  # it listens on its presence subject
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):
@@ -123,8 +125,11 @@ class ScaleEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t",
 PoolEvent: TypeAlias = WorkerEvent | ScaleEvent
 
 
+SUPERVISOR = "supervisor"  # role of what starts workers: `jetflock serve`, `jetflock autoscale`
+
+
 class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Heartbeat of a frontend or a detokenizer in the KV bucket `roles`."""
+    """Heartbeat of a frontend, a detokenizer or a supervisor in the KV bucket `roles`."""
 
     id: str
     role: str
@@ -132,6 +137,25 @@ class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     started_at: float = 0.0
     num_fenced: int = 0  # of a detokenizer: entries of the log that came from a past epoch
+    pool: str = ""  # of a supervisor: whose workers it starts
+    failure: str = ""  # of a supervisor: the last words of workers that die before they are ready
+    level: int = 1  # the highest feature level that it knows
+
+
+class LevelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The feature level in force, in the KV bucket `meta`; without a record it is 1."""
+
+    level: int
+    is_held: bool = False  # roles leave it as it is: an operator may want to go back
+
+
+class MoveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In the KV bucket `meta`: as `moved_to` of the streams that are left, as `moved_from` of the
+    others. `prefix` is that of the other side.
+    """
+
+    prefix: str
+    is_over: bool = False  # the old streams are gone, or about to go
 
 
 class Incarnation(msgspec.Struct, frozen=True):

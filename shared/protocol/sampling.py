@@ -43,6 +43,17 @@ class BeamParams(msgspec.Struct, frozen=True, omit_defaults=True):
     early_stopping: EarlyStopping = EarlyStopping.LIKELY
 
 
+# What narrows a row of logits, by llama.cpp's names, in the usual order.
+SAMPLER_ORDER = ("temperature", "min_p", "top_k", "top_p", "typ_p", "xtc")
+
+
+class SequenceBreaker(msgspec.Struct, frozen=True, array_like=True):
+    """Token sequences that end what DRY takes for a repetition: one of the heads, then the tail."""
+
+    head_ids: bytes  # little-endian uint32
+    tail: tuple[int, ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to choose tokens, and when the engine stops. Validated by the frontend."""
 
@@ -65,6 +76,33 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
     grammar: Grammar | None = None
     beam: BeamParams | None = None  # set: the result is in the finish, and no token is made
+    # From feature level 2 on:
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0  # 0: no DRY
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # so many tokens are looked at; -1: all
+    dry_breakers: tuple[SequenceBreaker, ...] = ()
+    # The other penalties count so many of the last tokens, prompt included; -1: all; None:
+    # repetition counts all, the other two the output.
+    penalty_last_n: int | None = None
+    samplers: tuple[str, ...] = ()  # of `SAMPLER_ORDER`, those that act in another order; (): usual
+
+    @property
+    def is_narrowed(self) -> bool:
+        """By samplers that no threshold can say."""
+        narrows = self.typical_p < 1 or self.xtc_probability > 0 or self.dynatemp_range > 0
+        return narrows or bool(self.samplers)
+
+    @property
+    def needed_level(self) -> int:
+        """Who knows less would draw other tokens."""
+        looks_back = self.dry_multiplier > 0 or self.penalty_last_n is not None
+        return 2 if self.is_narrowed or looks_back else 1
 
 
 class PoolingKind(enum.StrEnum):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from zlib import crc32
 
 import msgspec
 
 from shared.protocol.finish import Finish
-from shared.protocol.reply import ReplyParams
+from shared.protocol.reply import SealedReply
 
 
 class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -21,6 +22,12 @@ class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     finish: Finish | None = None
     logprobs: bytes = b""  # a record for each of `token_ids`, if the request asks
     prompt_logprobs: bytes = b""  # with the first ids, if the request asks
+    checksum: int = 0  # of all text before this chunk; 0 where there is none, or nobody told
+
+
+def checksum(text: str, before: int = 0) -> int:
+    """Running checksum: of `text` that follows a text whose checksum is `before`."""
+    return crc32(text.encode(), before)
 
 
 class TextFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +44,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     token_ids: bytes  # little-endian uint32
     text: str
     finish: Finish
-    reply: ReplyParams | None  # None when it was ended before anybody said where it goes
+    reply: SealedReply | None  # None when it was ended before anybody said where it goes
     logprobs: bytes = b""  # a record for each token, if the request asked
     prompt_logprobs: bytes = b""
 
@@ -48,6 +55,9 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     rid: str
     offset: int  # code points that the asker has
     subject: str  # "": nobody wants the rest
+    # Output tokens that the asker has, who takes the rest in pieces; -1: all at once, from the
+    # first token on, as askers do that know no pieces.
+    position: int = -1
 
 
 class ReplayStatus(enum.StrEnum):
@@ -62,5 +72,6 @@ class ReplayReply(msgspec.Struct, frozen=True):
     """The answer: a chunk that starts at the offset asked for (or before), and the reply data."""
 
     status: ReplayStatus
-    reply: ReplyParams | None = None
+    reply: SealedReply | None = None
     chunk: TextChunk | None = None
+    has_more: bool = False  # behind the chunk: to be asked for from its end on

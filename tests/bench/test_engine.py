@@ -7,6 +7,8 @@ import pytest
 from bench.engine import do_locked, main, skipped_turns
 from bench.workloads import WORKLOADS
 
+pytestmark = pytest.mark.slow
+
 MODEL = Path("deploy/demo_model/checkpoint").resolve()
 
 

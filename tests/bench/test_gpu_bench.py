@@ -28,7 +28,7 @@ from bench.gpu.task import Task
 from bench.gpu.task_process import run_task
 from bench.gpu.timed_device import Launch, TimedDevice
 from bench.gpu.toolkit import build_environment
-from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.device.host_device import HostDevice
 
 ROOT = Path(__file__).parents[2]
 

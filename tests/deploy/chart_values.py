@@ -80,10 +80,13 @@ EVERYTHING: Values = {
         "auth": {
             "type": "creds",
             "frontend": "nats-frontend",
+            "service": "nats-service",
+            "eraser": "nats-eraser",
             "detok": "nats-detok",
             "worker": "nats-worker",
             "setup": "nats-setup",
         },
+        "callers": "users",
         "tls": {"existingSecret": "nats-tls", "clientCertificate": True},
     },
     "frontend": {
@@ -104,7 +107,7 @@ EVERYTHING: Values = {
         },
         "apiKeys": {"existingSecret": "api-keys"},
     },
-    "detok": _POD,
+    "detok": {**_POD, "autoscaling": {"enabled": True, "maxReplicas": 12}},
     "worker": {
         **_POD,
         "maxContextLen": 8192,

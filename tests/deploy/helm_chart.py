@@ -78,7 +78,7 @@ class HelmChart:
             manifest
             for name, text in files.items()
             if not name.endswith("NOTES.txt")
-            for manifest in yaml.safe_load_all(text)
+            for manifest in yaml.load_all(text, yaml.CSafeLoader)
             if manifest
         ]
         return Rendered(manifests, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -62,7 +63,9 @@ class LocalStack:
             self.flags += ["--data-dir", str(folder / "data")]
         self._program = program
         self._env = {k: v for k, v in os.environ.items() if not k.startswith("JETFLOCK_")}
-        self._env |= {"PYTHONPATH": str(REPOSITORY)} | (env or {})
+        # Commands of a user find the services of that user; those of other tests are not theirs.
+        self._env |= {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(folder / "state")}
+        self._env |= env or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -94,7 +97,7 @@ class LocalStack:
 
     def wait_ready(self, timeout_s: float = 60.0) -> LocalStack:
         deadline = time.monotonic() + timeout_s
-        while "Ctrl-C stops it." not in self.out:
+        while "Ctrl-C stops it." not in self.out and '"event":"ready"' not in self.out:
             assert self.process.poll() is None, self.err
             assert time.monotonic() < deadline, self.err
             time.sleep(0.05)
@@ -119,8 +122,11 @@ class LocalStack:
 
     @property
     def nats_url(self) -> str:
-        line = next(line for line in self.out.splitlines() if line.startswith("  NATS"))
-        return line.split()[1]
+        lines = self.out.splitlines()
+        for line in lines:
+            if line.startswith('{"event":"ready"'):
+                return str(json.loads(line)["nats_url"])
+        return next(line for line in lines if line.startswith("  NATS")).split()[1]
 
     def interrupt(self, signum: signal.Signals = signal.SIGINT) -> None:
         self.process.send_signal(signum)

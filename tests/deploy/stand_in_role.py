@@ -1,7 +1,8 @@
 """A role that does nothing but be there: `python -m tests.deploy.stand_in_role ROLE FLAGS...`.
 
 It writes the heartbeats, leases and answers by which a supervisor knows a role. Flags that it does
-not know are ignored. STAND_IN_<ROLE> in the environment makes it misbehave: `refuse`, `crash`.
+not know are ignored. STAND_IN_<ROLE> in the environment makes it misbehave: `refuse`, `crash`, or
+`crash-while PATH`: as long as there is such a file.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from shared.cluster import Cluster, open_cluster
-from shared.codec import encode
 from shared.config import ClusterConfig
+from shared.protocol.codec import encode
+from shared.protocol.leases import PartitionOwner
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.subjects import pool_slug
 from worker.start_gate import wait_at_gate
@@ -37,6 +40,9 @@ def main() -> None:
         raise SystemExit(2)
     if behaviour == "crash":
         raise SystemExit(7)
+    if behaviour is not None and Path(behaviour.removeprefix("crash-while ")).exists():
+        print(f"{role}: the stars have gone out", file=sys.stderr)
+        raise SystemExit(7)
     if role == "worker":  # its engine is a child process too: nobody may leave it behind
         subprocess.Popen([sys.executable, "-c", _ENGINE, str(os.getpid())])
     if "JETFLOCK_START_GATE" in os.environ:
@@ -55,7 +61,10 @@ async def run(role: str, argv: list[str]) -> None:
         nats_url=os.environ["JETFLOCK_NATS_URL"],
         prefix=os.environ.get("JETFLOCK_PREFIX", "jf"),
         log_max_bytes=int(os.environ.get("JETFLOCK_LOG_MAX_BYTES", 8 << 30)),
+        results_max_bytes=int(os.environ.get("JETFLOCK_RESULTS_MAX_BYTES", 1 << 30)),
         files_max_bytes=int(os.environ.get("JETFLOCK_FILES_MAX_BYTES", 1 << 30)),
+        objects_max_bytes=int(os.environ.get("JETFLOCK_OBJECTS_MAX_BYTES", 1 << 30)),
+        keys_max_bytes=int(os.environ.get("JETFLOCK_KEYS_MAX_BYTES", 256 << 20)),
         response_store_bytes=int(os.environ.get("JETFLOCK_RESPONSE_STORE_BYTES", 1 << 30)),
         dead_max_bytes=int(os.environ.get("JETFLOCK_DEAD_MAX_BYTES", 128 << 20)),
         queue_max_bytes=int(os.environ.get("JETFLOCK_QUEUE_MAX_BYTES", 1 << 30)),
@@ -78,11 +87,10 @@ async def play_frontend(cluster: Cluster, argv: list[str]) -> None:
 
 
 async def play_detok(cluster: Cluster, argv: list[str]) -> None:
-    leases = cluster.bucket(cluster.subjects.leases_bucket)
-    while True:
-        for partition in range(cluster.subjects.num_partitions):
-            await leases.put(str(partition), b"detok")
-        await asyncio.sleep(0.5)
+    owners = cluster.bucket(cluster.subjects.owners_bucket)
+    for partition in range(cluster.subjects.num_partitions):
+        await owners.put(str(partition), encode(PartitionOwner("detok", "nonce")))
+    await asyncio.Event().wait()
 
 
 async def play_worker(cluster: Cluster, argv: list[str]) -> None:

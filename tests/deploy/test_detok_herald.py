@@ -8,11 +8,13 @@ import pytest
 
 from deploy.local.detok_herald import DetokHerald
 from deploy.local.kept_process import Launch
-from detok.lease_keeper import FREE
-from detok.live_detoks import ROLE
+from deploy.local.service_sides import ServiceSides
+from detok.detokenizer import ROLE
+from detok.owner_table import OwnerTable
 from shared.cluster import Cluster, open_cluster
-from shared.codec import encode
 from shared.config import ClusterConfig
+from shared.protocol.codec import encode
+from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.role_cards import RoleCard
 from tests.nats_server import NatsServer
 
@@ -25,8 +27,11 @@ DEAD, LIVING = "detok-1", "detok-12"
 async def cluster(nats_server: NatsServer) -> AsyncIterator[Cluster]:
     config = ClusterConfig(nats_url=nats_server.url, num_partitions=3)
     async with open_cluster(config, "test") as cluster:
-        for idx, owner in enumerate((DEAD, LIVING, DEAD)):
-            await cluster.bucket(cluster.subjects.leases_bucket).put(str(idx), owner.encode())
+        table = OwnerTable(cluster.js, cluster.subjects)
+        for name in (DEAD, LIVING):
+            await table.write_lease(LeaseRecord(name, f"n-{name}", 1000), 0)
+        for idx, name in enumerate((DEAD, LIVING, DEAD)):
+            await table.write_owner(idx, PartitionOwner(name, f"n-{name}"), 0)
         for name in (DEAD, LIVING):
             roles = cluster.bucket(cluster.subjects.roles_bucket)
             await roles.put(name, encode(RoleCard(name, ROLE)))
@@ -34,20 +39,19 @@ async def cluster(nats_server: NatsServer) -> AsyncIterator[Cluster]:
 
 
 async def test_a_death_frees_leases_and_ends_the_heartbeat(cluster: Cluster) -> None:
-    await DetokHerald(cluster).announce_death(Launch([], {}, DEAD), -9)
-    assert await held(cluster) == {"0": FREE, "1": LIVING.encode(), "2": FREE}
+    await DetokHerald(ServiceSides(cluster)).announce_death(Launch([], {}, DEAD), -9)
+    assert await held(cluster) == {1: LIVING}
     assert await alive(cluster) == [LIVING]
 
 
 async def test_who_ended_by_itself_is_left_to_it(cluster: Cluster) -> None:
-    await DetokHerald(cluster).announce_death(Launch([], {}, DEAD), 0)
-    assert (await held(cluster))["0"] == DEAD.encode()
+    await DetokHerald(ServiceSides(cluster)).announce_death(Launch([], {}, DEAD), 0)
+    assert await held(cluster) == {0: DEAD, 1: LIVING, 2: DEAD}
     assert await alive(cluster) == [DEAD, LIVING]
 
 
-async def held(cluster: Cluster) -> dict[str, bytes]:
-    bucket = cluster.bucket(cluster.subjects.leases_bucket)
-    return {entry.key: entry.value for entry in await bucket.entries()}
+async def held(cluster: Cluster) -> dict[int, str]:
+    return await OwnerTable(cluster.js, cluster.subjects).holders()
 
 
 async def alive(cluster: Cluster) -> list[str]:

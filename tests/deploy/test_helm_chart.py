@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from deploy.grafana.dashboard import dashboard
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
-from jetflock import setup
-from jetflock.setup import SetupConfig
+from jetflock.commands import setup
+from jetflock.commands.setup import SetupConfig
+from shared.cli.program import Program
 from shared.config import FLAT, ClusterConfig
-from shared.health import LIVE_PATH, READY_PATH
-from shared.program import Program
+from shared.status.health import LIVE_PATH, READY_PATH
 from shared.subjects import Subjects, pool_slug
 from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA
 from tests.deploy.crd_schemas import CRD_SCHEMAS
@@ -104,12 +104,28 @@ def a_model(**changes: Any) -> Values:
     return {"models": [{"name": "a", "model": "b/c", **changes}]}
 
 
+def bundled_nats(**config: Values) -> Values:
+    return {"nats": {"config": config}}
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ({"nats": {"enabled": False}}, "nats.url is empty"),
         ({"nats": {"url": "nats://a:4222"}}, "choose one"),
         ({"streams": {"replicas": 3}}, "gives 1 server"),
+        (bundled_nats(cluster={"enabled": True, "replicas": 3}), "set streams.replicas to 3"),
+        (bundled_nats(cluster={"enabled": True}), "gives 3 servers"),
+        (bundled_nats(jetstream={"fileStore": {"pvc": {"size": "1Gi"}}}), "may take 15488 Mi"),
+        (bundled_nats(jetstream={"fileStore": {"pvc": {"size": "16G"}}}), "pvc.size is 16G"),
+        (bundled_nats(jetstream={"fileStore": {"maxSize": "15487Mi"}}), "maxSize is 15487Mi"),
+        (bundled_nats(jetstream={"fileStore": {"pvc": {"size": "much"}}}), '"much" is no quantity'),
+        ({"streams": {"logMaxBytes": 20 << 30}}, "may take 27776 Mi"),
+        ({"detok": {"autoscaling": {"enabled": True, "minReplicas": 9}}}, "maxReplicas = 8"),
+        (
+            {"streams": {"partitions": 4}, "detok": {"autoscaling": {"enabled": True}}},
+            "streams.partitions = 4",
+        ),
         ({"frontend": {"terminationGracePeriodSeconds": 40}}, "= 40: else streams are cut"),
         ({"frontend": {"autoscaling": {"enabled": True, "minReplicas": 11}}}, "maxReplicas = 10"),
         ({"frontend": {"ingress": {"enabled": True}}}, "hosts is empty"),
@@ -140,6 +156,9 @@ def a_model(**changes: Any) -> Values:
             {"nats": {"auth": {"worker": "w", "setup": "s"}}} | a_model(),
             "workers may not write model cards",
         ),
+        ({"nats": {"callers": "users"}}, "nats.callers is users"),
+        ({"nats": {"auth": {"frontend": "f", "setup": "s"}}}, "nats.auth.service"),
+        ({"nats": {"auth": {"frontend": "f", "service": "s"}}}, "nats.auth.eraser"),
         (a_model(cache={"type": "hostPath"}), "cache.hostPath is empty"),
         (a_model(cache={"type": "pvc"}, registerModel=True), "existingClaim"),
     ],
@@ -150,6 +169,28 @@ def test_what_cannot_work_is_refused_with_a_sentence(
     with pytest.raises(HelmError) as refused:
         chart.render(values)
     assert sentence in str(refused.value).replace('\\"', '"')
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        bundled_nats(jetstream={"fileStore": {"pvc": {"size": "15488Mi"}}}),
+        bundled_nats(jetstream={"fileStore": {"pvc": {"size": "0.016Ti"}}}),
+        bundled_nats(jetstream={"fileStore": {"enabled": False, "pvc": {"size": "1Gi"}}}),
+        bundled_nats(jetstream={"fileStore": {"pvc": {"enabled": False, "size": "1Gi"}}}),
+        bundled_nats(jetstream={"fileStore": {"pvc": {"size": "1Gi"}}})
+        | {
+            "streams": {
+                "logMaxBytes": 1 << 29, "queueMaxBytes": 1 << 27, "resultsMaxBytes": 1 << 26,
+                "responseStoreBytes": 1 << 26, "deadMaxBytes": 1 << 26, "filesMaxBytes": 1 << 24,
+                "objectsMaxBytes": 1 << 24, "keysMaxBytes": 1 << 22,
+            }
+        },
+        {"nats": EXTERNAL_NATS["nats"] | {"config": {"cluster": {"enabled": True}}}},
+    ],
+)  # fmt: skip
+def test_a_volume_that_holds_all_streams_is_taken(chart: HelmChart, values: Values) -> None:
+    assert chart.render(values).of_kind("Deployment")
 
 
 # Names
@@ -318,7 +359,13 @@ def test_credentials_come_from_one_secret_a_role(chart: HelmChart) -> None:
             volumes = {volume["name"]: volume for volume in pod["volumes"]}
             role = container["args"][0]
             assert volumes["nats-auth"]["secret"]["secretName"] == f"nats-{role}", name
-            assert variables <= {item["name"] for item in container["env"]}
+            names = {item["name"] for item in container["env"]}
+            assert variables <= names
+            if role == "frontend":
+                for user in ("service", "eraser"):
+                    assert volumes[f"nats-{user}"]["secret"]["secretName"] == f"nats-{user}"
+                    theirs = {name.replace("NATS_", f"NATS_{user.upper()}_") for name in variables}
+                    assert theirs <= names
 
 
 @pytest.mark.parametrize(
@@ -401,11 +448,40 @@ def test_an_autoscaler_owns_the_number_of_replicas(chart: HelmChart) -> None:
     }
     assert deployments == {
         "jf-jetflock-frontend": None,
-        "jf-jetflock-detok": 2,
+        "jf-jetflock-detok": None,
         "jf-jetflock-worker-scaled": None,
         "jf-jetflock-worker-metered": None,
         "jf-jetflock-worker-fixed": 5,
     }
+
+
+def test_frontends_and_detokenizers_are_scaled_by_their_load(chart: HelmChart) -> None:
+    assert not chart.render().of_kind("HorizontalPodAutoscaler")
+    rendered = chart.render(EVERYTHING)
+    for role, most in (("frontend", 20), ("detok", 12)):
+        name = f"jf-jetflock-{role}"
+        spec = rendered.one("HorizontalPodAutoscaler", name)["spec"]
+        assert spec["scaleTargetRef"]["name"] == name
+        assert (spec["minReplicas"], spec["maxReplicas"]) == (2, most)
+
+
+def test_pods_of_a_role_are_spread_over_nodes_and_zones(chart: HelmChart) -> None:
+    """Unless the values say otherwise; never so that a pod finds no place."""
+    for deployment in chart.render().of_kind("Deployment"):
+        pod = deployment["spec"]["template"]
+        spread = pod["spec"]["topologySpreadConstraints"]
+        assert [each["topologyKey"] for each in spread] == [
+            "kubernetes.io/hostname",
+            "topology.kubernetes.io/zone",
+        ]
+        for each in spread:
+            assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+            assert (
+                each["labelSelector"]["matchLabels"]
+                == deployment["spec"]["selector"]["matchLabels"]
+            )
+    packed = chart.render({"detok": {"topologySpreadConstraints": []}})
+    assert "topologySpreadConstraints" not in dict(packed.pods())["jf-jetflock-detok"]
 
 
 def test_selectors_meet_exactly_their_pods(chart: HelmChart) -> None:

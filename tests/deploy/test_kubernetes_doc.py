@@ -12,12 +12,13 @@ from tests.deploy.helm_chart import CHART
 from tests.deploy.local_stack import REPOSITORY
 
 ROLES = ("frontend", "detok", "worker")
+WHOLE = ("resources", "topologySpreadConstraints")  # told as one value
 UNTOLD = object()  # the table leaves the default to values.yaml
 
 
 def flattened(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, dict) and value and key != "resources":
+        if isinstance(value, dict) and value and key not in WHOLE:
             yield from flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

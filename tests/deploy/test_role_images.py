@@ -26,6 +26,12 @@ def needed_by(extras: Iterable[str]) -> set[str]:
     wanted = list(project["dependencies"])
     for extra in extras:
         wanted += project["optional-dependencies"][extra]
+    return with_dependencies(wanted)
+
+
+def with_dependencies(requirements: Iterable[str]) -> set[str]:
+    """Names of these distributions and of what they bring, as far as they are installed."""
+    wanted = list(requirements)
     found: set[str] = set()
     while wanted:
         requirement = Requirement(wanted.pop())
@@ -119,6 +125,33 @@ def is_sent(path: str) -> bool:
     """Whether .dockerignore lets a top-level name, or a folder below one, into the context."""
     patterns = (REPOSITORY / ".dockerignore").read_text().splitlines()
     return f"!{path.split('/')[0]}" in patterns and path not in patterns
+
+
+IMPORT_BUILD = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))  # importing one of them raises
+import worker.engine.native.native_library
+"""
+
+
+def test_the_wheels_stage_installs_what_the_decoders_build_imports() -> None:
+    [line] = [line for line in instructions("RUN") if "hatchling" in line]
+    installed = with_dependencies(re.findall(r'"([^"]+)"', line))
+    absent = {
+        module
+        for module, distributions in metadata.packages_distributions().items()
+        if not {canonical(name) for name in distributions} & installed
+    }
+    assert "rich" in absent
+    own = {"worker", "shared", "jetflock"}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_BUILD, ",".join(absent - own)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_copied_is_there() -> None:

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,15 @@ import httpx
 import pytest
 from nats.aio.client import Client
 
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket
+from deploy.local.gpu_share import num_visible_gpus
+from shared.broker.jetstream import JetStream
+from shared.broker.kv_bucket import KvBucket
+from shared.catalog.model_catalog import ModelCatalog
+from shared.cluster import open_cluster
+from shared.config import ClusterConfig
 from shared.subjects import Subjects
 from tests.deploy.local_stack import LocalStack, any_alive, wait_until
+from tests.lora_adapters import make_lora_files
 from tests.nats_server import NatsServer, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]
@@ -51,7 +57,13 @@ def test_it_says_what_it_does_and_what_the_start_took(make_stack: MakeStack) -> 
     assert "serving jetflock-demo (" in stack.err
     assert "a nats-server (data in " in stack.err
     assert f"http://127.0.0.1:{stack.port}/openapi.json" in stack.out
-    assert f"jetflock chat --url http://127.0.0.1:{stack.port}" in stack.out
+    line = next(
+        line
+        for line in stack.out.splitlines()
+        if f"chat --url http://127.0.0.1:{stack.port}" in line
+    )
+    done = subprocess.run([*shlex.split(line)[:-2], "--help"], cwd="/", env={}, check=False)
+    assert done.returncode == 0  # as printed, with nothing on PATH, from anywhere
     rows = [line.split()[0] for line in stack.out.splitlines() if re.search(r"\d\.\d\d$", line)]
     assert set(rows) == {"this", "nats", "streams", "model", "detok", "frontend", "worker-1"}
 
@@ -199,6 +211,10 @@ def test_a_taken_nats_port_is_refused(make_stack: MakeStack) -> None:
 def test_a_missing_model_is_refused(make_stack: MakeStack, tmp_path: Path) -> None:
     assert "no model at" in refusal(make_stack(str(tmp_path / "nowhere")))
     assert "has no config.json" in refusal(make_stack(str(tmp_path)))
+    (tmp_path / "m.gguf").touch()
+    assert "is a GGUF file" in refusal(make_stack(str(tmp_path / "m.gguf")))
+    assert "holds GGUF files" in refusal(make_stack(str(tmp_path)))
+    (tmp_path / "m.gguf").unlink()
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "model.safetensors").touch()
     assert "cannot read" in refusal(make_stack(str(tmp_path)))
@@ -259,3 +275,96 @@ def test_an_open_admin_plane_is_refused(make_stack: MakeStack) -> None:
     stack = make_stack(*flags).start()
     assert stack.wait_exit() == 2
     assert "give --admin-key-file" in stack.err
+
+
+async def _cards(stack: LocalStack) -> dict[str, tuple[bool, str]]:
+    """Of each model: whether it is announced, and why its workers fail."""
+    async with open_cluster(ClusterConfig(nats_url=stack.nats_url), "test") as cluster:
+        catalog = ModelCatalog(cluster)
+        heartbeats = await catalog.heartbeats()
+        return {
+            card.name: (card.is_announced, heartbeats.standing(card).failure)
+            for card in await catalog.cards()
+        }
+
+
+async def test_what_it_served_last_time_is_withdrawn(make_stack: MakeStack, tmp_path: Path) -> None:
+    """Whether it ended in order, or not."""
+    data = ("--data-dir", str(tmp_path / "store"), "--workers", "0..1")
+    for name, ends in (("first", LocalStack.interrupt), ("second", LocalStack.kill)):
+        stack = make_stack(*data, "--model-name", name).start().wait_ready()
+        assert (await _cards(stack))[name] == (True, ""), "at zero on purpose"
+        ends(stack)
+        stack.wait_exit()
+    stack = make_stack(*data, "--model-name", "third").start().wait_ready()
+    announced = {name: is_announced for name, (is_announced, _) in (await _cards(stack)).items()}
+    assert announced == {"first": False, "second": False, "third": True}
+
+
+async def test_workers_that_always_die_are_told_of(make_stack: MakeStack, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    stack = make_stack(env={"STAND_IN_WORKER": f"crash-while {broken}"}).start().wait_ready()
+    broken.touch()
+    stack.role("worker").kill()
+    async with asyncio.timeout(30):
+        while not (failure := (await _cards(stack))["jetflock-demo"][1]):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert failure == "it ended with status 7: worker: the stars have gone out"
+    broken.unlink()
+    async with asyncio.timeout(60):
+        while (await _cards(stack))["jetflock-demo"][1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
+async def test_adapters_can_be_asked_for_while_no_worker_runs(
+    make_stack: MakeStack, tmp_path: Path
+) -> None:
+    make_lora_files(tmp_path / "ad", 1.0)
+    lora = f"ad={tmp_path / 'ad'}"
+    stack = make_stack("--workers", "0..1", "--lora", lora).start().wait_ready()
+    async with open_cluster(ClusterConfig(nats_url=stack.nats_url), "test") as cluster:
+        [card] = await ModelCatalog(cluster).cards()
+    assert [adapter.name for adapter in card.adapters] == ["ad"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--max-context-len", "1000000"), "--max-context-len 1000000 is more than the "),
+        (("--device", "cuda"), "--device cuda needs an NVIDIA GPU"),
+        (("--tp", "2"), "--tp 2 needs 2 NVIDIA GPUs, this machine shows 0"),
+        (("--tp", "2", "--lora", "a=/b", "--device", "cpu"), "lora is not possible with tp=2"),
+        (("--page-size", "0"), "page_size must be at least 1"),
+    ],
+)
+def test_known_bad_starts_are_refused_before_anything_starts(
+    make_stack: MakeStack, flags: tuple[str, ...], told: str
+) -> None:
+    if not set(flags).isdisjoint({"cuda", "--tp"}) and num_visible_gpus({}) != 0:
+        pytest.skip("this machine has a driver")
+    stack = make_stack(*flags)
+    assert told in refusal(stack)
+    assert not (stack.folder / "data").exists()
+
+
+def test_without_a_terminal_logs_are_text(make_stack: MakeStack) -> None:
+    stack = make_stack().start().wait_ready()
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+    lines = stack.err.splitlines()
+    assert not [line for line in lines if line.partition("] ")[2].startswith("{")]
+    assert "\x1b" not in stack.err
+
+
+def test_json_logs_are_nothing_but_json(make_stack: MakeStack) -> None:
+    stack = make_stack("--log-format", "json").start()
+    wait_until(lambda: '"ready"' in stack.out)
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+    events = [json.loads(line) for line in (stack.out + stack.err).splitlines()]
+    assert all(isinstance(event, dict) and event["event"] and event["role"] for event in events)
+    [ready] = [event for event in events if event["event"] == "ready"]
+    assert ready["url"] == f"http://127.0.0.1:{stack.port}"
+    refused = make_stack("--log-format", "json", "--page-size", "0").start()
+    assert refused.wait_exit() == 2
+    assert "page_size" in json.loads(refused.err)["line"]

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,18 +15,23 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
+from detok.owner_table import OwnerTable
+from detok.replay_desk import read_done
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode, decode_text_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
-from shared.model_catalog import ModelCatalog
+from shared.protocol.codec import decode, decode_text_frame, encode, encode_token_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, Release, TokenEntry, TokenFrame
-from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
+from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
-from shared.tokenizer_bundle import TokenizerBundle
 
 POOL = "pool-1"
+# Longer than a busy machine takes, shorter than what is done again unasked (30 s and more).
+PATIENCE_S = 25.0
 _CORPUS = ["the quick brown fox jumps over the lazy dog", "héllo wörld 🙂 日本語 stop END"]
 
 
@@ -58,9 +63,16 @@ def make_rid(cluster: Cluster, partition: int = 0) -> str:
             return rid
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+async def eventually_async(condition: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not await condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.01)
 
@@ -166,24 +178,20 @@ class ScriptedWorker:
         return await self.write(rid, epoch, position, [], Finish(FinishReason.STOP))
 
 
-def make_reply(subject: str, rid: str) -> ReplyParams:
-    return ReplyParams(
-        subject=subject,
-        surface=Surface.CHAT,
-        model="m",
-        created=1,
-        num_prompt_tokens=3,
-        group_id=rid,
+def make_reply(subject: str, rid: str) -> SealedReply:
+    return seal(
+        ReplyParams(
+            subject=subject,
+            surface=Surface.CHAT,
+            model="m",
+            created=1,
+            num_prompt_tokens=3,
+            group_id=rid,
+        )
     )
 
 
-async def read_done(cluster: Cluster, rid: str) -> Done | None:
-    subjects = cluster.subjects
-    message = await cluster.js.get_last(subjects.results_stream, subjects.done(rid))
-    return None if message is None else decode(Done, message.data)
-
-
-async def wait_for_done(cluster: Cluster, rid: str, timeout_s: float = 10.0) -> Done:
+async def wait_for_done(cluster: Cluster, rid: str, timeout_s: float = PATIENCE_S) -> Done:
     deadline = time.monotonic() + timeout_s
     while (done := await read_done(cluster, rid)) is None:
         assert time.monotonic() < deadline, "no DONE in time"
@@ -192,7 +200,7 @@ async def wait_for_done(cluster: Cluster, rid: str, timeout_s: float = 10.0) -> 
 
 
 async def ask_replay(
-    cluster: Cluster, rid: str, offset: int, subject: str, timeout_s: float = 3.0
+    cluster: Cluster, rid: str, offset: int, subject: str, timeout_s: float = PATIENCE_S
 ) -> ReplayReply:
     request = encode(ReplayRequest(rid, offset, subject))
     partition = cluster.subjects.partition(rid)
@@ -213,7 +221,7 @@ async def running_detok(config: ClusterConfig) -> AsyncIterator[Detokenizer]:
             yield detok
         finally:
             detok.shutdown.ask()
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, PATIENCE_S)
 
 
 def start_detok_process(nats_url: str) -> subprocess.Popen[bytes]:
@@ -223,11 +231,13 @@ def start_detok_process(nats_url: str) -> subprocess.Popen[bytes]:
 
 async def owners(cluster: Cluster) -> dict[str, str]:
     """Partition -> detokenizer, by the leases."""
-    entries = await cluster.bucket(cluster.subjects.leases_bucket).entries()
-    return {entry.key: entry.value.decode() for entry in entries if entry.value}
+    holders = await OwnerTable(cluster.js, cluster.subjects).holders()
+    return {str(partition): holder for partition, holder in holders.items()}
 
 
-async def wait_for_owners(cluster: Cluster, other_than: set[str], timeout_s: float = 10.0) -> float:
+async def wait_for_owners(
+    cluster: Cluster, other_than: set[str], timeout_s: float = PATIENCE_S
+) -> float:
     """Seconds until every partition belongs to somebody else."""
     started = time.monotonic()
     while True:

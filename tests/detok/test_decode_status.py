@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
+from detok.chunk_pieces import MAX_PIECE_BYTES, num_bytes_of, pieces_of
 from detok.decode_status import DecodeStatus
-from detok.done_writer import done_of, encode_done
-from detok.text_outbox import split_chunk
-from shared.codec import decode
-from shared.fold import RequestFold
-from shared.logprobs import TokenLogprob, pack_logprobs, unpack_logprobs
+from detok.done_writer import done_of
+from shared.protocol.codec import decode, encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, TokenEntry
+from shared.protocol.logprobs import TokenLogprob, pack_logprobs, unpack_logprobs
 from shared.protocol.reply import ReplyParams, Surface, TextParams
-from shared.protocol.text import Done, TextChunk
+from shared.protocol.sealed_replies import seal
+from shared.protocol.text import Done, TextChunk, checksum
+from shared.token_log.fold import RequestFold
 from tests.detok.scripted import make_tokenizer
 
 RID = "0" * 32
@@ -37,7 +38,7 @@ def tokenizers() -> FakeTokenizers:
 
 def make_status(stop: tuple[str, ...] = (), subject: str = "jf.out.f") -> DecodeStatus:
     status = DecodeStatus(RID, 5)
-    reply = ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID)
+    reply = seal(ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID))
     status.apply_record(5, Claim(0, "w", "n", 1, "a", "h", TextParams(stop=stop), reply, "pool"))
     return status
 
@@ -70,24 +71,20 @@ def test_a_chunk_carries_the_logprobs_of_its_tokens(tokenizers: FakeTokenizers) 
     assert (replay.logprobs, replay.prompt_logprobs) == (b"".join(records), b"prompt")
     done = done_of(status)
     assert (done.logprobs, done.prompt_logprobs) == (replay.logprobs, b"prompt")
-    assert decode(Done, encode_done(done, 1 << 20)) == done
-
-
-def test_a_result_too_large_for_its_logprobs_is_an_error() -> None:
-    done = Done(RID, bytes(4), "a", STOP, None, bytes(5000), b"")
-    assert decode(Done, encode_done(done, 4096)).finish.reason is FinishReason.ERROR
+    assert decode(Done, encode(done)) == done
 
 
 def test_a_split_chunk_keeps_each_record_with_its_token() -> None:
     token_ids = list(range(70_000))
     logprobs = pack_logprobs([TokenLogprob(token_id, 1, -1.0) for token_id in token_ids])
     chunk = TextChunk(RID, 70_000, 0, "x" * 100, token_ids, STOP, logprobs, b"prompt")
-    pieces = list(split_chunk(chunk))
-    assert len(pieces) == 3
+    pieces = list(pieces_of(chunk))
+    assert len(pieces) > 2
+    assert max(map(num_bytes_of, pieces)) <= MAX_PIECE_BYTES
     for piece in pieces:
         records = unpack_logprobs(piece.logprobs, 0)
         assert [record.token_id for record in records] == piece.token_ids
-    assert [piece.prompt_logprobs for piece in pieces] == [b"prompt", b"", b""]
+    assert [piece.prompt_logprobs for piece in pieces] == [b"prompt"] + [b""] * (len(pieces) - 1)
 
 
 def test_each_chunk_begins_where_the_last_one_ended(tokenizers: FakeTokenizers) -> None:
@@ -97,7 +94,9 @@ def test_each_chunk_begins_where_the_last_one_ended(tokenizers: FakeTokenizers) 
     assert next_chunk(status, tokenizers) == TextChunk(RID, 1, 0, "the", ids[:1])
     assert next_chunk(status, tokenizers) is None
     write(status, 1, ids[1:], STOP)
-    assert next_chunk(status, tokenizers) == TextChunk(RID, len(ids), 3, " fox", ids[1:], STOP)
+    assert next_chunk(status, tokenizers) == TextChunk(
+        RID, len(ids), 3, " fox", ids[1:], STOP, checksum=checksum("the")
+    )
 
 
 def test_tokens_without_text_ride_with_the_next_chunk(tokenizers: FakeTokenizers) -> None:
@@ -146,8 +145,12 @@ def test_a_replay_is_all_ids_and_the_text_from_the_offset(tokenizers: FakeTokeni
     ids = tokenizers.tokenizer.encode("the fox").ids
     write(status, 0, ids)
     next_chunk(status, tokenizers)
-    assert status.replay_chunk(4) == TextChunk(RID, len(ids), 4, "fox", ids)
-    assert status.replay_chunk(99) == TextChunk(RID, len(ids), 7, "", ids)
+    assert status.replay_chunk(4) == TextChunk(
+        RID, len(ids), 4, "fox", ids, checksum=checksum("the ")
+    )
+    assert status.replay_chunk(99) == TextChunk(
+        RID, len(ids), 7, "", ids, checksum=checksum("the fox")
+    )
 
 
 def test_listeners_are_told_apart_and_the_oldest_gives_way() -> None:
@@ -165,7 +168,9 @@ def test_a_whole_fold_replaces_a_part_and_repeats_nothing(tokenizers: FakeTokeni
     write(part, 0, ids[:1])
     assert next_chunk(part, tokenizers) == TextChunk(RID, 1, 0, "the", ids[:1])
     part.adopt(RequestFold(RID, 5, "w", len(ids), list(ids), STOP))
-    assert next_chunk(part, tokenizers) == TextChunk(RID, len(ids), 3, " lazy fox", ids[1:], STOP)
+    assert next_chunk(part, tokenizers) == TextChunk(
+        RID, len(ids), 3, " lazy fox", ids[1:], STOP, checksum=checksum("the")
+    )
 
 
 def test_a_resend_does_not_complete_what_has_ended_in_part() -> None:

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from shared.model_catalog import ModelCatalog
+from shared.catalog.model_catalog import ModelCatalog
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End, TokenEntry
 from shared.protocol.reply import TextParams
+from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_rid
-from shared.token_ids import unpack_token_ids
 from tests.detok.scripted import (
     Stage,
     eventually,
@@ -104,7 +104,7 @@ async def test_an_end_before_any_claim_is_answered(stage: Stage) -> None:
     reply = make_reply(stage.listener.subject, rid)
     async with running_detok(stage.config):
         end = End(0, FinishReason.CANCEL, "frontend", reply=reply)
-        assert await stage.cluster.ownership.end(rid, end)
+        assert await stage.cluster.ownership.end(rid, end) == 0, "somebody claimed it"
         await eventually(stage.listener.has_finished(rid))
         done = await wait_for_done(stage.cluster, rid)
     assert (done.text, done.token_ids) == ("", b"")
@@ -149,7 +149,7 @@ async def test_bad_messages_in_the_log_are_counted_and_skipped(stage: Stage) -> 
         # A frame in the name of another worker, and a request of another partition.
         stolen = stage.worker("thief")
         stolen.id = worker.id
-        await cluster.js.publish(subjects.tokens(0, "thief-1"), b"\x94\x01\xa1w\x01\x90")
+        await cluster.js.publish(subjects.tokens(0, "thief-1"), b"\x94\x02\xa1w\x01\x90")
         wrong = [TokenEntry(rid, epoch, 0, ids), TokenEntry(make_rid(cluster, 1), 1, 0, [5])]
         await worker.write_entries([*wrong, TokenEntry("no rid", 1, 0, [5])])
         await worker.write(rid, epoch, len(ids), [1 << 31, 999_999], Finish(FinishReason.STOP))

@@ -1,23 +1,36 @@
-"""A result always fits the broker, and is written until it is stored."""
+"""A result fits the broker, however long it is, and is written until it is stored."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from nats.aio.msg import Msg
 
 from detok import done_writer
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
-from detok.done_writer import DoneWriter, encode_done
-from shared.codec import decode
+from detok.done_writer import DoneWriter, done_of
+from detok.replay_desk import read_done
+from shared.broker import piece_chain
+from shared.broker.jetstream import PubAck
+from shared.broker.piece_chain import PieceChain
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
+from shared.nats_client.connection import round_trip
+from shared.protocol.codec import decode, encode
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.log_records import End
-from shared.protocol.reply import ReplyParams, Surface
-from shared.protocol.text import Done
+from shared.protocol.log_records import Claim, End, TokenEntry
+from shared.protocol.notices import TenantCost
+from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
+from shared.protocol.sealed_replies import seal
+from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import Subjects
-from shared.token_ids import pack_token_ids
+from tests.detok.scripted import Stage, running_detok, wait_for_done
+from tests.stream_limits import set_limit
 
+RID = "0" * 32
 FINISH = Finish(FinishReason.LENGTH)
+REPLY = seal(ReplyParams("s", Surface.CHAT, "m", 0, 1, RID))
 
 
 class FakeJetStream:
@@ -25,11 +38,15 @@ class FakeJetStream:
         self.outcomes = list(outcomes)
         self.published: list[tuple[str, int | None]] = []
 
-    async def publish(self, subject: str, payload: bytes, *, expected_last: int) -> None:
+    async def publish(self, subject: str, payload: bytes, *, expected_last: int) -> PubAck:
         self.published.append((subject, expected_last))
         outcome = self.outcomes.pop(0)
         if outcome is not None:
             raise outcome
+        return PubAck(seq=1)
+
+    async def get_next(self, _stream: str, _subject: str, _seq: int) -> None:
+        """What others have stored there is something else."""
 
 
 class FakeCluster:
@@ -53,37 +70,146 @@ async def test_until_it_is_stored(
     monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | None], num_written: int
 ) -> None:
     monkeypatch.setattr(done_writer, "_RETRY_S", 0.001)
-    status = DecodeStatus("0" * 32, 1)
+    status = DecodeStatus(RID, 1)
     status.apply_record(1, End(0, FinishReason.CANCEL, "f"))
     js, stats = FakeJetStream(*outcomes), DetokStats()
     await DoneWriter(FakeCluster(js), stats).write(status)  # type: ignore[arg-type]
-    assert js.published == [(f"jf.done.{'0' * 32}", 0)] * len(outcomes)
+    assert js.published == [(f"jf.done.{RID}", 0)] * len(outcomes)
     assert stats.done_written == num_written
 
 
 @pytest.mark.parametrize("outcome", [None, CasConflict("the response was deleted")])
 async def test_a_kept_response_gets_its_result_behind_its_record(outcome: Exception | None) -> None:
-    status = DecodeStatus("0" * 32, 1)
-    reply = ReplyParams("s", Surface.RESPONSES, "m", 0, 1, "0" * 32, kept_at=7)
+    status = DecodeStatus(RID, 1)
+    reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=7))
     status.apply_record(1, End(0, FinishReason.CANCEL, "f", reply=reply))
     js, stats = FakeJetStream(outcome, None), DetokStats()
     await DoneWriter(FakeCluster(js), stats).write(status)  # type: ignore[arg-type]
-    assert js.published == [(f"jf.resp.{'0' * 32}", 7), (f"jf.done.{'0' * 32}", 0)]
+    assert js.published == [(f"jf.resp.{RID}", 7), (f"jf.done.{RID}", 0)]
     assert stats.done_written == 1
 
 
-def test_a_result_that_fits_is_whole() -> None:
-    done = Done("r", pack_token_ids([1, 2]), "text", FINISH, None)
-    assert decode(Done, encode_done(done, 100_000)) == done
+async def test_a_store_of_responses_that_is_away_does_not_hold_up_a_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(done_writer, "_RETRY_S", 0.001)
+    status = DecodeStatus(RID, 1)
+    reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=7))
+    status.apply_record(1, End(0, FinishReason.CANCEL, "f", reply=reply))
+    away = BrokerUnavailable("no leader")
+    js = FakeJetStream(away, None, away, None)
+    await DoneWriter(FakeCluster(js), DetokStats()).write(status)  # type: ignore[arg-type]
+    response, done = (f"jf.resp.{RID}", 7), (f"jf.done.{RID}", 0)
+    assert js.published == [response, done, response, response]
 
 
-def test_a_large_result_goes_without_its_ids() -> None:
-    done = Done("r", pack_token_ids([1] * 3000), "text", FINISH, None)
-    assert decode(Done, encode_done(done, 10_000)) == Done("r", b"", "text", FINISH, None)
+def finished_status(num_tokens: int, reply: SealedReply = REPLY) -> DecodeStatus:
+    status = DecodeStatus(RID, 1)
+    claim = Claim(0, "w", "n", 1, "ack", "hash", TextParams(), reply, "pool")
+    status.apply_record(1, claim)
+    token_ids = [(1 << 20) + idx for idx in range(num_tokens)]
+    status.apply_entry(2, "w", TokenEntry(RID, 1, 0, token_ids, FINISH))
+    return status
 
 
-def test_a_result_that_cannot_be_stored_says_why() -> None:
-    done = decode(Done, encode_done(Done("r", b"", "x" * 20_000, FINISH, None), 10_000))
-    assert (done.text, done.finish.reason) == ("", FinishReason.ERROR)
-    assert done.finish.message is not None
-    assert "max_payload" in done.finish.message
+@pytest.mark.integration
+async def test_a_result_of_many_tokens_is_stored_in_pieces(stage: Stage) -> None:
+    status = finished_status(400_000)
+    await DoneWriter(stage.cluster, DetokStats()).write(status)
+    done = await read_done(stage.cluster, RID)
+    assert done == done_of(status)
+    assert unpack_token_ids(done.token_ids) == status.fold.tokens
+
+
+@pytest.mark.integration
+async def test_a_successor_stores_the_pieces_that_are_missing(stage: Stage) -> None:
+    status = finished_status(600_000)
+    cluster = stage.cluster
+    subject = cluster.subjects.done(RID)
+    pieces = piece_chain._cut(encode(done_of(status)), piece_chain._ROOM_BYTES)
+    await cluster.js.publish(subject, pieces[0], expected_last=0)
+    assert await read_done(cluster, RID) is None, "not before all of it is there"
+    writers = [DoneWriter(cluster, DetokStats()) for _ in range(2)]
+    await asyncio.gather(*(writer.write(status) for writer in writers))
+    assert await read_done(cluster, RID) == done_of(status)
+    stored = [m async for m in cluster.js.direct_scan(cluster.subjects.results_stream, subject)]
+    assert [message.data for message in stored] == pieces
+
+
+@pytest.mark.integration
+async def test_a_response_that_was_deleted_amid_its_pieces_does_not_come_back(
+    stage: Stage,
+) -> None:
+    cluster = stage.cluster
+    stream, subject = cluster.subjects.responses_stream, cluster.subjects.response(RID)
+    record = bytes(3 << 20)
+    kept_at = (await cluster.js.publish(subject, b"record", expected_last=0)).seq
+    pieces = piece_chain._cut(record, piece_chain._ROOM_BYTES)
+    await cluster.js.publish(subject, pieces[0], expected_last=kept_at)
+    await cluster.js.api(f"STREAM.PURGE.{stream}", {"filter": subject})
+    with pytest.raises(CasConflict):
+        await PieceChain(cluster.js, stream).write(subject, record, kept_at)
+    assert await cluster.js.get_next(stream, subject, 1) is None
+
+
+@pytest.mark.integration
+async def test_a_full_store_of_responses_does_not_hold_up_a_result(stage: Stage) -> None:
+    js, subjects = stage.cluster.js, stage.cluster.subjects
+    stream = subjects.responses_stream
+    kept_at = (await js.publish(subjects.response(RID), b"record", expected_last=0)).seq
+    await set_limit(js, stream, 2000)
+    status = DecodeStatus(RID, 1)
+    reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=kept_at))
+    end = End(0, FinishReason.CANCEL, "f", message="x" * 3000, reply=reply)
+    status.apply_record(1, end)
+    writing = asyncio.create_task(DoneWriter(stage.cluster, DetokStats()).write(status))
+    done = await wait_for_done(stage.cluster, RID)
+    assert done == done_of(status)
+    assert not writing.done(), "its response is still to be kept"
+    await set_limit(js, stream, 1 << 20)
+    await asyncio.wait_for(writing, 10)
+    stored = await PieceChain(js, stream).read(subjects.response(RID), kept_at + 1)
+    assert stored == encode(done)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_what_a_result_cost_is_told_once(stage: Stage, is_kept: bool) -> None:
+    js, subjects = stage.cluster.js, stage.cluster.subjects
+    kept_at = (await js.publish(subjects.response(RID), b"record", expected_last=0)).seq
+    reply = seal(
+        ReplyParams(
+            "s", Surface.RESPONSES, "m", 0, 1, RID, owner="o", kept_at=kept_at if is_kept else 0
+        )
+    )
+    costs: list[TenantCost] = []
+
+    async def on_cost(message: Msg) -> None:
+        costs.append(decode(TenantCost, message.data))
+
+    await stage.cluster.nc.subscribe(subjects.costs, cb=on_cost)
+    for _ in range(2):
+        await DoneWriter(stage.cluster, DetokStats()).write(finished_status(5, reply))
+    assert await round_trip(stage.cluster.nc)
+    assert costs == [TenantCost("o", 5)]
+
+
+@pytest.mark.integration
+async def test_a_successor_keeps_a_response_whose_result_is_stored_already(stage: Stage) -> None:
+    """Its predecessor died while the store of responses was full."""
+    cluster = stage.cluster
+    js, subjects = cluster.js, cluster.subjects
+    kept_at = (await js.publish(subjects.response(RID), b"record", expected_last=0)).seq
+    reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=kept_at))
+    done = encode(done_of(finished_status(5, reply)))
+    await js.publish(subjects.done(RID), done, expected_last=0)
+    worker = stage.worker()
+    epoch = await worker.claim(RID)
+    seq = await worker.write(RID, epoch, 0, [1, 2, 3, 4, 5], FINISH)
+    await cluster.bucket(subjects.floors_bucket).put(str(subjects.partition(RID)), b"%d" % seq)
+    responses = PieceChain(js, subjects.responses_stream)
+    async with running_detok(stage.config):
+        async with asyncio.timeout(10):
+            while (kept := await responses.read(subjects.response(RID), kept_at + 1)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert kept == done

@@ -10,7 +10,7 @@ from detok import partition
 from detok.floor_keeper import FloorKeeper
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
-from shared.token_ids import unpack_token_ids
+from shared.protocol.token_ids import unpack_token_ids
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
 
 pytestmark = pytest.mark.integration

@@ -91,3 +91,15 @@ def test_a_restatement_with_a_hole_does_not_count() -> None:
     point.on_counted_entry(53, 2, 6, 7)  # resent
     point.on_counted_entry(54, 6, 7, 7)
     assert point.seq == 50
+
+
+def test_an_entry_behind_a_hole_of_the_restatement_completes_nothing() -> None:
+    """It counts where it stands, by what was logged before: a reader from here would miss that."""
+    point = RebuildPoint(1)
+    point.on_counted_entry(2, 0, 4, 4)
+    point.on_counted_entry(5, 0, 2, 4)
+    point.on_counted_entry(6, 3, 5, 5)
+    assert point.seq == 2
+    point.on_counted_entry(7, 2, 4, 5)
+    point.on_counted_entry(8, 4, 5, 5)
+    assert point.seq == 5

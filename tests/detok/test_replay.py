@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from nats.aio.msg import Msg
 
-from shared.codec import encode
+from frontend.streams.detok_client import DetokClient
+from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.text import ReplayRequest, ReplayStatus
+from shared.protocol.token_ids import unpack_token_ids
 from tests.detok.scripted import (
     Listener,
     Stage,
@@ -60,7 +63,7 @@ async def test_an_offset_beyond_the_text_starts_at_its_end(stage: Stage) -> None
         epoch = await worker.claim(rid)
         await worker.write(rid, epoch, 0, stage.ids("fox"))
         await eventually(stage.listener.has_text(rid, "fox"))
-        reply = await ask_replay(stage.cluster, rid, 99, "x")
+        reply = await ask_replay(stage.cluster, rid, 99, "jf.out.x")
     assert reply.chunk is not None
     assert (reply.chunk.offset, reply.chunk.text) == (3, "")
 
@@ -74,7 +77,7 @@ async def test_a_finished_request(stage: Stage) -> None:
         await worker.write(rid, epoch, 0, ids, Finish(FinishReason.STOP, matched="x"))
         await wait_for_done(stage.cluster, rid)
         await eventually(lambda: detok._gauges().requests_live == 0)
-        reply = await ask_replay(stage.cluster, rid, 4, "x")
+        reply = await ask_replay(stage.cluster, rid, 4, "jf.out.x")
     assert reply.status is ReplayStatus.DONE
     assert reply.reply is not None
     assert reply.chunk is not None
@@ -155,6 +158,68 @@ async def test_who_asks_for_what_is_no_request_gets_nothing_and_harms_nobody(
         known = make_rid(cluster)
         await eventually(lambda: detok.owned != [])
         subject = cluster.subjects.replay(cluster.subjects.partition(known))
-        await cluster.nc.publish(subject, encode(ReplayRequest(rid, 0, "x")))
+        request = encode(ReplayRequest(rid, 0, "jf.out.x"))
+        await cluster.nc.publish(subject, request, reply=cluster.nc.new_inbox())
         assert (await ask_replay(cluster, known, 0, "")).status is ReplayStatus.QUEUED
         assert detok.malformed.total == 1
+
+
+PURGE = "$JS.API.STREAM.PURGE.jf_TOKENS"
+
+
+@pytest.mark.parametrize(
+    ("text_subject", "reply"),
+    [("jf.out.x", PURGE), (PURGE, None), ("jf.out.*", None), ("jf.out.x", "jf.ctl.p.notice")],
+)
+async def test_nothing_is_told_where_no_frontend_listens(
+    stage: Stage, text_subject: str, reply: str | None
+) -> None:
+    cluster, worker = stage.cluster, stage.worker()
+    rid = make_rid(cluster)
+    heard: list[str] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message.subject)
+
+    async with running_detok(stage.config) as detok:
+        epoch = await worker.claim(rid)
+        await worker.write(rid, epoch, 0, stage.ids("fox"))
+        await eventually(stage.listener.has_text(rid, "fox"))
+        for subject in (text_subject, reply or text_subject):
+            if not subject.startswith("$"):
+                await cluster.nc.subscribe(subject, cb=hear)
+        request = encode(ReplayRequest(rid, 0, text_subject))
+        subject = cluster.subjects.replay(cluster.subjects.partition(rid))
+        await cluster.nc.publish(subject, request, reply=reply or cluster.nc.new_inbox())
+        await eventually(lambda: detok.malformed.total == 1)
+        await worker.write(rid, epoch, 1, stage.ids(TEXT)[1:], Finish(FinishReason.STOP))
+        await eventually(stage.listener.has_finished(rid))
+        assert detok.stats.replays == 0
+    assert [subject for subject in heard if subject != stage.listener.subject] == []
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_a_text_larger_than_a_message_is_replayed_in_pieces(
+    stage: Stage, is_finished: bool
+) -> None:
+    worker, cluster = stage.worker(), stage.cluster
+    rid = make_rid(cluster)
+    ids = (stage.ids(TEXT) * 30_000)[:200_000]
+    step = 20_000
+    async with running_detok(stage.config):
+        epoch = await worker.claim(rid)
+        for start in range(0, len(ids), step):
+            is_last = start + step >= len(ids)
+            finish = Finish(FinishReason.LENGTH) if is_finished and is_last else None
+            await worker.write(rid, epoch, start, ids[start : start + step], finish)
+        if is_finished:
+            assert unpack_token_ids((await wait_for_done(cluster, rid, 30)).token_ids) == ids
+        await eventually(lambda: stage.listener.text(rid) != "", 30)
+        detok = DetokClient(cluster.nc, cluster.subjects, "jf.out.y")
+        reply = await detok.replay(rid, 0, timeout_s=20)
+        while reply.chunk is None:
+            reply = await detok.replay(rid, 0, timeout_s=20)
+    assert reply.chunk.token_ids == ids
+    assert reply.chunk.text == stage.tokenizer.decode(ids)
+    assert (reply.chunk.finish is not None) == is_finished
+    assert reply.reply == make_reply(stage.listener.subject, rid)

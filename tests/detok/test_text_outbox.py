@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detok import text_outbox
+from detok import chunk_pieces
+from detok.chunk_pieces import num_bytes_of, pieces_of
 from detok.detok_stats import DetokStats
-from detok.text_outbox import TextOutbox, split_chunk
-from shared.codec import decode_text_frame
+from detok.text_outbox import TextOutbox
+from shared.broker.told_subjects import ToldSubjects
+from shared.protocol.codec import decode_text_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk
+from shared.subjects import Subjects
 
 FINISH = Finish(FinishReason.STOP)
 
@@ -42,17 +45,17 @@ class FakeSource:
 
 def make_outbox() -> tuple[TextOutbox, FakeClient, DetokStats]:
     client, stats = FakeClient(), DetokStats()
-    return TextOutbox(client, "detok-1", stats), client, stats  # type: ignore[arg-type]
+    return TextOutbox(client, "detok-1", stats, ToldSubjects(Subjects())), client, stats  # type: ignore[arg-type]
 
 
 async def test_one_message_a_reply_subject() -> None:
     outbox, client, stats = make_outbox()
     chunks = [TextChunk(f"r{i}", 1, 0, "text", [i]) for i in range(3)]
-    outbox.mark(FakeSource((["a"], chunks[0]), (["b"], chunks[1])))
-    outbox.mark(FakeSource((["a", "b"], chunks[2])))
+    outbox.mark(FakeSource((["jf.out.a"], chunks[0]), (["jf.out.b"], chunks[1])))
+    outbox.mark(FakeSource((["jf.out.a", "jf.out.b"], chunks[2])))
     await outbox.flush()
     sent = {subject: decode_text_frame(payload).chunks for subject, payload in client.sent}
-    assert sent == {"a": [chunks[0], chunks[2]], "b": [chunks[1], chunks[2]]}
+    assert sent == {"jf.out.a": [chunks[0], chunks[2]], "jf.out.b": [chunks[1], chunks[2]]}
     assert (stats.chunks, stats.text_frames) == (4, 2)
 
 
@@ -62,7 +65,7 @@ async def test_marks_of_one_turn_are_one_flush() -> None:
     await asyncio.sleep(0)
     source = FakeSource()
     for i in range(5):
-        source.items.append((["a"], TextChunk("r", i, i, "x")))
+        source.items.append((["jf.out.a"], TextChunk("r", i, i, "x")))
         outbox.mark(source)
     await asyncio.sleep(0.01)
     assert len(client.sent) == 1
@@ -72,7 +75,7 @@ async def test_marks_of_one_turn_are_one_flush() -> None:
 async def test_a_broken_connection_does_not_end_the_outbox() -> None:
     outbox, client, _ = make_outbox()
     client.fails = True
-    outbox.mark(FakeSource((["a"], TextChunk("r", 1, 0, "x"))))
+    outbox.mark(FakeSource((["jf.out.a"], TextChunk("r", 1, 0, "x"))))
     await outbox.flush()
     client.fails = False
     outbox.post("control", b"notice")
@@ -84,7 +87,7 @@ async def test_large_flushes_stay_below_the_limit_of_the_broker() -> None:
     outbox, client, _ = make_outbox()
     text = "日本語🙂" * 25_000
     ids = list(range(1 << 31, (1 << 31) + 100_000))
-    outbox.mark(FakeSource(*[(["a"], TextChunk("r", len(ids), 0, text, ids))] * 5))
+    outbox.mark(FakeSource(*[(["jf.out.a"], TextChunk("r", len(ids), 0, text, ids))] * 5))
     await outbox.flush()
     assert max(len(payload) for _, payload in client.sent) < 1_000_000
     chunks = [chunk for _, payload in client.sent for chunk in decode_text_frame(payload).chunks]
@@ -93,7 +96,7 @@ async def test_large_flushes_stay_below_the_limit_of_the_broker() -> None:
 
 async def test_a_takeover_of_many_long_texts_leaves_the_loop_to_others() -> None:
     outbox, _, _ = make_outbox()
-    source = FakeSource(*[(["a"], TextChunk("r", 1000, 0, "x", [1] * 1000))] * 100)
+    source = FakeSource(*[(["jf.out.a"], TextChunk("r", 1000, 0, "x", [1] * 1000))] * 100)
     outbox.mark(source)
     task = asyncio.create_task(outbox.flush())
     num_turns = 0
@@ -107,18 +110,16 @@ async def test_a_takeover_of_many_long_texts_leaves_the_loop_to_others() -> None
 @given(st.integers(0, 60), st.integers(0, 30), st.integers(0, 9))
 def test_the_pieces_of_a_chunk_are_the_chunk(num_chars: int, num_ids: int, offset: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_outbox, "_MAX_CHUNK_CHARS", 7)
-        patch.setattr(text_outbox, "_MAX_CHUNK_IDS", 4)
+        patch.setattr(chunk_pieces, "MAX_PIECE_BYTES", 130)
         text = "".join(chr(65 + i) for i in range(num_chars))
         whole = TextChunk("r", 100 + num_ids, offset, text, list(range(num_ids)), FINISH)
-        pieces = list(split_chunk(whole))
+        pieces = list(pieces_of(whole))
     assert "".join(piece.text for piece in pieces) == text
     assert [i for piece in pieces for i in piece.token_ids] == whole.token_ids
     assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + [FINISH]
     at, position = offset, 100
     for piece in pieces:
-        assert len(piece.text) <= 7
-        assert len(piece.token_ids) <= 4
+        assert num_bytes_of(piece) <= 100 + 130 + 4 + 5
         position += len(piece.token_ids)
         assert (piece.offset, piece.position) == (at, position)
         at += len(piece.text)
@@ -128,7 +129,15 @@ async def test_embeddings_leave_in_messages_that_the_broker_takes() -> None:
     outbox, client, _ = make_outbox()
     finish = Finish(FinishReason.STOP, embedding=bytes(200_000))
     chunks = [TextChunk(f"r{i}", 0, 0, "", [], finish) for i in range(9)]
-    outbox.mark(FakeSource(*((["a"], chunk) for chunk in chunks)))
+    outbox.mark(FakeSource(*((["jf.out.a"], chunk) for chunk in chunks)))
     await outbox.flush()
     assert max(len(payload) for _, payload in client.sent) < 800_000
     assert [c for _, payload in client.sent for c in decode_text_frame(payload).chunks] == chunks
+
+
+async def test_text_goes_to_frontends_alone() -> None:
+    outbox, client, _ = make_outbox()
+    for subject in ("$JS.API.STREAM.PURGE.jf_TOKENS", "jf.own.0.x", "jf.out.>", "jf.out.a.b"):
+        outbox.mark(FakeSource(([subject, "jf.out.a"], TextChunk("r", 1, 0, "x"))))
+    await outbox.flush()
+    assert {subject for subject, _ in client.sent} == {"jf.out.a"}

@@ -10,8 +10,8 @@ import pytest
 
 from detok import tokenizer_cache
 from detok.tokenizer_cache import TokenizerCache
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import BrokerUnavailable, ConfigError
-from shared.tokenizer_bundle import TokenizerBundle
 from tests.detok.scripted import eventually, make_bundle, make_tokenizer
 
 

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from nats.aio.msg import Msg
 
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
+from detok.silent_peers import Patience
 from detok.worker_watch import WorkerWatch
-from shared.codec import decode_control
-from shared.heartbeat import Heartbeat
+from shared.liveness.heartbeat import Heartbeat
+from shared.liveness.presence import present
+from shared.nats_client.connection import connect
+from shared.protocol.codec import decode_control
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.notices import ControlMessage, Fenced
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from shared.streams import ensure_consumers
-from tests.detok.scripted import POOL, ScriptedWorker, Stage, eventually, make_rid, running_detok
+from shared.storage.streams import HEARTBEAT_INTERVAL_S, HEARTBEAT_TTL_S, ensure_consumers
+from tests.detok.scripted import (
+    PATIENCE_S,
+    POOL,
+    ScriptedWorker,
+    Stage,
+    eventually,
+    make_rid,
+    running_detok,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -33,10 +46,10 @@ class Queue:
     async def put(self, rid: str) -> None:
         cluster = self._stage.cluster
         await ensure_consumers(cluster.js, cluster.subjects, POOL, ack_wait_s=60)
-        subject = cluster.subjects.request(POOL, "interactive")
-        await cluster.js.publish(subject, rid.encode(), msg_id=rid)
+        subject = cluster.subjects.request(POOL, "interactive", "", rid)
+        await cluster.js.publish(subject, rid.encode())
 
-    async def take(self, timeout_s: float = 5.0) -> str:
+    async def take(self, timeout_s: float = PATIENCE_S) -> str:
         cluster = self._stage.cluster
         inbox = cluster.nc.new_inbox()
         taken: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
@@ -60,10 +73,28 @@ class Queue:
         return message.reply
 
 
-def heartbeat_of(stage: Stage, worker: ScriptedWorker) -> Heartbeat:
+def heartbeat_of(stage: Stage, worker: ScriptedWorker, *, has_presence: bool = False) -> Heartbeat:
     bucket = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
-    card = WorkerCard(worker.id, POOL, "m", "r", WorkerState.READY)
+    state = WorkerState.READY
+    card = WorkerCard(worker.id, POOL, "m", "r", state, has_presence=has_presence)
     return Heartbeat(bucket, f"{POOL}.{worker.id}", lambda: card)
+
+
+@asynccontextmanager
+async def beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
+    """At the end its card stays behind, as that of a process that is killed."""
+
+    async def beat() -> None:
+        while True:
+            await heartbeat.beat()
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def notices(stage: Stage) -> list[ControlMessage]:
@@ -91,7 +122,7 @@ async def test_a_report_of_death_gives_the_request_back_in_milliseconds(stage: S
         died_at = time.monotonic()
         await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, worker.id.encode())
         await again
-        assert time.monotonic() - died_at < 0.5
+        assert time.monotonic() - died_at < HEARTBEAT_TTL_S - 1
         assert detok.stats.naks == 1
         # A claim that was already in the log when the death became known, but is read later.
         late = make_rid(stage.cluster, 1)
@@ -115,23 +146,79 @@ async def test_a_heartbeat_that_stops_gives_the_request_back(stage: Stage) -> No
         assert detok.stats.naks == 1
 
 
-async def test_heartbeats_that_could_not_be_written_are_no_deaths(stage: Stage) -> None:
+@asynccontextmanager
+async def connection_of(stage: Stage, worker: ScriptedWorker) -> AsyncIterator[None]:
+    """Of a process of its own; at the end it dies, and the server sees it."""
+    nc = await connect(stage.config, worker.id)
+    async with present(nc, stage.cluster.subjects, worker.id):
+        await nc.flush()
+        try:
+            yield
+        finally:
+            await nc.close()
+
+
+async def test_a_silent_worker_that_is_not_there_loses_its_requests_at_once(
+    stage: Stage,
+) -> None:
     worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
-    heartbeat = heartbeat_of(stage, worker)
-    await heartbeat.beat()
+    heartbeat = heartbeat_of(stage, worker, has_presence=True)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        async with connection_of(stage, worker), beating(heartbeat):
+            epoch = await worker.claim(rid, ack_subject=await queue.take())
+            await worker.write(rid, epoch, 0, stage.ids("fox"))
+            await asyncio.sleep(1.5)  # as long as it is there, it may take its time
+            assert detok.stats.naks == 0
+            await heartbeat.beat()  # its card does not expire soon
+        died_at = time.monotonic()
+        await queue.take()
+        assert time.monotonic() - died_at < HEARTBEAT_TTL_S - 1  # 1.1 s on a quiet machine
+        # Whoever takes it finds no heartbeat, and does not wait for it.
+        cards = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
+        assert await cards.entries() == []
+
+
+async def test_a_worker_that_reconnects_keeps_its_requests(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = Patience(pause_s=0.1, max_pause_s=0.1, absent_s=2.0)
+    monkeypatch.setattr("detok.worker_watch._PATIENCE", patience)
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    heartbeat = asyncio.create_task(heartbeat_of(stage, worker, has_presence=True).run())
     async with running_detok(stage.config) as detok:
         await eventually(lambda: detok.owned == [0, 1])
         await queue.put(rid)
         await worker.claim(rid, ack_subject=await queue.take())
-        await asyncio.sleep(1.5)  # it has been seen
-        detok._worker_watch._writability.note(is_written=False)
+        for _ in range(3):
+            async with connection_of(stage, worker):
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(0.8)  # together they are longer than it may be absent
+        async with connection_of(stage, worker):
+            await asyncio.sleep(0.5)
+            assert detok.stats.naks == 0
+    heartbeat.cancel()
+
+
+async def test_heartbeats_that_could_not_be_written_are_no_deaths(stage: Stage) -> None:
+    worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
+    heartbeat = heartbeat_of(stage, worker)
+    async with running_detok(stage.config) as detok:
+        watch = detok._worker_watch
+        await eventually(lambda: detok.owned == [0, 1])
+        await queue.put(rid)
+        async with beating(heartbeat):
+            await worker.claim(rid, ack_subject=await queue.take())
+            await eventually(lambda: worker.id in watch._was_seen)
+        watch.writability.note(is_written=False)
         workers = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
         await workers.delete(f"{POOL}.{worker.id}")  # expired while servers chose a leader
         await asyncio.sleep(2.5)  # its write hung, and had to time out first
-        beating = asyncio.create_task(heartbeat.run())
+        running = asyncio.create_task(heartbeat.run())
         await asyncio.sleep(2.5)
         assert detok.stats.naks == 0
-        beating.cancel()
+        running.cancel()
         await queue.take()  # this time it is dead
         assert detok.stats.naks == 1
 
@@ -140,10 +227,10 @@ async def test_a_claim_of_a_worker_never_seen_waits_for_the_ttl(stage: Stage) ->
     worker, queue, rid = stage.worker(), Queue(stage), make_rid(stage.cluster)
     async with running_detok(stage.config) as detok:
         await queue.put(rid)
-        await worker.claim(rid, ack_subject=await queue.take())
-        started = time.monotonic()
-        await queue.take(timeout_s=8.0)
-        assert 3.5 < time.monotonic() - started < 7.0
+        ack_subject, started = await queue.take(), time.monotonic()
+        await worker.claim(rid, ack_subject=ack_subject)
+        await queue.take()
+        assert time.monotonic() - started > HEARTBEAT_TTL_S
         assert detok.stats.naks == 1
 
 
@@ -189,7 +276,10 @@ async def test_a_claim_that_was_overtaken_unread_is_let_alone(stage: Stage) -> N
     await asyncio.wait([task])
 
 
-async def test_a_new_claim_tells_the_old_writer(stage: Stage) -> None:
+async def test_a_new_claim_tells_the_old_writer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detok.fence_notices._INTERVAL_S", 600.0)
     old, new, rid = stage.worker("old"), stage.worker("new"), make_rid(stage.cluster)
     heard = await notices(stage)
     async with running_detok(stage.config) as detok:
@@ -203,7 +293,7 @@ async def test_a_new_claim_tells_the_old_writer(stage: Stage) -> None:
         await eventually(stage.listener.has_text(rid, "fox"))
         assert heard == [Fenced(rid, epoch, old.id)]
         assert detok.stats.fenced_entries == 20
-        await asyncio.sleep(1.0)
+        monkeypatch.setattr("detok.fence_notices._INTERVAL_S", 0.0)  # it has passed
         await old.write(rid, epoch, 20, [5])
         await eventually(lambda: len(heard) == 2)
 
@@ -219,3 +309,23 @@ async def test_a_worker_that_did_not_hear_of_the_end_is_told(stage: Stage) -> No
         assert heard == []
         await worker.write(rid, epoch, 0, [5])
         await eventually(lambda: heard == [Fenced(rid, epoch, worker.id)])
+
+
+@pytest.mark.parametrize("ack_subject", ["jf.ctl.pool.x", "$JS.ACK.jf_TOKENS.c.1.1.1.1.0", ""])
+async def test_nothing_but_a_delivery_is_given_back(stage: Stage, ack_subject: str) -> None:
+    worker, rid = stage.worker(), make_rid(stage.cluster)
+    heard: list[bytes] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message.data)
+
+    for subject in ("jf.ctl.pool.x", "$JS.ACK.jf_TOKENS.>"):
+        await stage.cluster.nc.subscribe(subject, cb=hear)
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        epoch = await worker.claim(rid, ack_subject=ack_subject)
+        await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, worker.id.encode())
+        running = detok._running_requests
+        await eventually(lambda: [status.nakked_epoch for status in running()] == [epoch])
+        assert detok.stats.naks == 0
+    assert heard == []

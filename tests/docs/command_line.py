@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jetflock.cli import COMMANDS
+from jetflock.command_line.command_table import COMMANDS
 
 
 class CommandLine(NamedTuple):
@@ -37,6 +37,10 @@ def _ours(words: list[str]) -> Iterator[CommandLine]:
         words = words[1:]
     if not words or words[0] not in ("jetflock", "make"):
         return
+    if words[:3] == ["jetflock", "service", "install"] and "--" in words:  # behind it: of serve
+        at = words.index("--")
+        yield from _ours(["jetflock", "serve", *words[at + 1 :]])
+        words = words[:at]
     flags = tuple(word.split("=")[0] for word in words if re.match(r"--?[a-z]", word))
     if words[0] == "make":
         yield CommandLine("make", tuple(word for word in words[1:] if "=" not in word), ())

@@ -15,8 +15,10 @@ from typing import Self
 from tests.deploy.local_stack import REPOSITORY, LocalStack
 from tests.docs.markdown_page import CodeBlock
 
-_BLOCK_TIMEOUT_S = 60.0
+_BLOCK_TIMEOUT_S = 120.0
 _TAIL_CHARACTERS = 600
+_ACTIVATE = ".venv/bin/activate"
+FROM_SCRATCH = ("README.md", "quick-start.md")  # read in a terminal where nothing was done yet
 _CLIENT = Path(__file__).with_name("command_client.py")
 
 
@@ -47,6 +49,8 @@ class DocShell:
         self._ports = {"8000": str(stack.port), "8001": str(admin_port), "4222": nats_port}
         self._process: subprocess.Popen[bytes] | None = None
         self._environ = _environment(folder, self._socket, stack)
+        self._helps: dict[tuple[str, ...], Outcome] = {}
+        self._activated: set[Path] = set()  # pages whose reader has activated the environment
 
     def __enter__(self) -> Self:
         commands = self._folder / "bin"
@@ -76,14 +80,26 @@ class DocShell:
     def run(self, block: CodeBlock) -> Outcome:
         """The whole block, by one shell or one interpreter; it stops at what fails."""
         name = f"block-{block.line}"
+        if _ACTIVATE in block.script:
+            self._activated.add(block.page)
         if block.language == "python":
             (self._page_folder(block) / f"{name}.py").write_text(self._localised(block.script))
-            return self._run(f"exec run-python {name}.py", self._page_folder(block))
-        return self._run(self._localised(block.script), self._page_folder(block))
+            return self._run_typed(block, f"exec run-python {name}.py")
+        return self._run_typed(block, self._localised(block.script))
+
+    def _run_typed(self, block: CodeBlock, script: str) -> Outcome:
+        """In a terminal as the page's reader has it: of a newcomer, until the page activates."""
+        is_new = block.page.name in FROM_SCRATCH and block.page not in self._activated
+        before = "" if is_new or _ACTIVATE in script else f"source {_ACTIVATE}\n"
+        return self._run(before + script, self._page_folder(block))
 
     def help_of(self, words: tuple[str, ...]) -> Outcome:
         """All flags of a command."""
-        return self._run(shlex.join(["jetflock", *words, "--help-all"]), self._folder)
+        if words not in self._helps:
+            jetflock = str(self._folder / "bin" / "jetflock")
+            script = shlex.join([jetflock, *words, "--help-all"])
+            self._helps[words] = self._run(script, self._folder)
+        return self._helps[words]
 
     def _run(self, script: str, folder: Path) -> Outcome:
         begin = time.monotonic()
@@ -113,6 +129,11 @@ class DocShell:
             for entry in REPOSITORY.iterdir():
                 if not entry.name.startswith("."):
                     (folder / entry.name).symlink_to(entry)
+            # As of a real environment, whose jetflock is the command client.
+            activate = folder / _ACTIVATE
+            activate.parent.mkdir(parents=True)
+            bins = f"{self._folder / 'bin'}:{Path(sys.executable).parent}"
+            activate.write_text(f'export PATH="{bins}:$PATH"\n')
         return folder
 
     def _localised(self, script: str) -> str:
@@ -123,7 +144,11 @@ class DocShell:
 def _environment(folder: Path, server: Path, stack: LocalStack) -> dict[str, str]:
     """What a person has who installed jetflock; commands that need NATS find the stack's."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("JETFLOCK_")}
-    path = os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), ours["PATH"]))
+    # No environment is on PATH that the reader has not put there.
+    folders = [
+        each for each in ours["PATH"].split(os.pathsep) if not Path(each, "jetflock").exists()
+    ]
+    path = os.pathsep.join(folders)
     return ours | {
         "COLUMNS": "200",
         "COMMAND_SERVER": str(server),

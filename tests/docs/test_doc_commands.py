@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ EXCUSES = (
     "runs until stopped",
     "takes minutes",
 )
+NUM_PARTS = 3  # of the pages
 REMEDY = f"""
 Each ```sh, ```console and ```python block of README.md and docs/*.md is run here, whole, by bash
 -eu or python, against one `jetflock serve --admin-port 8001 --nats-port 4222` with the demo model
@@ -56,30 +57,37 @@ def test_excuses_come_from_a_short_list() -> None:
     assert not unknown, "\n".join([*unknown, REMEDY])
 
 
-@pytest.mark.integration
-@pytest.mark.e2e
-@pytest.mark.timeout(300)
-def test_commands_run(tmp_path: Path, doc_pages: list[Path]) -> None:
-    admin_port = free_port()
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocShell]:
+    folder, admin_port = tmp_path_factory.mktemp("docs"), free_port()
     flags = ("--admin-port", str(admin_port), "--nats-port", str(free_port()))
-    stack = LocalStack(tmp_path / "stack", *flags, program=REAL_ROLES)
-    failures: list[str] = []
+    stack = LocalStack(folder / "stack", *flags, program=REAL_ROLES)
     try:
         stack.start().wait_ready()
-        with DocShell(stack, tmp_path / "shell", admin_port) as shell:
-            for block in blocks_of(doc_pages or pages()):
-                if block.excuse is None:
-                    outcome = shell.run(block)
-                    print(f"{outcome.elapsed_s:6.2f} s  {outcome.status}  {where(block)}")
-                    if outcome.status != 0:
-                        ended = f"status {outcome.status}: {outcome.tail}"
-                        failures.append(f"{where(block)}: {ended}\n")
-                elif block.language != "python":
-                    print(f"not run: {block.excuse:22} {where(block)}")
-                    failures += [f"{where(block)}: {fault}\n" for fault in faults(shell, block)]
+        with DocShell(stack, folder / "shell", admin_port) as shell:
+            yield shell
         assert stack.process.poll() is None, "the service has ended"
     finally:
         stack.kill()
+
+
+@pytest.mark.integration
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_commands_run(shell: DocShell, doc_pages: list[Path], part: int) -> None:
+    failures: list[str] = []
+    for block in blocks_of((doc_pages or pages())[part::NUM_PARTS]):
+        if block.excuse is None:
+            outcome = shell.run(block)
+            print(f"{outcome.elapsed_s:6.2f} s  {outcome.status}  {where(block)}")
+            if outcome.status != 0:
+                ended = f"status {outcome.status}: {outcome.tail}"
+                failures.append(f"{where(block)}: {ended}\n")
+        elif block.language != "python":
+            print(f"not run: {block.excuse:22} {where(block)}")
+            failures += [f"{where(block)}: {fault}\n" for fault in faults(shell, block)]
     assert not failures, "\n".join([*failures, REMEDY])
 
 
@@ -117,8 +125,11 @@ def jetflock_faults(shell: DocShell, command: CommandLine) -> list[str]:
 def test_commands_are_told_from_their_values() -> None:
     script = (
         'A=b jetflock admin drain W --timeout-s 60 | cat && make test ARGS="-x"  # jetflock x\n'
+        "jetflock service install --system -- M --port 1\n"
     )
     assert list(command_lines(script)) == [
         CommandLine("jetflock", ("admin", "drain"), ("--timeout-s",)),
         CommandLine("make", ("test",), ()),
+        CommandLine("jetflock", ("serve",), ("--port",)),
+        CommandLine("jetflock", ("service", "install"), ("--system",)),
     ]

@@ -23,6 +23,7 @@ OPEN_METRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 ROLES = ("frontend", "worker", "detok", "autoscale")
 # What the client library tells of every Python process; the table names them in a sentence.
 COMMON = ("process_", "python_")
+_PACE = "jetflock_frontend_request_time_per_output_token_seconds"
 # Of a sample's own kind, not of the metric.
 _SAMPLE_LABELS = {"le", "quantile"}
 
@@ -96,7 +97,11 @@ def table(known: Mapping[str, Known]) -> str:
 
 async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
     """So that metrics with labels have some: a request, a wrong one, and words of strangers."""
-    await run_stream(stack.url(), max_tokens=20)
+    async with asyncio.timeout(60):
+        while True:  # on a busy machine a whole answer may come as one piece, which has no pace
+            await run_stream(stack.url(), max_tokens=100)
+            if await _is_shown(urls["frontend"], _PACE):
+                break
     async with httpx.AsyncClient(timeout=30) as client:
         body = completion_body(max_tokens=-1)
         assert (await client.post(f"{stack.url()}/v1/completions", json=body)).status_code == 400

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import os
 import subprocess
 import sys
 import time
@@ -16,15 +18,17 @@ from types import TracebackType
 
 import psutil
 
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode
 from shared.config import ClusterConfig
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
+from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.freezing import freeze, thaw
+from tests.leaf_nodes import DomainServer
 from tests.nats_cluster import NatsCluster
 from tests.nats_server import NatsServer, free_port
+from tests.wrong_clock import wrong_clock
 
 REPOSITORY = Path(__file__).parents[2]
 DEMO_MODEL = REPOSITORY / "deploy/demo_model/checkpoint"
@@ -40,11 +44,26 @@ REAL_ENGINE = ("--num-threads", "1")
 class RoleProcess:
     """One role; `kill` is kill -9, `stop` asks it to go."""
 
-    def __init__(self, name: str, argv: list[str], log_file: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        log_file: Path,
+        clock_ahead_s: float = 0.0,
+        build: Path = REPOSITORY,
+    ) -> None:
         self.name = name
         self._log_file = log_file
         with log_file.open("ab") as log:
-            self.process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                argv,
+                cwd=build,
+                stdout=log,
+                stderr=log,
+                env=os.environ
+                | {"PYTHONPATH": str(build)}
+                | (wrong_clock(clock_ahead_s) if clock_ahead_s else {}),
+            )
 
     @property
     def pid(self) -> int:
@@ -87,7 +106,7 @@ class RoleStack:
         self,
         folder: Path,
         *cluster_flags: str,
-        nats: NatsServer | NatsCluster | None = None,
+        nats: NatsServer | NatsCluster | DomainServer | None = None,
         config: ClusterConfig | None = None,
         role_flags: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
@@ -99,6 +118,8 @@ class RoleStack:
         self._config = config or ClusterConfig()
         self._role_flags = role_flags
         self.roles: list[RoleProcess] = []
+        self.clock_ahead_s = 0.0  # of the roles that are started from now on
+        self.build = REPOSITORY  # folder of the source that they are of
         self.cluster: Cluster  # the test's own connection, while the stack is open
         self._exits = AsyncExitStack()
         self.ports: dict[str, int] = {}  # frontend name -> port
@@ -152,7 +173,8 @@ class RoleStack:
     def _start(self, role: str, *flags: str) -> RoleProcess:
         name = f"{role}-{sum(other.name.startswith(role) for other in self.roles)}"
         argv = [sys.executable, "-m", role, *flags, *self._flags, *self._role_flags(role)]
-        process = RoleProcess(name, argv, self._folder / f"{name}.log")
+        log_file = self._folder / f"{name}.log"
+        process = RoleProcess(name, argv, log_file, self.clock_ahead_s, self.build)
         self.roles.append(process)
         return process
 
@@ -168,11 +190,21 @@ class RoleStack:
             assert time.monotonic() < deadline, "the workers did not become ready"
             await asyncio.sleep(0.1)
 
+    async def wait_listed(self, model: str) -> None:
+        """The frontend knows a model that no card told of before a worker was ready."""
+
+        def is_listed() -> bool:
+            with urllib.request.urlopen(f"{self.url()}/v1/models", timeout=10) as answer:
+                return model in {listed["id"] for listed in json.load(answer)["data"]}
+
+        await self.wait_until(is_listed)
+
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not await asyncio.to_thread(condition):
             assert time.monotonic() < deadline, f"{condition} did not come true"
-            assert all(role.is_alive for role in self.roles[:1]), "the frontend is gone"
+            frontends = [role for role in self.roles if role.name in self.ports]
+            assert any(role.is_alive for role in frontends), "no frontend is left"
             await asyncio.sleep(0.05)
 
     async def num_queued(self) -> int:

@@ -59,7 +59,7 @@ class Stream:
             httpx.AsyncClient(timeout=TIMEOUT) as client,
             client.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as response,
         ):
-            await self._read(response)
+            await self.read(response)
 
     async def resume(self, url: str) -> None:
         """Go on from the last event on any frontend."""
@@ -71,7 +71,7 @@ class Stream:
                 headers={"Last-Event-ID": self.last_event_id},
             ) as response,
         ):
-            await self._read(response)
+            await self.read(response)
 
     async def wait_for_tokens(self, num_tokens: int, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -85,7 +85,8 @@ class Stream:
         await asyncio.sleep(for_s)
         return self.position > before
 
-    async def _read(self, response: httpx.Response) -> None:
+    async def read(self, response: httpx.Response) -> None:
+        """The events of an answer, until it ends or the connection breaks."""
         if response.status_code != 200:
             await response.aread()
             raise AssertionError(f"{response.status_code}: {response.text}")

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
+from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
 from tests.e2e.role_stack import MODEL_NAME, RoleProcess, RoleStack

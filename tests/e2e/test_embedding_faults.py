@@ -14,8 +14,8 @@ from nats.aio.msg import Msg
 from openai import AsyncOpenAI
 
 from jetflock import Client
-from shared.connection import round_trip
 from shared.event_wait import wait_event
+from shared.nats_client.connection import round_trip
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, RoleStack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]

@@ -89,6 +89,6 @@ async def test_a_request_that_hangs_engines_is_poison(tmp_path: Path) -> None:
             await asyncio.gather(*tasks)
         assert [stream.text for stream in streams] == expected
         assert all(stream.is_done and stream.error is None for stream in streams)
-        assert f"ended with status {EXIT_HUNG}" in stack.err
+        assert f"ended with status {EXIT_HUNG}" in stack.out + stack.err
     finally:
         stack.kill()

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.role_stack import SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body
 from tests.nats_server import free_port
-from tests.shared.test_health import get, until
+from tests.shared.status.test_health import get, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 

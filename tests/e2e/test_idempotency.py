@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.codec import decode
+from shared.protocol.codec import decode
 from shared.protocol.text import Done
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.frontend.sse import sse_events, text_of

@@ -12,10 +12,10 @@ import httpx
 import msgpack
 import pytest
 
-from shared.codec import decode
+from shared.protocol.codec import decode
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
-from shared.subjects import pool_slug
+from shared.subjects import new_rid, pool_slug
 from tests.e2e.metrics_stack import scrape, until_shown
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
@@ -71,7 +71,8 @@ async def disturb(stack: RoleStack, num_rounds: int = 1) -> int:
     for subject in await targets(stack) * num_rounds:
         messages = [*SMALL, *(next(bombs) for _ in range(BOMBS_A_SUBJECT))]
         for message in messages:
-            await nc.publish(subject, message, reply=nc.new_inbox())
+            inbox = f"_INBOX.{new_rid()}" if subject.startswith("jetflock.") else nc.new_inbox()
+            await nc.publish(subject, message, reply=inbox)
         num_sent += len(messages)
         await nc.flush(30)
     return num_sent
@@ -255,7 +256,7 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
 async def queued_rids(stack: RoleStack, num: int) -> list[str]:
     """Of requests that nobody has taken, as soon as there are so many."""
     subjects = stack.cluster.subjects
-    pattern = subjects.request(POOL, "*")
+    pattern = subjects.requests(POOL, "*")
     async with asyncio.timeout(20):
         while True:
             found = [

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from jetflock.commands.setup import Names
+from jetflock.commands.setup import _make as make_names
+from shared.admin.replicas import change_replicas
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
+from shared.errors import ConfigError
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.nats_cluster import ClusteredServer, NatsCluster
@@ -23,6 +28,7 @@ NUM_STREAMS = 6
 NUM_TOKENS = 400  # 4 s
 ELECTION_S = 20.0  # servers choose a new leader after 4 to 9 s without one
 NUM_LONG_TOKENS = 1500  # longer than that
+LED = ("the token log", "the queue", "jetstream", "the heartbeats", "the leases")
 
 
 @pytest.fixture
@@ -36,25 +42,60 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
 
 async def test_a_role_waits_until_its_servers_have_a_leader(tmp_path: Path) -> None:
     nats = NatsCluster(tmp_path / "nats")
-    config = ClusterConfig(nats_url=nats.servers[0].url, replicas=3, nats_connect_timeout_s=60)
-    made = asyncio.Event()
-
-    async def start_role() -> None:
-        async with open_cluster(config, "test"):
-            made.set()
-
     try:
         nats.start_one(nats.servers[0])  # alone it has no quorum
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(start_role())
-            deadline = time.monotonic() + 30
-            while not nats.servers[0].monitor("connz").get("connections"):
-                assert time.monotonic() < deadline, "the role does not connect"
-                await asyncio.sleep(0.05)
-            await asyncio.to_thread(nats.start)
-        assert made.is_set()
+        await start_role_before(nats, lambda: bool(connections(nats)))
     finally:
         nats.kill()
+
+
+async def test_a_role_waits_until_a_peer_has_joined(tmp_path: Path) -> None:
+    """Two servers of three have a quorum, and nowhere to place a third replica."""
+    nats = NatsCluster(tmp_path / "nats")
+    try:
+        await asyncio.to_thread(nats.start)
+        nats.kill()
+        for server in nats.servers[:2]:
+            nats.start_one(server)
+        await nats.meta_leader()
+        await start_role_before(nats, lambda: num_refusals(nats) > 6)  # of several attempts
+    finally:
+        nats.kill()
+
+
+async def start_role_before(nats: NatsCluster, was_tried: Callable[[], bool]) -> None:
+    """The rest of the servers; the role makes streams, and consumers as for a model."""
+    url = nats.servers[0].url
+    config = ClusterConfig(nats_url=url, replicas=3, nats_connect_timeout_s=60)
+    is_made = asyncio.Event()
+
+    async def start_role() -> None:
+        async with open_cluster(config, "test") as cluster:
+            await make_names(cluster, None, Names.of(cluster.subjects, "a-model"))
+            is_made.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(start_role())
+        deadline = time.monotonic() + 30
+        while not was_tried():
+            assert time.monotonic() < deadline, "the role asks for nothing"
+            await asyncio.sleep(0.05)
+        assert not is_made.is_set()
+        await asyncio.to_thread(nats.start)
+    assert is_made.is_set()
+
+
+def connections(nats: NatsCluster) -> list[Any]:
+    found: list[Any] = nats.servers[0].monitor("connz").get("connections", [])
+    return found
+
+
+def num_refusals(nats: NatsCluster) -> int:
+    return sum(
+        server.monitor("jsz").get("api", {}).get("errors", 0)
+        for server in nats.servers
+        if server.is_alive
+    )
 
 
 async def stream_leader(stack: RoleStack, stream: str) -> ClusteredServer:
@@ -74,7 +115,7 @@ async def leader_of(stack: RoleStack, what: str) -> ClusteredServer:
         case "the heartbeats":
             return await stream_leader(stack, f"KV_{subjects.workers_bucket}")
         case _:
-            return await stream_leader(stack, f"KV_{subjects.leases_bucket}")
+            return await stream_leader(stack, f"KV_{subjects.owners_bucket}")
 
 
 async def start_streams(
@@ -126,30 +167,24 @@ async def post_until_accepted(stack: RoleStack) -> tuple[dict[str, Any], float]:
             await asyncio.sleep(0.2)
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "the token log",
-        pytest.param("the queue", marks=pytest.mark.slow),
-        pytest.param("jetstream", marks=pytest.mark.slow),
-        pytest.param("the heartbeats", marks=pytest.mark.slow),
-        pytest.param("the leases", marks=pytest.mark.slow),
-    ],
-)
-async def test_the_leader_is_killed_with_9(stack: RoleStack, what: str) -> None:
+@pytest.mark.slow
+async def test_the_leader_of_each_is_killed_with_9(stack: RoleStack) -> None:
+    """One after the other, as each has come back by then."""
     stack.start_worker(*SCRIPTED)
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(2)
     expected = await expected_texts(stack)
-    streams, tasks = await start_streams(stack)
-    killed = await leader_of(stack, what)
-    killed.kill()
-    _, accepted_s = await post_until_accepted(stack)
-    await assert_same(streams, tasks, expected)
-    stack.nats.start_one(killed)
-    assert not any("worker_dead" in role.log for role in stack.roles), "a false death"
-    gap_s = max(stream.max_gap_s for stream in streams)
-    print(f"{what}: a new request after {accepted_s:.1f} s, longest gap {gap_s:.1f} s")
+    for what in LED:
+        streams, tasks = await start_streams(stack)
+        killed = await leader_of(stack, what)
+        print(f"{what}: {killed.name} leads it, and is killed")
+        killed.kill()
+        _, accepted_s = await post_until_accepted(stack)
+        await assert_same(streams, tasks, expected)
+        assert not any("worker_dead" in role.log for role in stack.roles), "a false death"
+        gap_s = max(stream.max_gap_s for stream in streams)
+        print(f"a new request after {accepted_s:.1f} s, longest gap {gap_s:.1f} s")
+        await asyncio.to_thread(stack.nats.start)
 
 
 @pytest.mark.slow
@@ -192,3 +227,40 @@ async def test_a_follower_that_was_away_rejoins(stack: RoleStack) -> None:
     again, tasks = await start_streams(stack, NUM_LONG_TOKENS)
     leader.kill()  # the one that was away may be asked to lead
     await assert_same(again, tasks, expected)
+
+
+async def test_streams_get_copies_while_they_are_in_use(tmp_path: Path) -> None:
+    nats = NatsCluster(tmp_path / "nats")
+    async with RoleStack(tmp_path, "--replicas", "1", nats=nats) as stack:
+        stack.start_worker(*SCRIPTED)
+        await stack.wait_ready(1)
+        stream = Stream()
+        body = completion_body(max_tokens=NUM_LONG_TOKENS, seed=0)
+        reading = asyncio.create_task(stream.post(stack.url(), body))
+        await stream.wait_for_tokens(20)
+        wanted = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
+        async with open_cluster(wanted, "test") as cluster:
+            changed = await change_replicas(cluster, 60)
+            assert set(changed) == set((await cluster.js.api("STREAM.NAMES"))["streams"])
+            assert await change_replicas(cluster, 60) == []
+        await asyncio.wait_for(reading, 90)
+        assert stream.error is None
+        assert (stream.is_done, stream.position) == (True, NUM_LONG_TOKENS)
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = await client.get(f"{stack.url()}/v1/streams/{stream.rid}?stream=false")
+        assert answer.json()["choices"][0]["text"] == stream.text
+
+
+async def test_more_copies_than_servers_are_refused(tmp_path: Path) -> None:
+    nats = NatsCluster(tmp_path / "nats")
+    try:
+        await asyncio.to_thread(nats.start)
+        config = ClusterConfig(nats_url=nats.url, nats_connect_timeout_s=30)
+        async with open_cluster(config, "test"):
+            pass
+        more = dataclasses.replace(config, replicas=5, nats_connect_timeout_s=2)
+        async with open_cluster(more, "test") as cluster:
+            with pytest.raises(ConfigError, match="jf_REQUESTS cannot have 5 replicas"):
+                await change_replicas(cluster, 10)
+    finally:
+        nats.kill()

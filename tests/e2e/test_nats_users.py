@@ -13,17 +13,16 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from deploy.nats.permissions import permissions
-from deploy.nats.users import write_users
 from jetflock import Client
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
 from shared.config import ClusterConfig
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
-from shared.subjects import Subjects
+from shared.protocol.codec import decode
+from shared.protocol.dead import DeadRequest
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.frontend.batch_calls import create, jsonl, line, rows, until
-from tests.nats_server import NatsServer
+from tests.nats_users import NatsUsers
 from tests.tls_files import make_tls_files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -33,15 +32,13 @@ LONG_PROMPT = [300 + i % 500 for i in range(70_000)]  # above 256 KiB: by the ob
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
+async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RoleStack]:
     folder = tmp_path / "nats"
-    folder.mkdir()
-    write_users(folder, permissions(Subjects(), "jetflock", ["client"]))
+    is_apart = getattr(request, "param", "users") == "accounts"
+    users = NatsUsers(folder, ["client"], accounts=is_apart)
     make_tls_files(folder)
-    server = NatsServer(
-        folder,
-        config='include "users.conf"\n'
-        f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.key" }}',
+    server = users.server(
+        f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.key" }}'
     )
     admin = ClusterConfig(
         nats_user="admin",
@@ -50,10 +47,17 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
     )
 
     def flags(role: str) -> list[str]:
-        return [
+        login = [
             "--nats-user", role, "--nats-password-file", str(folder / f"{role}.password"),
             "--nats-tls-ca", str(folder / "ca.pem"),
         ]  # fmt: skip
+        service = [
+            "--nats-callers", users.callers, "--nats-service-user", "service",
+            "--nats-service-password-file", str(folder / "service.password"),
+            "--nats-eraser-user", "eraser",
+            "--nats-eraser-password-file", str(folder / "eraser.password"),
+        ]  # fmt: skip
+        return login + (service if role == "frontend" else [])
 
     async with RoleStack(tmp_path, nats=server, config=admin, role_flags=flags) as running:
         yield running
@@ -70,6 +74,7 @@ def assert_nothing_refused(stack: RoleStack) -> None:
             assert "permissions violation" not in told.lower(), f"{role.name}: {told}"
 
 
+@pytest.mark.parametrize("stack", ["users", "accounts"], indirect=True)
 async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     stack: RoleStack, tmp_path: Path
 ) -> None:
@@ -178,9 +183,15 @@ async def test_poison_is_kept(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED, "--scripted-poison-token", str(POISON_TOKEN))
     await stack.wait_ready(1)
     body = {"model": MODEL_NAME, "prompt": [300, POISON_TOKEN, 301], "max_tokens": 5}
-    answer = await post(stack, "/v1/completions", body)
+    answer = await post(stack, "/v1/completions", body, **{"Idempotency-Key": "poison"})
     assert answer.json()["error"]["code"] == "poison"
     subjects = stack.cluster.subjects
     dead = [m async for m in stack.cluster.js.direct_scan(subjects.dead_stream, subjects.dead("*"))]
     assert len(dead) == 1
+
+    rid = decode(DeadRequest, dead[0].data).rid
+    async with httpx.AsyncClient(timeout=60) as client:
+        erased = await client.delete(f"{stack.url()}/v1/streams/{rid}")
+    assert erased.status_code == 200, erased.text
+    assert await stack.cluster.js.get_last(subjects.dead_stream, subjects.dead("*")) is None
     assert_nothing_refused(stack)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from shared.codec import decode
-from shared.control_plane import ControlPlane
+from shared.admin.control_plane import ControlPlane
+from shared.admin.rolling_update import RollingUpdate, UpdateResult, WeightsOrder
 from shared.errors import ConfigError
+from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from shared.rolling_update import RollingUpdate, UpdateResult, WeightsOrder
 from tests.e2e.role_stack import DEMO_MODEL, REPOSITORY, SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.worker.checkpoints import copy_checkpoint, read_checkpoint

@@ -58,6 +58,7 @@ async def test_every_pair_is_scored_once(tmp_path: Path) -> None:
     async with RoleStack(tmp_path / "stack", "--ack-wait-s", "3") as stack:
         first, _ = (stack.start_worker(*SLOW, model=ranker, name=MODEL) for _ in range(2))
         await stack.wait_ready(2)
+        await stack.wait_listed(MODEL)
         async with Client(stack.nats.url) as client:
             expected = await client.score_async(QUERY, INPUTS, model=MODEL)
             assert len(set(expected.scores)) > 50, "they must differ to be told apart"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import nats
 from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
@@ -15,22 +16,23 @@ from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
-from frontend.listener import bind
+from frontend.http.listener import bind
 from frontend.metrics import FrontendMetrics
+from frontend.nats.connection import service_connection
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import open_cluster
-from shared.codec import decode
-from shared.model_catalog import ModelCatalog
-from shared.model_files import ModelFiles
+from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.subjects import new_incarnation
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, TOKEN_S
 from tests.nats_server import NatsServer
 from tests.span_recorder import SpanRecorder
-from worker.checkpoint import Checkpoint
 from worker.config import WorkerConfig
-from worker.engine_process import EngineProcess
-from worker.lora_folder import LoraFolder
-from worker.metrics import WorkerMetrics
+from worker.engine_child.engine_process import EngineProcess
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.lora_folder import LoraFolder
 from worker.worker import Worker
 
 
@@ -50,9 +52,13 @@ class TracedRoles:
         config = FrontendConfig(nats_url=self.server.url, port=0, shutdown_timeout_s=0)
         frontend_id = new_incarnation("frontend")
         cluster = await self._exits.enter_async_context(open_cluster(config, frontend_id))
+        service_nc = await self._exits.enter_async_context(
+            service_connection(config, frontend_id, cluster.nc)
+        )
         frontend = Frontend(
             config,
             cluster,
+            service_nc,
             frontend_id,
             bind(config.host, 0),
             FrontendMetrics(CollectorRegistry()),
@@ -120,7 +126,9 @@ async def traced_roles(server: NatsServer, folder: Path) -> AsyncIterator[Traced
         config = FrontendConfig(nats_url=server.url)
         cluster = await exits.enter_async_context(open_cluster(config, "test"))
         await ModelCatalog(cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
-        yield TracedRoles(server, cluster.nc, folder, exits)
+        nc = await nats.connect(server.url)
+        exits.push_async_callback(nc.close)
+        yield TracedRoles(server, nc, folder, exits)
 
 
 def client_of(frontend: Frontend) -> httpx.AsyncClient:

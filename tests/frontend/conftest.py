@@ -10,12 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
-from frontend.listener import bind
+from frontend.http.listener import bind
 from frontend.metrics import FrontendMetrics
+from frontend.nats.connection import service_connection
 from shared.cluster import Cluster, open_cluster
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import GenerateRequest
@@ -31,6 +33,7 @@ class RunningFrontend:
     frontend_id: str
     metrics: FrontendMetrics
     task: asyncio.Task[None]
+    was_killed: bool = False  # a test has done so: how it ended says nothing
 
     @property
     def url(self) -> str:
@@ -38,6 +41,13 @@ class RunningFrontend:
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=20, **options)
+
+    async def die(self) -> None:
+        """As by kill -9: nothing is said to NATS, and nothing ended."""
+        self.was_killed = True
+        await self.frontend._cluster.nc.close()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
 
 
 @dataclass
@@ -49,6 +59,7 @@ class Stack:
     card: ModelCard
     backend: FakeBackend
     exits: contextlib.AsyncExitStack
+    caller: Client  # somebody's connection
     options: dict[str, Any] = field(default_factory=dict)
 
     def say(self, *pieces: str, **options: Any) -> None:
@@ -74,32 +85,45 @@ async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[
     config = FrontendConfig(nats_url=server.url, port=0, **{"shutdown_timeout_s": 1.0, **options})
     frontend_id = config.frontend_id or new_incarnation("frontend")
     metrics = FrontendMetrics(CollectorRegistry())
-    async with open_cluster(config, frontend_id) as cluster:
-        frontend = Frontend(config, cluster, frontend_id, bind(config.host, 0), metrics)
+    async with (
+        open_cluster(config, frontend_id) as cluster,
+        service_connection(config, frontend_id, cluster.nc) as service_nc,
+    ):
+        frontend = Frontend(config, cluster, service_nc, frontend_id, bind(config.host, 0), metrics)
         task = asyncio.create_task(frontend.run())
         try:
             await asyncio.wait_for(frontend.started.wait(), 10)
-            yield RunningFrontend(frontend, frontend_id, metrics, task)
+            yield (running := RunningFrontend(frontend, frontend_id, metrics, task))
         finally:
             frontend.shutdown.ask()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait_for(task, 15)
+                if not running.was_killed:
+                    await asyncio.wait_for(task, 15)
 
 
 @pytest.fixture
 async def stack(nats_server: NatsServer) -> AsyncIterator[Stack]:
-    config = FrontendConfig(nats_url=nats_server.url, queue_max_msgs=8)
+    caller = Client()
+    await caller.connect(nats_server.url)
+    async with caller, open_stack(nats_server, caller) as stack:
+        yield stack
+
+
+@contextlib.asynccontextmanager
+async def open_stack(server: NatsServer, caller: Client, **options: Any) -> AsyncIterator[Stack]:
+    """`options`: as whom the test and the fake connect."""
+    config = FrontendConfig(nats_url=server.url, queue_max_msgs=8, **options)
     async with contextlib.AsyncExitStack() as exits:
         cluster = await exits.enter_async_context(open_cluster(config, "test"))
         bundle = make_bundle()
         card = make_card(bundle)
         await register(cluster, bundle, card)
         backend = FakeBackend(cluster, card, lambda request: Script(["Hello", ", world", "!"]))
-        exits.push_async_callback(_cancel, asyncio.create_task(backend.run()))
-        yield Stack(nats_server, cluster, card, backend, exits, {"queue_max_msgs": 8})
+        exits.push_async_callback(_end, backend, asyncio.create_task(backend.run()))
+        yield Stack(server, cluster, card, backend, exits, caller, {"queue_max_msgs": 8})
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _end(backend: FakeBackend, task: asyncio.Task[None]) -> None:
+    backend.is_over = True
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from frontend.images.fetch_policy import FetchPolicy
+from prometheus_client import CollectorRegistry
+
 from frontend.images.fetcher import ImageFetcher
-from frontend.images.limits import ImageLimits
 from frontend.images.loader import ImageLoader
-from frontend.model_directory import ModelDirectory
-from frontend.prompt_encoder import PromptEncoder
-from frontend.requests.chat_request import ChatRequests
-from frontend.requests.completion_request import CompletionRequests
-from frontend.requests.generate_request import GenerateRequests
+from frontend.inference.admission.admission import Admission
+from frontend.jobs.prompt_encoder import PromptEncoder
+from frontend.limits.fetch_policy import FetchPolicy
+from frontend.limits.image_limits import ImageLimits
+from frontend.metrics import FrontendMetrics
+from frontend.models.model_directory import ModelDirectory
+from frontend.surfaces.chat.chat_request import ChatRequests
+from frontend.surfaces.completions.completion_request import CompletionRequests
+from frontend.surfaces.generate.generate_request import GenerateRequests
+from frontend.tenants.ledger import TenantLedger
+from shared.catalog.model_status import PoolHeartbeats
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import BrokerUnavailable
 from shared.protocol.model_cards import ModelCard
-from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.tiny_model import CHATML, make_bundle, make_card
 
 
@@ -35,6 +41,9 @@ class FakeCatalog:
             raise BrokerUnavailable("away")
         return self._cards
 
+    async def heartbeats(self) -> PoolHeartbeats:
+        return PoolHeartbeats({}, {})
+
     async def bundle(self, content_hash: str) -> TokenizerBundle:
         assert content_hash == self._bundle.content_hash
         await asyncio.sleep(0)
@@ -52,6 +61,14 @@ def make_directory(
 def make_image_loader() -> ImageLoader:
     limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000)
     return ImageLoader(limits, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
+
+
+def make_admission() -> Admission:
+    """Of tenants alone: there is no queue."""
+    nothing: Any = None
+    return Admission(
+        TenantLedger(), nothing, nothing, nothing, FrontendMetrics(CollectorRegistry())
+    )
 
 
 class AllRequests:

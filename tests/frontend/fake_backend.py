@@ -11,14 +11,21 @@ from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from shared.cluster import Cluster
-from shared.codec import decode, decode_control, encode, encode_text_frame
-from shared.errors import CasConflict
+from shared.errors import CasConflict, ProtocolError
+from shared.protocol.codec import (
+    decode,
+    decode_control,
+    decode_ownership,
+    encode,
+    encode_text_frame,
+)
 from shared.protocol.finish import Beam, Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.notices import Cancel
+from shared.protocol.notices import Cancel, TenantCost
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.request import GenerateRequest
+from shared.protocol.sealed_replies import unseal
 from shared.protocol.text import (
     Done,
     ReplayReply,
@@ -27,10 +34,10 @@ from shared.protocol.text import (
     TextChunk,
     TextFrame,
 )
+from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from shared.subjects import LANES
-from shared.token_ids import pack_token_ids, unpack_token_ids
 from tests.frontend.tiny_model import make_tokenizer
-from worker.engine.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
+from worker.engine.scripted.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
 STOP = Finish(FinishReason.STOP)
 
@@ -58,6 +65,7 @@ class Run:
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     subjects: list[str] = field(default_factory=list)  # who hears it
+    is_paid: bool = False
 
     @property
     def reply(self) -> ReplyParams:
@@ -102,6 +110,8 @@ class FakeBackend:
         self._tokenizer = make_tokenizer()
         self.script = script
         self.runs: dict[str, Run] = {}
+        self.is_over = False  # a cancelled task of nats-py may go on
+        self._queued: dict[str, GenerateRequest] = {}
         self.num_served = 0  # messages taken from the queue
         self.cancelled: list[str] = []  # rids of the cancel notices heard
         self.replays: list[ReplayRequest] = []
@@ -112,6 +122,8 @@ class FakeBackend:
     async def run(self) -> None:
         subjects, nc = self._cluster.subjects, self._cluster.nc
         await nc.subscribe(subjects.control(self._card.pool), cb=self._on_notice)
+        await nc.subscribe(subjects.requests("*", "*"), cb=self._on_queued)
+        await nc.subscribe(f"{subjects.prefix}.own.*.*", cb=self._on_ownership)
         for partition in range(subjects.num_partitions):
             await nc.subscribe(subjects.replay(partition), cb=self._on_replay)
         async with asyncio.TaskGroup() as tasks:
@@ -123,7 +135,7 @@ class FakeBackend:
         consumer = await self._cluster.nc.jetstream().pull_subscribe_bind(
             subjects.consumer(self._card.pool, lane), subjects.requests_stream
         )
-        while True:
+        while not self.is_over:
             await self.hold.wait()
             with contextlib.suppress(NatsTimeoutError):
                 for message in await consumer.fetch(1, timeout=0.5):
@@ -135,10 +147,14 @@ class FakeBackend:
     async def _serve(self, message: Msg) -> None:
         request = decode(GenerateRequest, message.data)
         self.num_served += 1
-        run = self.runs[request.rid] = Run(request, subjects=[request.reply.subject])
-        if await self._apply_end(run):
-            await message.ack()
-            return
+        if request.rid not in self.runs:
+            run = self.runs[request.rid] = Run(request, subjects=[request.reply.subject])
+            if not await self._apply_end(run):
+                await self._answer(run)
+        await message.ack()
+
+    async def _answer(self, run: Run) -> None:
+        request = run.request
         script = self.script(request)
         if request.sampling.beam is not None and script.finish == STOP:
             script = Script([], Finish(FinishReason.STOP, beams=beams_of(request, script)))
@@ -154,7 +170,23 @@ class FakeBackend:
             await asyncio.sleep(0.05)
         if not script.pieces and run.finish is None:
             await self._say(run, "", script.finish, script, 0)
-        await message.ack()
+        await self._write_done(run)
+
+    async def _on_queued(self, message: Msg) -> None:
+        with contextlib.suppress(ProtocolError):
+            request = decode(GenerateRequest, message.data)
+            self._queued[request.rid] = request
+
+    async def _on_ownership(self, message: Msg) -> None:
+        """A detokenizer tells of the end of what nobody has taken."""
+        rid = message.subject.rpartition(".")[2]
+        if rid in self.runs or rid not in self._queued:
+            return
+        if not isinstance(decode_ownership(message.data), End):
+            return
+        run = Run(request := self._queued[rid], subjects=[request.reply.subject])
+        if await self._apply_end(run):  # what a compare-and-set refused is heard, too
+            self.runs.setdefault(rid, run)
 
     async def _say(
         self, run: Run, piece: str, finish: Finish | None, script: Script, i: int
@@ -192,13 +224,20 @@ class FakeBackend:
     def _ids_of(self, run: Run, piece: str, script: Script, i: int) -> list[int]:
         if script.piece_ids is not None:
             return script.piece_ids[i]
-        if run.reply.surface is Surface.RESPONSES:  # is decoded again, to cut it
+        if unseal(run.reply).surface is Surface.RESPONSES:  # is decoded again, to cut it
             ids: list[int] = self._tokenizer.encode(piece, add_special_tokens=False).ids
             return ids
         return [65 + i % 26] if piece else []
 
     async def _keep(self, run: Run) -> None:
         """The result of a kept response, as the detokenizer writes it."""
+        subject = self._cluster.subjects.response(run.request.rid)
+        await self._store(subject, run, run.reply.kept_at)
+
+    async def _write_done(self, run: Run) -> None:
+        await self._store(self._cluster.subjects.done(run.request.rid), run, 0)
+
+    async def _store(self, subject: str, run: Run, expected_last: int) -> None:
         assert run.finish is not None
         done = Done(
             run.request.rid,
@@ -207,17 +246,18 @@ class FakeBackend:
             run.finish,
             run.reply,
             run.logprobs_from(0),
+            run.prompt_logprobs,
         )
         with contextlib.suppress(CasConflict):
-            await self._cluster.js.publish(
-                self._cluster.subjects.response(run.request.rid),
-                encode(done),
-                expected_last=run.reply.kept_at,
-            )
+            await self._cluster.js.publish(subject, encode(done), expected_last=expected_last)
 
     async def _publish(self, run: Run, chunks: list[TextChunk]) -> None:
         if run.finish is not None and run.reply.kept_at:
             await self._keep(run)
+        if run.finish is not None and not run.is_paid:
+            run.is_paid = True
+            cost = TenantCost(run.reply.owner, len(run.token_ids))
+            await self._cluster.nc.publish(self._cluster.subjects.costs, encode(cost))
         for subject in run.subjects:
             await self._cluster.nc.publish(subject, encode_text_frame(TextFrame("fake", chunks)))
 
@@ -231,6 +271,7 @@ class FakeBackend:
                 run.request.rid, len(run.token_ids), len(run.text), "", [], run.finish
             )
             await self._publish(run, [chunk])
+            await self._write_done(run)
         return True
 
     async def _on_notice(self, message: Msg) -> None:

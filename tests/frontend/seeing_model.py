@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from tokenizers import AddedToken
 
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.protocol.model_cards import ModelCard, VisionCard
-from shared.tokenizer_bundle import TokenizerBundle
 from tests.frontend.tiny_model import VOCAB_SIZE, make_bundle, make_card, make_tokenizer
 
 IMAGE_TOKEN_ID = VOCAB_SIZE

@@ -11,13 +11,13 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import Cluster
-from shared.codec import encode
-from shared.model_catalog import ModelCatalog
+from shared.protocol.codec import encode
 from shared.protocol.model_cards import ModelCard
-from shared.streams import ensure_consumers
+from shared.storage.streams import ensure_consumers
 from shared.subjects import pool_slug
-from shared.tokenizer_bundle import TokenizerBundle
 
 CHATML = (
     "{% for message in messages %}"

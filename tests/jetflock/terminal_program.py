@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -14,6 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def _take_terminal() -> None:
+    """In the child; whoever runs the tests in the background has Ctrl-C ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class TerminalProgram:
@@ -27,9 +34,9 @@ class TerminalProgram:
             stdin=child,
             stdout=child,
             stderr=child,
-            env={**os.environ, "TERM": "xterm-256color", **env},
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **env},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
         os.close(child)
         self.raw = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,8 +22,12 @@ from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
+from shared.protocol.request import FEATURE_LEVEL
+from shared.protocol.role_cards import LevelRecord
+from shared.subjects import LEVEL_KEY
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
 from tests.nats_server import NatsServer, free_port
+from tests.stream_limits import fill, set_limit
 
 
 def of(area: str, findings: Iterable[Finding]) -> Finding:
@@ -42,7 +47,7 @@ async def test_a_service_that_runs_is_well(shared_stack: RoleStack) -> None:
     areas = {finding.area: finding for finding in findings}
     assert not [finding for finding in findings if finding.verdict is Verdict.FAIL]
     assert areas["streams"].text.startswith("all ")
-    assert areas["protocol"].text == "version 1, 4 partitions"
+    assert areas["protocol"].text == "version 2, 4 partitions, feature level 1"
     assert areas[f"workers of {MODEL_NAME}"].text == "1, ready"
     assert areas["frontend"].verdict is areas["detok"].verdict is Verdict.OK
     assert areas[f"queues of {MODEL_NAME}"].text == "6 consumers"
@@ -65,6 +70,73 @@ async def test_an_empty_server_is_told_from_a_broken_one(nats_server: NatsServer
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("which", ["tokens", "results", "responses", "batch"])
+async def test_a_stream_that_is_nearly_full_is_told(nats_server: NatsServer, which: str) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "test") as cluster:
+        subjects = cluster.subjects
+        stream, subject = {
+            "tokens": (subjects.tokens_stream, subjects.tokens(0, "w")),
+            "results": (subjects.results_stream, subjects.done("0" * 32)),
+            "responses": (subjects.responses_stream, subjects.response("0" * 32)),
+            "batch": (subjects.batch_stream, subjects.batch_line("batch_" + "0" * 32, 0)),
+        }[which]
+        await cluster.js.publish(subject, bytes(1 << 20))
+        await fill(cluster.js, stream, 0.85)
+        found = of(stream, await nats(config))
+    assert found.verdict is Verdict.WARN
+    assert found.text == "is 85% full: 1 MiB of 1.177 MiB"
+    assert "raise its limit" in found.remedy
+
+
+@pytest.mark.integration
+async def test_a_store_that_an_earlier_version_made_without_a_limit_is_told(
+    nats_server: NatsServer,
+) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "test") as cluster:
+        await set_limit(cluster.js, "OBJ_jf_objects", -1)
+        found = of("OBJ_jf_objects", await nats(config))
+    assert found.verdict is Verdict.WARN
+    assert found.remedy == "nats stream edit OBJ_jf_objects --max-bytes 1073741824"
+
+
+@pytest.mark.integration
+async def test_buckets_that_still_take_roll_ups_are_told_with_the_command(
+    nats_server: NatsServer,
+) -> None:
+    config = ClusterConfig(nats_url=nats_server.url, prefix="other")
+    async with open_cluster(config, "test") as cluster:
+        assert not [finding for finding in await nats(config) if finding.area == "roll-ups"]
+        for name in ("KV_other_files", "KV_other_owners"):
+            made = (await cluster.js.api(f"STREAM.INFO.{name}"))["config"]
+            await cluster.js.api(f"STREAM.UPDATE.{name}", made | {"allow_rollup_hdrs": True})
+        found = of("roll-ups", await nats(config))
+    assert found.verdict is Verdict.WARN
+    assert {"KV_other_files", "KV_other_owners"} < set(found.text.replace(",", "").split())
+    assert found.remedy == "jetflock setup --prefix other"
+    argv = [sys.executable, "-m", *found.remedy.split(), "--nats-url", nats_server.url]
+    await asyncio.to_thread(subprocess.run, argv, capture_output=True, check=True, timeout=60)
+    assert not [finding for finding in await nats(config) if finding.area == "roll-ups"]
+
+
+@pytest.mark.integration
+async def test_an_account_that_may_store_too_little_is_told(tmp_path: Path) -> None:
+    user = 'users: [{user: "a", password: "a"}]'
+    account = f"A {{ jetstream {{ max_file: 3GB }}, {user} }}"
+    server = NatsServer(tmp_path, config=f"accounts {{ {account} }}")
+    server.start()
+    try:
+        config = ClusterConfig(nats_url=server.url, nats_user="a", nats_password="a")
+        found = of("JetStream", await nats(config))
+    finally:
+        server.kill()
+    assert found.verdict is Verdict.WARN
+    assert found.text == "0 MiB stored, 0 MiB reserved, 15.38 GiB wanted of 3 GiB"
+    assert "max_file to 15.38 GiB" in found.remedy
+
+
+@pytest.mark.integration
 async def test_a_queue_that_was_made_again_is_found(nats_server: NatsServer) -> None:
     config = ClusterConfig(nats_url=nats_server.url)
     async with open_cluster(config, "test") as cluster:
@@ -74,6 +146,21 @@ async def test_a_queue_that_was_made_again_is_found(nats_server: NatsServer) -> 
         await cluster.js.api(f"STREAM.CREATE.{name}", stream)
     found = of("protocol", await nats(config))
     assert (found.verdict, "made again" in found.text) == (Verdict.FAIL, True)
+
+
+@pytest.mark.integration
+async def test_a_service_beyond_this_build_is_found(nats_server: NatsServer) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "test") as cluster:
+        await cluster.level.put(LevelRecord(FEATURE_LEVEL + 1), 0)
+        found = of("protocol", await nats(config))
+        assert found.verdict is Verdict.FAIL
+        assert found.text.endswith(
+            f"feature level {FEATURE_LEVEL + 1}, this build knows {FEATURE_LEVEL}"
+        )
+        meta = cluster.bucket(cluster.subjects.meta_bucket)
+        await meta.put(LEVEL_KEY, b"\xc1")
+        assert "cannot be read" in of("protocol", await nats(config)).text
 
 
 def test_the_command_prints_a_remedy_and_fails() -> None:

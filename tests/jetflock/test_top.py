@@ -98,7 +98,7 @@ def test_nobody_there_is_one_sentence() -> None:
     argv = [*JETFLOCK, "top", "--nats-url", url, "--nats-connect-timeout-s", "0.1"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"jetflock top: cannot connect to NATS at {url}")
+    assert done.stderr.startswith(f"jetflock top: nothing listens at {url}; no jetflock serve runs")
 
 
 def test_a_gpu_has_a_column_where_there_is_one() -> None:

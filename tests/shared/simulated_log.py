@@ -12,14 +12,22 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from shared.fold import RequestFold
-from shared.logprobs import TokenLogprob, pack_logprobs, record_bytes
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
+from shared.protocol.log_records import (
+    Claim,
+    End,
+    OwnershipRecord,
+    Release,
+    Restatement,
+    TokenEntry,
+)
+from shared.protocol.logprobs import TokenLogprob, pack_logprobs, record_bytes
 from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.sealed_replies import seal
+from shared.token_log.fold import RequestFold
 
 RID = "0" * 32
-REPLY = ReplyParams("jf.out.f", Surface.CHAT, "m", 1, 3, RID)
+REPLY = seal(ReplyParams("jf.out.f", Surface.CHAT, "m", 1, 3, RID))
 
 
 def next_token(tokens: list[int], epoch: int) -> int:
@@ -41,6 +49,7 @@ class LoggedEntry:
     seq: int
     worker: str
     entry: TokenEntry
+    confirmed_seq: int  # of its frame
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,14 @@ class Writer:
     tokens: list[int]  # starts as the prefix it folded
     logprobs: bytearray
     prompt_logprobs: bytes
+    num_prefix: int = 0
+    progress_epoch: int = 0
     entries: list[TokenEntry] = field(default_factory=list)  # all it ever made, in order
+    made_at: list[int] = field(default_factory=list)  # the log's end when each was made
     num_sent: int = 0  # entries[:num_sent] were published in order, unless lost
     is_finished: bool = False
 
-    def make(self, num_new: int, finish: bool) -> None:
+    def make(self, num_new: int, finish: bool, end: int) -> None:
         if self.is_finished:
             return
         position = len(self.tokens) if self.entries else 0
@@ -74,20 +86,34 @@ class Writer:
             self.logprobs += logprobs_of(self.tokens, self.epoch)
         self.is_finished = finish
         reason = Finish(FinishReason.STOP) if finish else None
-        self.entries.append(self._entry(position, before + new, reason))
+        self._add(position, before + new, reason, end)
 
-    def restate(self, num_pieces: int) -> None:
+    def restate(self, num_pieces: int, end: int) -> None:
         if self.is_finished or not self.entries:
             return
         cuts = [len(self.tokens) * i // num_pieces for i in range(num_pieces + 1)]
         for start, stop in itertools.pairwise(cuts):
-            self.entries.append(self._entry(start, self.tokens[start:stop], None))
+            self._add(start, self.tokens[start:stop], None, end)
+
+    def _add(self, position: int, token_ids: list[int], finish: Finish | None, end: int) -> None:
+        self.made_at.append(end)
+        self.entries.append(self._entry(position, token_ids, finish))
 
     def _entry(self, position: int, token_ids: list[int], finish: Finish | None) -> TokenEntry:
+        restates = Restatement(len(self.tokens), self.num_prefix, self.progress_epoch)
         records = record_bytes(0)
         logprobs = bytes(self.logprobs[position * records :][: len(token_ids) * records])
         prompt_logprobs = b"" if position else self.prompt_logprobs
-        return TokenEntry(RID, self.epoch, position, token_ids, finish, logprobs, prompt_logprobs)
+        return TokenEntry(
+            RID,
+            self.epoch,
+            position,
+            token_ids,
+            finish,
+            logprobs,
+            prompt_logprobs,
+            None if position else restates,
+        )
 
 
 @dataclass
@@ -110,7 +136,13 @@ class SimulatedLog:
             prompt_logprobs = fold.prompt_logprobs if fold.tokens else b"prompt%d" % self.seq
             self.writers.append(
                 Writer(
-                    worker, self.seq, list(fold.tokens), bytearray(fold.logprobs), prompt_logprobs
+                    worker,
+                    self.seq,
+                    list(fold.tokens),
+                    bytearray(fold.logprobs),
+                    prompt_logprobs,
+                    len(fold.tokens),
+                    fold.progress_epoch,
                 )
             )
 
@@ -126,9 +158,10 @@ class SimulatedLog:
         self.items.append(LoggedRecord(self.seq, record))
         self.fold.apply_record(self.seq, record)
 
-    def publish(self, writer: Writer, entry: TokenEntry) -> None:
+    def publish(self, writer: Writer, idx: int) -> None:
+        entry = writer.entries[idx]
         self.seq += 1
-        self.items.append(LoggedEntry(self.seq, writer.worker, entry))
+        self.items.append(LoggedEntry(self.seq, writer.worker, entry, writer.made_at[idx]))
         num_new = self.fold.apply_entry(writer.worker, entry)
         self.epoch_of_token += [entry.epoch] * num_new
 
@@ -150,9 +183,9 @@ class SimulatedLog:
             writer.num_sent = min(len(writer.entries), writer.num_sent + 1)
             return
         if kind in ("step", "lost_step", "finish"):
-            writer.make(amount, finish=kind == "finish")
+            writer.make(amount, kind == "finish", self.seq)
         elif kind in ("restate", "restate_partly"):
-            writer.restate(1 + amount)
+            writer.restate(1 + amount, self.seq)
         if kind == "resend":
             # From the first unconfirmed entry on, whichever that is.
             writer.num_sent = max(0, writer.num_sent - amount)
@@ -160,7 +193,7 @@ class SimulatedLog:
             writer.num_sent = len(writer.entries)
         limit = amount // 2 if kind.endswith("partly") else len(writer.entries)
         while writer.num_sent < len(writer.entries) and limit > 0:
-            self.publish(writer, writer.entries[writer.num_sent])
+            self.publish(writer, writer.num_sent)
             writer.num_sent += 1
             limit -= 1
 

@@ -11,12 +11,13 @@ import msgspec
 
 from tests.simulation.pull_consumer import PullConsumer
 from tests.simulation.push_consumer import PushConsumer
-from tests.simulation.stored_stream import Headers, StoredMsg, StoredStream, matches
+from tests.simulation.stored_stream import Headers, StoredStream, matches
 from tests.simulation.world import EPOCH_S, World
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 _ERR_NO_MESSAGE = {"code": 404, "err_code": 10037, "description": "no message found"}
+_ERR_NOT_DELETED = {"code": 400, "err_code": 10057, "description": "no message found"}
 _ERR_NO_STREAM = {"code": 404, "err_code": 10059, "description": "stream not found"}
 _ERR_NO_CONSUMER = {"code": 404, "err_code": 10014, "description": "consumer not found"}
 
@@ -159,13 +160,15 @@ class Broker:
                 self._pull_consumers[name, consumer_name].pull(reply, _decode(data))
                 return None
             case ["STREAM", "PURGE", name]:
-                num_purged = self.streams[name].purge(_decode(data)["filter"])
+                query = _decode(data)
+                num_purged = self.streams[name].purge(query["filter"], query.get("seq"))
                 return _encode({"success": True, "purged": num_purged})
+            case ["STREAM", "MSG", "DELETE", name]:
+                return self._msg_delete(name, _decode(data)["seq"])
             case ["CONSUMER", "CREATE", name]:
                 return self._create_push(name, _decode(data)["config"])
             case ["CONSUMER", "INFO", name, consumer_name]:
-                floor = self._pull_consumers[name, consumer_name].ack_floor
-                return _encode({"ack_floor": {"stream_seq": floor}})
+                return _encode(self._pull_consumers[name, consumer_name].info())
             case ["CONSUMER", "DELETE", _, consumer_name]:
                 return self._delete_push(consumer_name)
             case ["CONSUMER", "DURABLE", "CREATE", name, _]:
@@ -183,9 +186,11 @@ class Broker:
         stream = self.streams[name]
         stream.expire(self._world.now)
         if "last_by_subj" in query:
-            msg = stream.messages.get(stream.last_of(query["last_by_subj"]))
-        else:
+            msg = stream.last_msg(query["last_by_subj"])
+        elif "next_by_subj" in query:
             msg = stream.first_from(query["next_by_subj"], query["seq"])
+        else:
+            msg = stream.messages.get(query["seq"])
         if msg is None:
             return _encode({"error": _ERR_NO_MESSAGE})
         data = base64.b64encode(msg.data).decode()
@@ -195,10 +200,18 @@ class Broker:
                     "subject": msg.subject,
                     "seq": msg.seq,
                     "data": data,
-                    "time": _time_text(msg),
+                    "time": _time_text(msg.at),
                 }
             }
         )
+
+    def _msg_delete(self, name: str, seq: int) -> bytes:
+        if not self.streams[name].remove(seq):
+            return _encode({"error": _ERR_NOT_DELETED})
+        for (stream, _), consumer in self._pull_consumers.items():
+            if stream == name:
+                consumer.forget(seq)
+        return _encode({"success": True})
 
     def _direct_get(self, name: str, query: dict[str, Any], inbox: str) -> None:
         stream = self.streams[name]
@@ -209,7 +222,7 @@ class Broker:
                 "Nats-Stream": name,
                 "Nats-Subject": msg.subject,
                 "Nats-Sequence": str(msg.seq),
-                "Nats-Time-Stamp": _time_text(msg),
+                "Nats-Time-Stamp": _time_text(msg.at),
             }
             self.deliver(inbox, inbox, "", msg.data, headers)
         status = {"Status": "204", "Description": "EOB"}
@@ -251,7 +264,14 @@ class Broker:
         if subjects_filter:
             found = stream.all_from([subjects_filter], 1)
             state["subjects"] = dict(Counter(msg.subject for msg in found))
-        return _encode({"config": stream.config, "created": stream.created, "state": state})
+        return _encode(
+            {
+                "config": stream.config,
+                "created": stream.created,
+                "state": state,
+                "ts": _time_text(self._world.now),
+            }
+        )
 
     # Dying
 
@@ -278,6 +298,6 @@ def _head(subject: str) -> str:
     return f"{first}.{rest.partition('.')[0]}"
 
 
-def _time_text(msg: StoredMsg) -> str:
-    moment = datetime.datetime.fromtimestamp(EPOCH_S + msg.at, datetime.UTC)
+def _time_text(at: float) -> str:
+    moment = datetime.datetime.fromtimestamp(EPOCH_S + at, datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -159,7 +159,7 @@ class Connection:
         self._num_inboxes = 0
         self._requests: dict[str, asyncio.Future[Message]] = {}
         self._unsent: list[tuple[str, str, bytes, Headers | None]] = []
-        self._mux = f"_INBOX.{name}-r"
+        self._mux = f"_INBOX_jf_sim.{name}-r"
         broker.subscribe(self, 0, f"{self._mux}.*")
 
     def note(self, what: str) -> None:
@@ -169,7 +169,7 @@ class Connection:
 
     def new_inbox(self) -> str:
         self._num_inboxes += 1
-        return f"_INBOX.{self.name}-{self._num_inboxes}"
+        return f"_INBOX_jf_sim.{self.name}-{self._num_inboxes}"
 
     async def publish(
         self,

@@ -13,11 +13,11 @@ from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from frontend.metrics import FrontendMetrics
 from shared.protocol.model_cards import ModelCard
-from shared.streams import stream_configs
+from shared.storage.streams import stream_configs
 from shared.subjects import LANES, Subjects
 from tests.worker.io_stage import POOL, make_card, make_tokenizer
 from worker.config import WorkerConfig
-from worker.metrics import WorkerMetrics
+from worker.telemetry.worker_metrics import WorkerMetrics
 
 ACK_WAIT_S = 2.0
 ORPHAN_WAIT_S = 3.0
@@ -47,7 +47,7 @@ def house(num_partitions: int) -> House:
     consumers = tuple(
         {
             "durable_name": subjects.consumer(POOL, lane.token),
-            "filter_subject": subjects.request(POOL, lane.token),
+            "filter_subject": subjects.requests(POOL, lane.token),
             "ack_wait": int(ACK_WAIT_S * 1e9),
         }
         for lane in LANES

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.codec import decode, decode_ownership, decode_token_frame
+from shared.protocol.codec import decode, decode_ownership, decode_token_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.request import GenerateRequest
 from shared.protocol.text import Done
+from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import Subjects, rid_of
-from shared.token_ids import unpack_token_ids
-from shared.visible_text import TokenizerDecoder, VisibleText
+from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from tests.simulation.reader import Reader, ReaderState
 from tests.simulation.scripted_engine import TokenRecord
 from tests.simulation.stored_stream import StoredStream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,20 +10,29 @@ from unittest.mock import patch
 
 import msgspec
 
-from detok.lease_keeper import LeaseKeeper
+from detok.lease import Lease
+from detok.owner_table import OwnerTable
 from detok.rebuild_point import RebuildPoint
-from frontend.text_stream import TextStream
-from shared.codec import encode
-from shared.errors import BrokerError
-from shared.fold import RequestFold
-from shared.kv_bucket import KvBucket
-from shared.ownership import OwnershipLog
-from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
+from frontend.text.text_stream import TextStream
+from shared.broker.kv_bucket import KvBucket
+from shared.protocol.codec import encode
+from shared.protocol.leases import LeaseRecord
+from shared.protocol.log_records import (
+    Claim,
+    End,
+    OwnershipRecord,
+    Release,
+    Restatement,
+    TokenEntry,
+)
 from shared.protocol.text import TextChunk
-from worker.hand_over import HandOver
-from worker.log_history import LogHistory
-from worker.settler import Settler
-from worker.token_log import PartitionWriter
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import OwnershipLog
+from shared.token_log.request_past import RequestPast, _Epoch
+from worker.claims.log_history import LogHistory
+from worker.runs.token_log import PartitionWriter
+from worker.settlement.hand_over import HandOver
+from worker.settlement.settler import Settler
 
 Patch = Callable[[], Any]
 
@@ -94,7 +103,7 @@ def _leases_without_cas() -> Any:
     original = KvBucket.put_if
 
     async def put_if(self: KvBucket, key: str, value: bytes, revision: int) -> int:
-        if self._stream.endswith("_leases"):
+        if self._stream.endswith("_owners"):
             return await self.put(key, value)
         return await original(self, key, value, revision)
 
@@ -102,14 +111,19 @@ def _leases_without_cas() -> Any:
 
 
 def _lease_is_kept_after_its_end() -> Any:
-    original = LeaseKeeper._renew
+    def is_valid(self: Lease) -> bool:
+        return time.monotonic() < self.valid_until + 5.0
 
-    async def renew(self: LeaseKeeper, lease: Any) -> None:
-        with contextlib.suppress(BrokerError):
-            await original(self, lease)
-        lease.valid_until += 5.0
+    return patch.object(Lease, "is_valid", property(is_valid))
 
-    return patch.object(LeaseKeeper, "_renew", renew)
+
+def _lease_is_renewed_after_its_end() -> Any:
+    """Whoever ended it is not heard."""
+
+    async def write_lease(self: OwnerTable, record: LeaseRecord, _: int) -> int:
+        return await self._bucket.put(f"lease-{record.nonce}", encode(record))
+
+    return patch.object(OwnerTable, "write_lease", write_lease)
 
 
 def _history_is_not_read() -> Any:
@@ -117,6 +131,24 @@ def _history_is_not_read() -> Any:
         return RequestFold(rid)
 
     return patch.object(LogHistory, "read", read)
+
+
+def _any_restatement_is_whole() -> Any:
+    return patch.object(_Epoch, "is_whole_without", lambda *_: True)
+
+
+def _restatement_hides_what_came_after() -> Any:
+    """A late copy of it is taken for the newest that its worker has written."""
+
+    def last_restatement(self: _Epoch) -> Restatement | None:
+        told = [entry.restates for _, entry in self.entries if entry.restates is not None]
+        return told[-1] if told else None
+
+    return patch.object(_Epoch, "last_restatement", last_restatement)
+
+
+def _restating_is_progress() -> Any:
+    return patch.object(RequestPast, "_note_progress", lambda *_: None)
 
 
 def _client_splices() -> Any:
@@ -140,6 +172,7 @@ MUTATIONS: dict[str, Patch] = {
     "a nak without a stored release": _nak_without_release,
     "leases without compare-and-set": _leases_without_cas,
     "a lease outlives its time": _lease_is_kept_after_its_end,
+    "a lease renewed too late": _lease_is_renewed_after_its_end,
     "a resumed run does not read the log": _history_is_not_read,
     "a client splices over a gap": _client_splices,
 }
@@ -154,6 +187,9 @@ RULE_MUTATIONS: dict[str, Patch] = {
     "a frame is confirmed by its own ack alone": _ack_confirms_alone,
     "a fenced finish is acknowledged": _fenced_finish_is_acked,
     "a floor at any restatement": _floor_at_any_restatement,
+    "a restatement is whole whatever it restates": _any_restatement_is_whole,
+    "a restatement hides what was written after it": _restatement_hides_what_came_after,
+    "restating is progress": _restating_is_progress,
 }
 
 

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
-from detok.lease_keeper import Lease
-from frontend.answer import Answer
-from frontend.answers.event_id import parse_event_id
+from detok.lease import Tenure
+from frontend.fields.sampling_fields import Sampling
 from frontend.frontend import Frontend
-from frontend.generation import Interrupt, Interrupted
-from frontend.job import Caller, Job, Prompt
-from frontend.model_directory import ModelText, ServedModel
-from frontend.requests.sampling_fields import Sampling
+from frontend.jobs.job import Caller, Job, Prompt
+from frontend.models.model_directory import ModelText, ServedModel
+from frontend.streams.generation import Interrupt, Interrupted
+from frontend.surfaces.answer import Answer
+from frontend.text.event_id import parse_event_id
+from shared.broker.jetstream import JetStream
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster
 from shared.errors import EngineHung, RequestError
-from shared.jetstream import JetStream
-from shared.model_files import ModelFiles
-from shared.ownership import OwnershipLog
 from shared.protocol.reply import Surface, TextParams
 from shared.protocol.sampling import SamplingParams
 from shared.subjects import new_incarnation
+from shared.token_log.ownership import OwnershipLog
 from tests.simulation.connection import Connection
 from tests.simulation.house import House
 from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.reader import Reader
 from tests.simulation.scripted_engine import ScriptedEngine
-from worker.checkpoint import Checkpoint
-from worker.lora_folder import LoraFolder
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.lora_folder import LoraFolder
 from worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class DetokNode(Node):
         self._detok: Detokenizer | None = None
 
     @property
-    def leases(self) -> list[Lease]:
-        return [] if self._detok is None else self._detok._leases.held
+    def tenures(self) -> list[Tenure]:
+        return [] if self._detok is None else self._detok._share.held
 
     async def main(self) -> None:
         self._detok = Detokenizer(self.cluster, self.house.detok_config)
@@ -165,10 +165,10 @@ class ScriptedJobs:
     """In place of the parsers of request bodies: a body says prompt, length and stop strings."""
 
     def __init__(self, node_house: House) -> None:
-        text = ModelText(node_house.tokenizer, None, None, None)  # type: ignore[arg-type]
+        text = ModelText(node_house.tokenizer, None, None, None, 1, None)  # type: ignore[arg-type]
         self._model = ServedModel(node_house.card, text)
 
-    async def job(self, body: dict[str, Any]) -> Job:
+    async def job(self, body: dict[str, Any], caller: Caller) -> Job:
         sampling = Sampling(
             params=SamplingParams(max_tokens=1, seed=1),
             text=TextParams(stop=tuple(body["stop"])),
@@ -192,10 +192,12 @@ class FrontendNode(Node):
     async def main(self) -> None:
         metrics, config = self.house.frontend_metrics, self.house.frontend_config
         with socket.socket() as unused:
-            frontend = Frontend(config, self.cluster, self.id, unused, metrics)
+            frontend = Frontend(config, self.cluster, None, self.id, unused, metrics)
         self._inference = frontend.inference
-        self._inference._jobs._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
+        jobs = frontend.inference._current._jobs
+        jobs._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
         await frontend._router.start()
+        await frontend.cache_scope.start()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for part in (
@@ -244,9 +246,7 @@ class FrontendNode(Node):
 
     async def _open(self, reader: Reader) -> Answer:
         ask = reader.ask
-        caller = Caller(
-            owner="o", deadline_s=ask.deadline_s, grace_s=ask.grace_s, idempotency_key=ask.key
-        )
+        caller = Caller(deadline_s=ask.deadline_s, grace_s=ask.grace_s, idempotency_key=ask.key)
         if not reader.group_id:
             return await self._inference.start(Surface.GENERATE, dict(reader.body), caller)
         event_id = parse_event_id(reader.event_id) if reader.event_id else None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tests.simulation.stored_stream import Headers, StoredMsg, StoredStream
+from tests.simulation.stored_stream import Headers, StoredMsg, StoredStream, matches
 from tests.simulation.world import EPOCH_S, World
 
 
@@ -108,7 +108,7 @@ class PullConsumer:
     # Delivering
 
     def _on_stored(self, msg: StoredMsg) -> None:
-        if msg.subject == self._filter:
+        if matches(self._filter, msg.subject):
             self._serve()
 
     def _serve(self) -> None:
@@ -173,6 +173,14 @@ class PullConsumer:
         """All messages up to this sequence are acknowledged."""
         return min([self._next_seq, *self._pending, *self._redeliver]) - 1
 
+    def info(self) -> dict[str, Any]:
+        """What the server tells of it."""
+        return {
+            "num_pending": sum(1 for _ in self._stream.all_from([self._filter], self._next_seq)),
+            "num_ack_pending": sum(seq in self._stream.messages for seq in self._pending),
+            "ack_floor": {"stream_seq": self.ack_floor},
+        }
+
     def on_ack(self, seq: int, consumer_seq: int, payload: bytes) -> None:
         if payload in (b"", b"+ACK") or payload.startswith(b"+TERM"):
             self._acknowledge(seq)
@@ -183,11 +191,15 @@ class PullConsumer:
             self._wait_for_ack(seq, pending.consumer_seq, self._world.now + self._ack_wait_s)
 
     def _acknowledge(self, seq: int) -> None:
+        self.forget(seq)
+        self._stream.remove(seq)
+
+    def forget(self, seq: int) -> None:
+        """The message is gone from the stream: nobody is waited for."""
         self._pending.pop(seq, None)
         self._num_delivered.pop(seq, None)
         if seq in self._redeliver:
             self._redeliver.remove(seq)
-        self._stream.remove(seq)
 
     def _give_back(self, seq: int, consumer_seq: int, options: bytes) -> None:
         if consumer_seq > self._last_consumer_seq or seq not in self._pending:

@@ -1,4 +1,4 @@
-"""An ephemeral push consumer: what `shared.log_reader.LogReader` reads a stream with."""
+"""An ephemeral push consumer: what `shared.broker.log_reader.LogReader` reads a stream with."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from frontend.event_feed import Event
-from frontend.generation import Generation
+from frontend.streams.generation import Generation
+from frontend.surfaces.event_feed import Event
 from shared.errors import RequestError
 from tests.simulation.schedule import Ask
 

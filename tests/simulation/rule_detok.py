@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detok.decode_status import DecodeStatus
-from shared.codec import decode_ownership, decode_token_frame
-from shared.fold import RequestFold
+from shared.protocol.codec import decode_ownership, decode_token_frame
+from shared.token_log.fold import RequestFold
 
 if TYPE_CHECKING:
     from tests.simulation.rules import RuleStory
@@ -41,6 +41,10 @@ class RuleDetok:
             fold = RequestFold(self._story.request.rid)
             self._story.fold_into(fold, 1, len(log) + 1)
             status.adopt(fold)
+
+    def read_all(self) -> None:
+        while self.next_seq <= len(self._story.log.messages):
+            self.read()
 
     def _meet(self, seq: int) -> DecodeStatus:
         """As `UnknownRequest` does it, when the first record is not where reading begins."""

@@ -6,8 +6,9 @@ import datetime
 import random
 from collections.abc import Generator
 
+from shared.broker.clock_reading import ClockReading
+from shared.broker.jetstream import PubAck, StoredMessage
 from shared.errors import BrokerUnavailable, CasConflict
-from shared.jetstream import PubAck, StoredMessage
 
 _LOG_TIME = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
 
@@ -74,6 +75,11 @@ class MemoryLog:
         found = next((record for record in self._records if record >= seq), 0)
         await Later()
         return self._stored(found) if found else None
+
+    async def clock(self, _stream: str, _max_age_s: float = 0.0) -> ClockReading:
+        """Of a story, which takes no time."""
+        await Later()
+        return ClockReading(datetime.datetime.now(datetime.UTC), None)
 
     def _stored(self, seq: int) -> StoredMessage:
         subject, data = self.messages[seq - 1]

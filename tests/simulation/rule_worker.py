@@ -7,23 +7,23 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster
-from shared.fold import RequestFold
-from shared.heartbeat import Writability
-from shared.model_files import ModelFiles
-from shared.ownership import StoredRecord
+from shared.liveness.heartbeat import Writability
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import TokenEntry
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import StoredRecord
 from tests.simulation.rule_log import Later, NoMetrics
 from tests.worker.io_stage import make_card
-from worker.checkpoint import Checkpoint
-from worker.claimer import Claimer, Over, Postponed, Taken
-from worker.delivery import Delivery
-from worker.hand_over import HandOver
-from worker.held_request import HeldRequest, HoldState
-from worker.served_weights import ServedWeights
-from worker.settler import Settler
-from worker.token_log import PartitionWriter
+from worker.claims.claimer import Claimer, Over, Postponed, Taken
+from worker.held.delivery import Delivery
+from worker.held.held_request import HeldRequest, HoldState
+from worker.runs.token_log import PartitionWriter
+from worker.settlement.hand_over import HandOver
+from worker.settlement.settler import Settler
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.served_weights import ServedWeights
 
 if TYPE_CHECKING:
     from tests.simulation.rules import RuleStory
@@ -37,7 +37,7 @@ class RuleWorker:
 
     def __init__(self, story: RuleStory, number: int) -> None:
         self.id = f"worker-{number}"
-        self.writer = PartitionWriter(self.id, 2, self._on_finish_confirmed)
+        self.writer = PartitionWriter(self.id, 4, self._on_finish_confirmed)
         self.held: HeldRequest | None = None
         self.unsent: deque[tuple[int, bytes]] = deque()  # frames on their way, in order
         self.unheard: deque[tuple[int, int]] = deque()  # their acknowledgements
@@ -61,10 +61,9 @@ class RuleWorker:
         return revision == ""
 
     async def read(self, rid: str, records: list[StoredRecord], claim_seq: int) -> RequestFold:
-        """In place of `LogHistory`: everything before our claim."""
+        """In place of `LogHistory`: what is before our claim, read backwards."""
         await Later()
-        fold = RequestFold(rid)
-        self._story.fold_into(fold, 1, claim_seq)
+        fold = self._story.read_back(records, claim_seq)
         await Later()
         return fold
 
@@ -126,7 +125,8 @@ class RuleWorker:
         cut = self._rng.randint(1, len(whole.token_ids) - 1)
         for start, end in ((0, cut), (cut, len(whole.token_ids))):
             ids = whole.token_ids[start:end]
-            self.writer.append(TokenEntry(whole.rid, whole.epoch, start, ids))
+            restates = None if start else whole.restates
+            self.writer.append(TokenEntry(whole.rid, whole.epoch, start, ids, restates=restates))
             self.send()
 
     def send(self) -> None:

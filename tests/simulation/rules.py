@@ -15,16 +15,17 @@ from typing import Any, cast
 import structlog
 
 from detok.tokenizer_cache import TokenizerCache
-from frontend.text_stream import TextStream
-from shared.codec import decode_ownership, decode_token_frame
-from shared.fold import RequestFold
-from shared.ownership import OwnershipLog
+from frontend.text.text_stream import TextStream
+from shared.protocol.codec import decode_ownership, decode_token_frame
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import TextParams
 from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES, Subjects
-from shared.visible_text import TokenizerDecoder, VisibleText
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import OwnershipLog, StoredRecord
+from shared.token_log.request_past import RequestPast, StoredFrame
+from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from tests.simulation.house import house
 from tests.simulation.invariants import PlainFold
 from tests.simulation.rule_detok import RuleDetok
@@ -32,7 +33,7 @@ from tests.simulation.rule_log import Later, MemoryLog
 from tests.simulation.rule_worker import RuleWorker
 from tests.simulation.scripted_engine import TokenRecord
 from tests.worker.io_stage import make_request
-from worker.delivery import Delivery
+from worker.held.delivery import Delivery
 
 RID = "0" * 32
 _MAX_ROUNDS = 400
@@ -55,7 +56,7 @@ class RuleStory:
         self.request: GenerateRequest = make_request(
             RID, text=TextParams(stop=stop), deadline_s=1e9
         )
-        self.max_tokens = rng.randint(2, 8)
+        self.max_tokens = rng.randint(2, 12)
         self.violations: list[str] = []
         self.floor = 1
         self._tokenizer = shared.tokenizer
@@ -128,6 +129,34 @@ class RuleStory:
                 for entry in frame.entries:
                     fold.apply_entry(frame.worker, entry)
 
+    def read_back(self, records: list[StoredRecord], end: int) -> RequestFold:
+        """The fold up to `end`, read in windows of random sizes."""
+        past = RequestPast(RID, records, end)
+        while (wants := past.wants) is not None:
+            start = max(wants.start, wants.end - self.rng.randint(1, 2))
+            past.add(self._frames(wants.worker, start, wants.end), start)
+        fold, whole = past.fold(), RequestFold(RID)
+        self.fold_into(whole, 1, end)
+        for what in ("tokens", "finish", "progress_epoch"):
+            read, is_there = getattr(fold, what), getattr(whole, what)
+            if read != is_there and (what != "progress_epoch" or whole.finish is None):
+                self.violations.append(f"I12: {what} is {is_there}, read back {read}")
+        return fold
+
+    def look_back(self) -> None:
+        """As a detokenizer does that does not know the request."""
+        records = [StoredRecord(seq, self._queued_at, record) for seq, record in self.records()]
+        if records:
+            self.read_back(records, len(self.log.messages) + 1)
+
+    def _frames(self, worker: str, start: int, end: int) -> list[StoredFrame]:
+        subject = self.token_subject(worker)
+        return [
+            StoredFrame(seq, decode_token_frame(self.log.messages[seq - 1][1]))
+            for seq in range(start, end)
+            if self.log.messages[seq - 1][0] == subject
+        ]
+
     def plain_fold(self) -> PlainFold:
         fold = PlainFold(RID)
         for seq, (subject, data) in enumerate(self.log.messages, 1):
@@ -192,7 +221,46 @@ class RuleStory:
         self._frozen = self.rng.choice([None, *self.workers[1:]])
 
     def crash(self) -> None:
-        idx = int(self.rng.random() * len(self.workers))
+        self._kill(int(self.rng.random() * len(self.workers)))
+
+    def die_restating(self) -> None:
+        """The last piece of what it repeats is lost."""
+        worker = self._run_undisturbed()
+        worker.restate()
+        while len(worker.unsent) > 1:
+            worker.arrive()
+        self._kill_unsent(worker)
+
+    def die_resending(self) -> None:
+        """What it repeats arrives a second time, what it wrote after it does not."""
+        worker = self._run_undisturbed()
+        worker.restate()
+        worker.step()
+        worker.send()
+        while worker.unsent:
+            worker.arrive()
+        worker.resend()
+        for _ in range(self.rng.randint(1, 2)):
+            worker.arrive()
+        self._kill_unsent(worker)
+
+    def _run_undisturbed(self) -> RuleWorker:
+        """For a while, until all that it wrote is confirmed."""
+        worker = self.rng.choice(self.workers)
+        for _ in range(self.rng.randint(1, 4)):
+            worker.step()
+            worker.send()
+            while worker.unsent:
+                worker.arrive()
+                worker.hear()
+        return worker
+
+    def _kill_unsent(self, worker: RuleWorker) -> None:
+        worker.unsent.clear()
+        self.detok.read_all()
+        self._kill(self.workers.index(worker))
+
+    def _kill(self, idx: int) -> None:
         dead, self.workers[idx] = self.workers[idx], self._new_worker()
         for entry in [entry for entry in self._work if entry[0] is dead]:
             entry[1].close()
@@ -283,8 +351,11 @@ _ACTIONS: dict[str, Callable[[RuleStory], None]] = {
     "crash detok": RuleStory.crash_detok,
     "drain": lambda story: story._any().drain(),
     "end": RuleStory.end,
+    "look back": RuleStory.look_back,
+    "die restating": RuleStory.die_restating,
+    "die resending": RuleStory.die_resending,
 }
-_CHANCES = (30, 8, 14, 8, 10, 6, 10, 4, 1, 6, 2, 5, 4, 2, 3, 2.5, 2.5, 1, 0.7)
+_CHANCES = (30, 8, 14, 8, 10, 6, 10, 4, 1, 6, 2, 5, 4, 2, 3, 2.5, 2.5, 1, 0.7, 4, 1, 1)
 
 
 def play_stories(seeds: Iterable[int]) -> Iterator[tuple[int, list[str]]]:

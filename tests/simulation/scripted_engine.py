@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.protocol.finish import Finish, FinishReason
-from shared.token_ids import unpack_token_ids
+from shared.protocol.token_ids import unpack_token_ids
 from tests.simulation.process_loop import ProcessLoop
-from worker.engine_messages import (
+from worker.engine_link.engine_messages import (
     AbortRequest,
     AddRequest,
     EngineCommand,

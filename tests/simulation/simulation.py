@@ -19,10 +19,10 @@ import structlog
 from detok import floor_keeper
 from detok.tokenizer_cache import TokenizerCache
 from frontend import frontend
-from shared.codec import decode
 from shared.errors import NotFound, RequestError, ResumeConflict
+from shared.protocol.codec import decode
 from shared.protocol.request import GenerateRequest
-from shared.visible_text import TokenizerDecoder
+from shared.token_log.visible_text import TokenizerDecoder
 from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection
 from tests.simulation.house import house
@@ -34,10 +34,12 @@ from tests.simulation.schedule import Ask, Fault, FaultKind, Schedule, draw_sche
 from tests.simulation.scripted_engine import POISON_TOKEN, TokenRecord
 from tests.simulation.stored_stream import StoredMsg
 from tests.simulation.world import World
-from worker import held_request, token_log
+from worker.held import held_request
+from worker.runs import token_log
 
 _BOOT_S = 0.6
 _LOOK_S = 0.25
+_HEARD_S = (0.002, 0.01, 0.05)
 _LIMIT_S = 120.0  # of simulated time: by then everything that was accepted has ended
 _LONGEST_FAULT_S = 12.0
 _BURIED_AT_ONCE = 20
@@ -172,6 +174,7 @@ class Simulation:
         requests.on_removed = self._on_removed
         streams[subjects.tokens_stream].on_stored.append(self._on_logged)
         self._queue = requests
+        streams[f"KV_{subjects.owners_bucket}"].on_stored.append(self._on_owners_written)
         self._supervisor = Connection(
             self.world,
             self.broker,
@@ -222,14 +225,19 @@ class Simulation:
             if self._is_quiet():
                 return
 
+    def _on_owners_written(self, _: StoredMsg) -> None:
+        """Who wrote believes something else as soon as it hears of it."""
+        for delay_s in _HEARD_S:
+            self.world.after(delay_s, self._check_leases)
+
     def _check_leases(self) -> None:
         """At no moment two detokenizers believe that a partition is theirs."""
         owners = Counter(
-            lease.partition
+            tenure.partition
             for node in self.nodes
             if isinstance(node, DetokNode)
-            for lease in node.leases
-            if lease.is_valid
+            for tenure in node.tenures
+            if tenure.is_valid
         )
         for partition, num_owners in owners.items():
             if num_owners > 1:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shared.jetstream import (
+from shared.broker.jetstream import (
     ERR_STORE_FAILED,
     ERR_WRONG_LAST_SEQUENCE,
     HEADER_EXPECTED_LAST,
@@ -57,6 +57,7 @@ class StoredStream:
         self._max_age_s = config.get("max_age", 0) / 1e9
         self._max_msgs: int = config.get("max_msgs", 0)
         self._max_per_subject: int = config.get("max_msgs_per_subject", 0)
+        self._refuses_per_subject: bool = config.get("discard_new_per_subject", False)
         self._window_s: float = config["duplicate_window"] / 1e9
         self.messages: dict[int, StoredMsg] = {}
         self._by_subject: dict[str, list[int]] = {}
@@ -81,12 +82,15 @@ class StoredStream:
             if expected is not None and int(expected) != self.last_of(subject):
                 last = self.last_of(subject)
                 return self._refusal(ERR_WRONG_LAST_SEQUENCE, f"wrong last sequence: {last}")
+        is_taken = 0 < self._max_per_subject <= len(self._by_subject.get(subject, ()))
+        if is_taken and self._refuses_per_subject:
+            return self._refusal(ERR_STORE_FAILED, "maximum messages per subject exceeded")
         if 0 < self._max_msgs <= len(self.messages):
             return self._refusal(ERR_STORE_FAILED, "maximum messages exceeded")
         self.last_seq += 1
         msg = StoredMsg(subject, self.last_seq, data, headers, now)
         seqs = self._by_subject.setdefault(subject, [])
-        if 0 < self._max_per_subject <= len(seqs):
+        if is_taken:
             self.messages.pop(seqs.pop(0))
         self.messages[msg.seq] = msg
         seqs.append(msg.seq)
@@ -104,6 +108,12 @@ class StoredStream:
         """0 when the subject is empty."""
         seqs = self._by_subject.get(subject)
         return seqs[-1] if seqs else 0
+
+    def last_msg(self, pattern: str) -> StoredMsg | None:
+        """The last message of a subject or pattern."""
+        if "*" in pattern or ">" in pattern:
+            return max(self.all_from([pattern], 1), key=lambda msg: msg.seq, default=None)
+        return self.messages.get(self.last_of(pattern))
 
     def first_from(self, pattern: str, seq: int) -> StoredMsg | None:
         """The first message at `seq` or later."""
@@ -127,8 +137,12 @@ class StoredStream:
             self.on_removed(msg)
         return True
 
-    def purge(self, pattern: str) -> int:
-        doomed = [msg.seq for msg in self.messages.values() if matches(pattern, msg.subject)]
+    def purge(self, pattern: str, before_seq: int | None = None) -> int:
+        doomed = [
+            msg.seq
+            for msg in self.messages.values()
+            if matches(pattern, msg.subject) and (before_seq is None or msg.seq < before_seq)
+        ]
         for seq in doomed:
             self.remove(seq)
         return len(doomed)

@@ -12,12 +12,12 @@ import pytest
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from shared.broker.jetstream import JetStream
+from shared.broker.kv_bucket import KvBucket
+from shared.broker.log_reader import LogReader
 from shared.config import ClusterConfig
-from shared.connection import connect
 from shared.errors import BrokerError, CasConflict
-from shared.jetstream import JetStream
-from shared.kv_bucket import KvBucket
-from shared.log_reader import LogReader
+from shared.nats_client.connection import connect
 from tests.nats_server import NatsServer
 from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection, Weather
@@ -29,11 +29,13 @@ pytestmark = pytest.mark.integration
 
 QUEUE = {
     "name": "Q",
-    "subjects": ["jf.req.*.*"],
+    "subjects": ["jf.req.*.*.*.*"],
     "retention": "workqueue",
     "storage": "file",
     "discard": "new",
     "max_msgs": 4,
+    "max_msgs_per_subject": 1,
+    "discard_new_per_subject": True,
     "duplicate_window": int(120e9),
     "allow_direct": True,
 }
@@ -58,6 +60,7 @@ BUCKET = {
     "allow_direct": True,
 }
 ACK_WAIT_S = 0.6
+_DELETE = "$JS.API.STREAM.MSG.DELETE.Q"
 
 
 class Stand:
@@ -69,13 +72,14 @@ class Stand:
         self._restart = restart
         self.heard: list[Any] = []
         self._inbox = ""
+        self._num_put = 0
 
     async def make(self) -> None:
         for config in (QUEUE, LOG, BUCKET):
             await self.js.api(f"STREAM.CREATE.{config['name']}", dict(config))
         consumer = {
             "durable_name": "c",
-            "filter_subject": "jf.req.p.interactive",
+            "filter_subject": "jf.req.p.interactive.*.*",
             "ack_policy": "explicit",
             "deliver_policy": "all",
             "ack_wait": int(ACK_WAIT_S * 1e9),
@@ -92,7 +96,9 @@ class Stand:
         await self._restart()
 
     async def put(self, text: str, msg_id: str | None = None) -> Any:
-        return await self.js.publish("jf.req.p.interactive", text.encode(), msg_id=msg_id)
+        self._num_put += 1
+        subject = f"jf.req.p.interactive.f.{self._num_put}"
+        return await self.js.publish(subject, text.encode(), msg_id=msg_id)
 
     async def pull(self, pull_id: str, **query: Any) -> None:
         subject = "$JS.API.CONSUMER.MSG.NEXT.Q.c"
@@ -169,6 +175,39 @@ async def a_full_queue(stand: Stand) -> list[Any]:
     return [caught.value.err_code]
 
 
+async def one_message_a_subject(stand: Stand) -> list[Any]:
+    js, told = stand.js, []
+
+    async def try_to_put(subject: str) -> Any:
+        try:
+            return (await js.publish(subject, b"x")).seq
+        except BrokerError as exc:
+            return (type(exc), str(exc))
+
+    subject = "jf.req.p.interactive.f.a"
+    told += [await try_to_put(subject), await try_to_put(subject)]
+    told.append(await try_to_put("jf.req.p.batch.f.a"))
+    for name in ("b", "c", "d"):
+        told.append(await try_to_put(f"jf.req.p.interactive.f.{name}"))
+    told.append(await try_to_put(subject))  # the queue is full
+    for pattern in ("jf.req.*.*.*.b", "jf.req.*.*.*.z", "jf.req.*.*.*.a"):
+        found = await js.get_last("Q", pattern)
+        told.append(found and (found.subject, found.seq))
+    told.append([message.seq async for message in js.direct_scan("Q", "jf.req.*.*.f.*")])
+    await stand.pull("1", batch=2, expires=int(5e9))
+    first, second = await stand.next(), await stand.next()
+    told += [first.subject, await consumer_counts(stand)]
+    await stand.nc.request(first.reply, b"+ACK", 2)
+    told += [await consumer_counts(stand), await try_to_put(subject), await try_to_put(subject)]
+    told.append(await try_to_put(second.subject))
+    return told
+
+
+async def consumer_counts(stand: Stand) -> tuple[int, int]:
+    info = await stand.js.api("CONSUMER.INFO.Q.c")
+    return int(info["num_pending"]), int(info["num_ack_pending"])
+
+
 async def reads(stand: Stand) -> list[Any]:
     js = stand.js
     for subject in ("jf.own.0.a", "jf.tok.0.w", "jf.own.0.b", "jf.own.0.a"):
@@ -180,6 +219,8 @@ async def reads(stand: Stand) -> list[Any]:
         await js.get_next("L", "jf.own.0.a", 2),
         await js.get_next("L", "jf.own.0.a", 5),
         await js.get_next("L", "jf.own.0.*", 2),
+        await js.get_at("L", 2),
+        await js.get_at("L", 9),
     ]
     scans = [
         [message.seq async for message in js.direct_scan("L", pattern, batch=2)]
@@ -257,7 +298,8 @@ async def pulls_end(stand: Stand) -> list[Any]:
     await stand.pull("1", batch=1, no_wait=True)
     message = await stand.next()
     told.append((message.subject[-1], _status(message)))
-    await stand.pull("2", batch=1, expires=int(0.9e9), idle_heartbeat=int(0.3e9))
+    # It ends well between two heartbeats: a server may send another one in the moment of the end.
+    await stand.pull("2", batch=1, expires=int(1e9), idle_heartbeat=int(0.4e9))
     statuses = []
     while not statuses or statuses[-1] == "100":
         statuses.append(_status(await stand.next()))
@@ -266,6 +308,22 @@ async def pulls_end(stand: Stand) -> list[Any]:
     await stand.pull("3", batch=5, no_wait=True)
     told += await stand.deliveries(1)
     return told
+
+
+async def deletes(stand: Stand) -> list[Any]:
+    """One that is delivered, one that waits, and once more: they count no longer."""
+    for text in ("a", "b", "c"):
+        await stand.put(text)
+    await stand.pull("1", batch=1, expires=int(20e9))
+    told: list[Any] = await stand.deliveries(1)
+    for seq in (1, 2, 2):
+        query = msgspec.json.encode({"seq": seq, "no_erase": True})
+        answer = msgspec.json.decode((await stand.nc.request(_DELETE, query, 2)).data)
+        told.append(answer.get("error", {}).get("err_code"))
+    info = await stand.js.api("CONSUMER.INFO.Q.c")
+    told += [info["num_pending"], info["num_ack_pending"], await stand.num_queued()]
+    await stand.pull("2", batch=2, no_wait=True)
+    return told + await stand.deliveries(1)
 
 
 async def pulls_take_turns(stand: Stand) -> list[Any]:
@@ -303,7 +361,7 @@ async def an_ordered_reader(stand: Stand) -> list[Any]:
     for idx in range(3):
         await js.publish(f"jf.tok.0.w{idx}", b"%d" % idx)
     reader = LogReader(
-        stand.nc,
+        stand.js,
         "L",
         ["jf.own.0.*", "jf.tok.0.*"],
         2,
@@ -328,12 +386,14 @@ SCRIPTS: list[Script] = [
     message_ids,
     message_ids_after_a_restart,
     a_full_queue,
+    one_message_a_subject,
     reads,
     a_bucket,
     acks_and_naks,
     an_ack_floor,
     work_in_progress,
     pulls_end,
+    deletes,
     pulls_take_turns,
     naks_of_an_earlier_life,
     nobody_listens,

@@ -9,10 +9,12 @@ import pytest
 from tests.simulation.mutations import RULE_MUTATIONS
 from tests.simulation.rules import play_stories
 
+pytestmark = pytest.mark.slow
+
 _BATCH = 5_000
 _MAX_TO_FIND = 10_000
 # A missing rule shows within the first 5,000. `make test-deep` plays 100,000.
-NUM_STORIES = 100_000 if os.environ.get("JETFLOCK_TEST_DEEP") else 40_000
+NUM_STORIES = 100_000 if os.environ.get("JETFLOCK_TEST_DEEP") else 10_000
 
 
 @pytest.mark.parametrize("first", range(0, NUM_STORIES, _BATCH))

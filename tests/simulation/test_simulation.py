@@ -10,16 +10,20 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.simulation import run_seed, run_seeds
 
-NUM_SCHEDULES = 300  # `make test-deep` runs 100,000
-_BATCH = 100
+pytestmark = pytest.mark.slow
+
+NUM_SCHEDULES = 150  # `make test-deep` runs 100,000
+_BATCH = 50
 _MAX_TO_FIND = 300  # schedules, in which a missing safeguard must show
 # Where to begin to look: from seed 0 on it takes longer, and finds no less.
 _FIRST_SEEDS = {
     "the fold ignores epochs": 272,
     "claims without compare-and-set": 26,
-    "nothing is resent": 267,
-    "a fenced finish is acknowledged": 272,
+    "nothing is resent": 405,
+    "a fenced finish is acknowledged": 980,
     "a nak without a stored release": 127,
+    "a lease outlives its time": 400,
+    "a lease renewed too late": 405,
 }
 
 
@@ -42,7 +46,7 @@ def test_a_seed_is_one_schedule_whatever_the_process() -> None:
     """Neither addresses in memory nor the order of hashes decide anything."""
     code = (
         "from tests.simulation.simulation import run_seed\n"
-        "for seed in range(20): print('\\n'.join(run_seed(seed, trace=True).trace))"
+        "for seed in range(12): print('\\n'.join(run_seed(seed, trace=True).trace))"
     )
     told = [
         subprocess.run(

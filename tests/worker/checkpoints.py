@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from shared.model_files import ModelFiles
+from shared.checkpoint.model_files import ModelFiles
 from tests.worker.io_stage import make_card
-from worker.checkpoint import Checkpoint
-from worker.served_weights import ServedWeights
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.served_weights import ServedWeights
 
 DEMO_MODEL = Path(__file__).parents[2] / "deploy/demo_model/checkpoint"
 

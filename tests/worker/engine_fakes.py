@@ -9,12 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.protocol.finish import Finish
+from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.request import KeepPrefix
 from shared.protocol.sampling import PoolingParams, SamplingParams
-from shared.token_ids import pack_token_ids
-from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
-from worker.engine_messages import AddRequest, EngineCommand, EngineEvent, RunImage, StepOutput
-from worker.engine_process import EngineConnection, OnEvent, OnExit
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine_child.engine_process import EngineConnection, OnEvent, OnExit
+from worker.engine_link.engine_channel import ChannelClosed, EngineChannel, EngineSocket
+from worker.engine_link.engine_messages import (
+    AddRequest,
+    EngineCommand,
+    EngineEvent,
+    RunImage,
+    StepOutput,
+)
 
 
 def make_add(
@@ -28,12 +35,13 @@ def make_add(
     images: tuple[RunImage, ...] = (),
     adapter: str = "",
     keep: KeepPrefix | None = None,
+    public: PublicPrefix | None = None,
     **sampling: Any,
 ) -> AddRequest:
     params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
     prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
     return AddRequest(
-        run_id, prompt, output, params, priority, namespace, pooling, images, adapter, keep
+        run_id, prompt, output, params, priority, namespace, pooling, images, adapter, keep, public
     )
 
 

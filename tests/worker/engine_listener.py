@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tests.worker.engine_fakes import finishes_of
-from worker.engine_messages import EngineEvent
+from worker.engine_link.engine_messages import EngineEvent
 
 
 class Listener:

@@ -14,33 +14,36 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer, decoders, models
 
-from shared.adapter_catalog import AdapterCatalog
+from shared.admin.control import ControlReply, ControlRequest, decode_control_reply, encode_control
+from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.cluster import Cluster, open_cluster
-from shared.codec import decode_ownership, decode_token_frame, encode, encode_token_frame
 from shared.config import ClusterConfig
-from shared.control import ControlReply, ControlRequest, decode_control_reply, encode_control
 from shared.errors import ProtocolError
-from shared.fold import RequestFold
-from shared.ownership import StoredRecord
+from shared.protocol.codec import decode_ownership, decode_token_frame, encode, encode_token_frame
 from shared.protocol.finish import Finish, RunFacts
 from shared.protocol.log_records import Claim, OwnershipRecord, TokenEntry, TokenFrame
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.reply import ReplyParams, Surface, TextParams
+from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.sampling import SamplingParams
-from shared.startup_phases import StartupPhases
-from shared.streams import ensure_consumers
+from shared.protocol.sealed_replies import seal
+from shared.protocol.token_ids import pack_token_ids
+from shared.storage.streams import ensure_consumers
 from shared.subjects import new_rid
-from shared.token_ids import pack_token_ids
-from worker.adapters import Adapters
-from worker.delivery import Delivery
-from worker.engine_host import Engine, EngineHost
-from worker.lora_folder import LoraFolder
+from shared.telemetry.startup_phases import StartupPhases
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import StoredRecord
+from worker.engine_child.engine_host import Engine, EngineHost
+from worker.held.delivery import Delivery
+from worker.weights.adapters import Adapters
+from worker.weights.lora_folder import LoraFolder
 
 POOL = "pool-1"
 REVISION = "rev"
 TOKENIZER_HASH = "hash"
+# Longer than a busy machine takes, shorter than what is done again unasked (20 s and more).
+PATIENCE_S = 19.0
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .!"
 
 
@@ -78,8 +81,8 @@ def make_rid(cluster: Cluster, partition: int = 0) -> str:
             return rid
 
 
-def make_reply(rid: str, num_prompt_tokens: int = 3) -> ReplyParams:
-    return ReplyParams("jf.out.f", Surface.CHAT, "m", 1, num_prompt_tokens, rid)
+def make_reply(rid: str, num_prompt_tokens: int = 3) -> SealedReply:
+    return seal(ReplyParams("jf.out.f", Surface.CHAT, "m", 1, num_prompt_tokens, rid))
 
 
 def make_request(rid: str = "", **changes: Any) -> GenerateRequest:
@@ -114,7 +117,7 @@ def make_claim(request: GenerateRequest, worker: str, prev: int = 0, **changes: 
     return msgspec.structs.replace(claim, **changes)
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -122,7 +125,7 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> 
 
 
 async def eventually_async(
-    condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0
+    condition: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while not await condition():
@@ -140,8 +143,8 @@ class Stage:
 
     async def submit(self, request: GenerateRequest, job_class: str = "interactive") -> int:
         """Returns the request's sequence in the queue."""
-        subject = self.cluster.subjects.request(POOL, job_class)
-        ack = await self.cluster.js.publish(subject, encode(request), msg_id=request.rid)
+        subject = self.cluster.subjects.request(POOL, job_class, "", request.rid)
+        ack = await self.cluster.js.publish(subject, encode(request))
         return ack.seq
 
     async def pull(self, job_class: str = "interactive", timeout_s: float = 5.0) -> Delivery:
@@ -175,7 +178,7 @@ class Stage:
         info = await self.cluster.js.api(f"STREAM.INFO.{stream}")
         return int(info["state"]["messages"])
 
-    async def until_queue_is_empty(self, timeout_s: float = 10.0) -> None:
+    async def until_queue_is_empty(self, timeout_s: float = PATIENCE_S) -> None:
         async def is_empty() -> bool:
             return await self.num_queued() == 0
 
@@ -251,7 +254,7 @@ class Stage:
                 entries += [(message.seq, entry) for entry in frame.entries if entry.rid == rid]
         return entries
 
-    async def until_finished(self, rid: str, timeout_s: float = 10.0) -> RequestFold:
+    async def until_finished(self, rid: str, timeout_s: float = PATIENCE_S) -> RequestFold:
         async def has_finished() -> bool:
             return (await self.fold(rid)).finish is not None
 

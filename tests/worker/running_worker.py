@@ -14,17 +14,16 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
-from shared.errors import EngineHung
-from shared.metrics import new_registry
-from shared.model_files import ModelFiles
+from shared.errors import EngineHung, OutdatedBuild
 from shared.protocol.finish import Finish
+from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_incarnation
-from shared.token_ids import unpack_token_ids
-from tests.worker.io_stage import Stage, eventually, make_card, make_tokenizer
-from worker.checkpoint import Checkpoint
+from shared.telemetry.metrics import new_registry
+from tests.worker.io_stage import PATIENCE_S, Stage, eventually, make_card, make_tokenizer
 from worker.config import WorkerConfig
-from worker.engine_messages import (
+from worker.engine_link.engine_messages import (
     AbortRequest,
     AdapterLoaded,
     AddRequest,
@@ -41,10 +40,11 @@ from worker.engine_messages import (
     SetPaused,
     StepOutput,
 )
-from worker.held_request import HeldRequest
-from worker.lora_folder import LoraFolder
-from worker.metrics import WorkerMetrics
+from worker.held.held_request import HeldRequest
 from worker.request_runner import RequestRunner
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.lora_folder import LoraFolder
 from worker.worker import Worker
 
 
@@ -112,7 +112,7 @@ class FakeEngine:
         self.is_dead = True
         self._on_exit(-9)
 
-    async def next_run(self, timeout_s: float = 10.0) -> AddRequest:
+    async def next_run(self, timeout_s: float = PATIENCE_S) -> AddRequest:
         async with asyncio.timeout(timeout_s):
             return await self._added.get()
 
@@ -161,7 +161,7 @@ class RunningWorker:
     cluster: Cluster
     task: asyncio.Task[None]
     engines: list[FakeEngine] = field(default_factory=list)
-    has_hung: bool = False
+    has_left: bool = False  # by itself, with an error
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -203,18 +203,25 @@ class RunningWorker:
         assert held_requests._empty.is_set()
         assert self.engine.active == set(), "the engine runs what nobody holds"
 
-    async def stop(self, timeout_s: float = 5.0) -> None:
+    async def stop(self, timeout_s: float = PATIENCE_S) -> None:
         """As on SIGTERM."""
         self.worker.shutdown.ask()
         async with asyncio.timeout(timeout_s):
             await asyncio.wait([self.task])
         await self.task
 
-    async def until_hung(self, timeout_s: float = 10.0) -> None:
+    async def until_hung(self, timeout_s: float = PATIENCE_S) -> None:
         """It leaves by itself, because its engine hangs."""
-        self.has_hung = True
+        self.has_left = True
         async with asyncio.timeout(timeout_s):
             with pytest.raises(EngineHung):
+                await self.task
+
+    async def until_outdated(self, timeout_s: float = PATIENCE_S) -> None:
+        """It leaves by itself, because the service has gone on to what it does not know."""
+        self.has_left = True
+        async with asyncio.timeout(timeout_s):
+            with pytest.raises(OutdatedBuild):
                 await self.task
 
     async def kill(self) -> None:
@@ -278,6 +285,6 @@ async def running_worker(
             yield running
         finally:
             if not task.done():
-                await running.stop(10.0)
-        if not task.cancelled() and not running.has_hung:
+                await running.stop()
+        if not task.cancelled() and not running.has_left:
             task.result()

@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack
 import pytest
 
 from shared.errors import BrokerError
-from shared.fold import RequestFold
-from shared.prefix_chain import BLOCK_TOKENS
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim
+from shared.protocol.prefix_chain import BLOCK_TOKENS
 from shared.protocol.sampling import SamplingParams
-from shared.token_ids import pack_token_ids
+from shared.protocol.token_ids import pack_token_ids
+from shared.token_log.fold import RequestFold
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, eventually, eventually_async, make_request, open_stage
 from tests.worker.running_worker import FakeEngine, RunningWorker, output_of, running_worker
-from worker.engine_messages import RunOutput
+from worker.engine_link.engine_messages import RunOutput
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +123,7 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, seed: int, num_common_tokens: int
 ) -> None:
     """Requests with common prefixes are offered from worker to worker besides."""
-    monkeypatch.setattr("worker.engine_host._RESTART_S", 0.05)
+    monkeypatch.setattr("worker.engine_child.engine_host._RESTART_S", 0.05)
     rng = random.Random(seed)
     requests = [
         make_request(

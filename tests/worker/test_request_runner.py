@@ -7,17 +7,18 @@ import datetime
 
 import msgspec
 import pytest
+from nats.js.errors import ObjectNotFoundError
 
-from shared.codec import encode
-from shared.prompt_object import PromptData, without_large_parts
+from shared.protocol.codec import encode
 from shared.protocol.finish import Beam, Finish, FinishReason
-from shared.protocol.log_records import Claim, End
+from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.notices import Cancel, Fenced
+from shared.protocol.prompt_object import PromptData, without_large_parts
 from shared.protocol.reply import TextParams
-from shared.protocol.request import GenerateRequest, ImageSpan, KeepPrefix
-from shared.protocol.role_cards import WorkDone
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest, ImageSpan, KeepPrefix
+from shared.protocol.role_cards import LevelRecord, WorkDone
 from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
-from shared.token_ids import pack_token_ids
+from shared.protocol.token_ids import pack_token_ids
 from tests.worker.io_stage import (
     POOL,
     Stage,
@@ -28,7 +29,7 @@ from tests.worker.io_stage import (
     make_request,
 )
 from tests.worker.running_worker import output_of, running_worker
-from worker.engine_messages import RunImage
+from worker.engine_link.engine_messages import RunImage
 
 pytestmark = pytest.mark.integration
 
@@ -203,6 +204,38 @@ async def test_a_run_that_started_too_early_is_aborted_when_the_claim_is_refused
     assert await stage.entries(request.rid) == []
 
 
+async def test_a_copy_of_what_has_finished_starts_nothing(stage: Stage) -> None:
+    """A frontend had no answer and sent it again, when the first copy had left the queue."""
+    request = make_request()
+    async with running_worker(stage) as first:
+        await stage.submit(request)
+        run = await first.engine.next_run()
+        first.engine.emit(run.run_id, ids("ab"), STOP)
+        await stage.until_queue_is_empty()
+    entries, records = await stage.entries(request.rid), await stage.records(request.rid)
+    copy = msgspec.structs.replace(request, may_be_copy=True)
+    async with running_worker(stage) as second:
+        await stage.submit(copy)
+        await stage.submit(copy, "batch")
+        await stage.until_queue_is_empty()
+        await second.until_idle()
+        assert second.engine.runs == {}
+        done = msgspec.structs.replace(second.runner.work_done, num_redelivered=0)
+        assert done == WorkDone(), "one of them may have waited for the other"
+    assert await stage.entries(request.rid) == entries
+    assert await stage.records(request.rid) == records
+
+
+async def test_a_copy_that_is_the_only_one_runs(stage: Stage) -> None:
+    request = make_request(may_be_copy=True)
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        assert (await stage.until_finished(request.rid)).tokens == ids("ab")
+        await stage.until_queue_is_empty()
+
+
 async def test_a_run_that_started_too_early_starts_again_behind_the_prefix(stage: Stage) -> None:
     """The delivery says that it is the first, but there is a past: after kill -9 of the server."""
     request = make_request(text=TextParams(stop=("cd",)))
@@ -242,11 +275,41 @@ async def test_a_redelivered_request_goes_on_from_its_tokens_and_restates_them(
     assert (mine[0].position, mine[0].token_ids[:3]) == (0, ids("hel"))
 
 
+async def test_a_request_of_a_newer_build_is_left_to_others(stage: Stage) -> None:
+    """Nothing is ended: a worker that knows it may be there, or come."""
+    newer, known = make_request(level=FEATURE_LEVEL + 1), make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(newer)
+        await stage.submit(known)
+        run = await worker.engine.next_run()
+        assert run.prompt_ids == known.prompt_ids
+        worker.engine.emit(run.run_id, ids("a"), STOP)
+        await stage.until_finished(known.rid)
+        assert await stage.cluster.ownership.last(newer.rid) is None
+        assert await stage.num_queued() == 1
+
+
+async def test_an_outdated_worker_hands_over_and_ends_nothing(stage: Stage) -> None:
+    """Others have raised the level while it was away from their sight."""
+    held, newer = make_request(), make_request(level=FEATURE_LEVEL + 1)
+    async with running_worker(stage, shutdown_timeout_s=0.0) as worker:
+        await stage.submit(held)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("he"))
+        await stage.until_logged(held.rid, 2)
+        await stage.cluster.level.put(LevelRecord(FEATURE_LEVEL + 1), 0)
+        await stage.submit(newer)
+        await worker.until_outdated()
+    assert [type(each.record) for each in await stage.records(held.rid)] == [Claim, Release]
+    assert await stage.records(newer.rid) == []
+    assert await stage.num_queued() == 2
+
+
 async def test_a_malformed_request_ends_with_an_error(stage: Stage) -> None:
     request = make_request()
     async with running_worker(stage) as worker:
-        subject = stage.cluster.subjects.request(POOL, "interactive")
-        await stage.cluster.js.publish(subject, b"\xc1 not MessagePack", msg_id=request.rid)
+        subject = stage.cluster.subjects.request(POOL, "interactive", "", request.rid)
+        await stage.cluster.js.publish(subject, b"\xc1 not MessagePack")
         await stage.until_queue_is_empty()
         fold = await stage.fold(request.rid)
         assert fold.finish is not None
@@ -259,9 +322,11 @@ async def test_a_request_without_a_proper_id_harms_nobody(stage: Stage, bad_rid:
     request = make_request()
     nameless = msgspec.structs.replace(make_request(), rid=bad_rid)
     async with running_worker(stage) as worker:
-        subject = stage.cluster.subjects.request(POOL, "interactive")
-        await stage.cluster.js.publish(subject, b"\xc1", msg_id=bad_rid or None)
-        await stage.cluster.js.publish(subject, encode(nameless))
+        js, subjects = stage.cluster.js, stage.cluster.subjects
+        if "." not in bad_rid and bad_rid:
+            await js.publish(subjects.request(POOL, "interactive", "", bad_rid), b"\xc1")
+        subject = subjects.request(POOL, "interactive", "", make_request().rid)
+        await js.publish(subject, encode(nameless))
         await stage.submit(request)
         run = await worker.engine.next_run()
         assert run.prompt_ids == request.prompt_ids
@@ -285,7 +350,7 @@ async def test_a_record_of_another_version_is_none(stage: Stage) -> None:
     """Nobody who writes such ones may write to these streams: their incarnation says so."""
     request = make_request()
     subject = stage.cluster.subjects.ownership(request.rid)
-    await stage.cluster.js.publish(subject, encode(make_end()).replace(b"\xa1v\x01", b"\xa1v\x02"))
+    await stage.cluster.js.publish(subject, encode(make_end()).replace(b"\xa1v\x02", b"\xa1v\x03"))
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
@@ -297,7 +362,7 @@ async def test_a_record_of_another_version_is_none(stage: Stage) -> None:
 async def test_a_request_for_another_tokenizer_is_left_to_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.intake._OTHER_MODEL_DELAY_S", 0.3)
+    monkeypatch.setattr("worker.intake.intake._OTHER_MODEL_DELAY_S", 0.3)
     request = make_request(tokenizer_hash="other")
     async with running_worker(stage) as worker:
         await stage.submit(request)
@@ -361,7 +426,10 @@ async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -
         )
 
         async def is_gone() -> bool:
-            info = await store.get_info(request.prompt_object, show_deleted=True)
+            try:
+                info = await store.get_info(request.prompt_object, show_deleted=True)
+            except ObjectNotFoundError:
+                return True
             return bool(info.deleted)
 
         await eventually_async(is_gone)  # nobody needs it any more
@@ -412,7 +480,7 @@ async def test_what_comes_without_a_slot_for_it_goes_back_to_the_queue(stage: St
         await stage.submit(batch, "batch")
         run = await worker.engine.next_run()
         await stage.submit(urgent)
-        assert (await stage.pull()).msg_id == urgent.rid  # somebody with room gets it
+        assert (await stage.pull()).rid == urgent.rid  # somebody with room gets it
         assert list(worker.engine.runs) == [run.run_id]
         worker.engine.emit(run.run_id, ids("a"), STOP)
         await stage.until_finished(batch.rid)
@@ -541,7 +609,7 @@ async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
         await worker.cluster.nc.flush()
         await asyncio.sleep(0.05)  # the worker looks into the log
         may_return.set()
-        await stage.until_queue_is_empty(2.0)
+        await stage.until_queue_is_empty()
         await worker.until_idle()
         assert worker.engine.aborted == [run.run_id]
     assert await stage.entries(request.rid) == []
@@ -675,12 +743,11 @@ async def test_a_redelivery_of_what_we_lost_without_knowing_is_taken_anew(stage:
 
 
 async def test_a_duplicate_message_of_what_we_run_waits(stage: Stage) -> None:
-    request = make_request()
+    request = make_request(may_be_copy=True)  # as of two frontends, whose clients have one key
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
-        subject = stage.cluster.subjects.request(POOL, "interactive")
-        await stage.cluster.js.publish(subject, encode(request))
+        await stage.submit(request, "batch")
         await stage.cluster.nc.flush()
         worker.engine.emit(run.run_id, ids("a"), STOP)
         await stage.until_finished(request.rid)
@@ -722,7 +789,7 @@ async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage)
         await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
         worker.engine.emit(run.run_id, ids("a") * 101)
         assert worker.engine.is_paused
-        assert worker.runner._room.num_credits() == 0
+        assert worker.runner._capacity.num_credits() == 0
         # A paused engine tells nothing: the log itself must say when there is room.
         await eventually(lambda: not worker.engine.is_paused)
         worker.engine.emit(run.run_id, ids("b"), STOP)
@@ -736,7 +803,7 @@ async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage)
 async def test_what_nobody_ends_at_its_deadline_the_worker_ends(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.keeper._DEADLINE_SLACK_S", 0.1)
+    monkeypatch.setattr("worker.capacity.ack_heartbeat._DEADLINE_SLACK_S", 0.1)
     request = make_request(deadline_s=0.5)
     async with running_worker(stage) as worker:
         await stage.submit(request)

@@ -6,14 +6,14 @@ import socket
 import sys
 import traceback
 
+from shared.cli.garbage import settle_garbage
 from shared.errors import JetflockError
-from shared.garbage import settle_garbage
-from worker.engine.config import EngineConfig
-from worker.engine.leaving import leave
-from worker.engine.load_phases import LoadPhases
-from worker.engine.parent_death import die_with_parent
-from worker.engine_channel import ChannelClosed, EngineChannel, EngineSocket
-from worker.engine_messages import EngineFailed, EngineLoading
+from worker.engine.process.leaving import leave
+from worker.engine.process.load_phases import LoadPhases
+from worker.engine.process.parent_death import die_with_parent
+from worker.engine_link.engine_channel import ChannelClosed, EngineChannel, EngineSocket
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import EngineFailed, EngineLoading
 
 LAST_WORDS_S = 5.0
 
@@ -39,14 +39,14 @@ def _run(config: EngineConfig, channel: EngineChannel) -> None:
     """Ends with ChannelClosed, or with what went wrong."""
     config.check()
     if config.scripted:
-        from worker.engine.scripted import ScriptedEngine
+        from worker.engine.scripted.scripted_engine import ScriptedEngine
 
         ScriptedEngine(config, channel).run()
     else:
         channel.send(EngineLoading("import torch", 0.0))
         phases = LoadPhases()
         phases.enter("import torch")
-        from worker.engine.engine_loader import EngineLoader
+        from worker.engine.loading.engine_loader import EngineLoader
 
         engine = EngineLoader(config, channel, phases).load()
         settle_garbage()

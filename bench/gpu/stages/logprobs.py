@@ -7,7 +7,7 @@ import torch
 from bench.gpu.direct_engine import random_prompts
 from bench.gpu.rig import Rig
 from bench.gpu.transformers_model import make_peer_model
-from shared.logprobs import unpack_logprobs
+from shared.protocol.logprobs import unpack_logprobs
 
 MAX_ERROR = 5e-2  # relative norm, of what differs from their mean
 NUM_KV_TOKENS = 4096

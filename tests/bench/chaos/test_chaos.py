@@ -9,7 +9,8 @@ import pytest
 
 from bench.chaos.flock import FlockPlan
 from bench.chaos.report import missed_demands
-from bench.chaos.suite import SuitePlan, control_plan, run_suite
+from bench.chaos.suite import control_plan, run_suite
+from bench.chaos.suite_plan import SuitePlan
 
 pytestmark = [
     pytest.mark.e2e,
@@ -38,12 +39,35 @@ async def test_streams_are_whole_whatever_dies(tmp_path: Path) -> None:
     assert struck == {*PLAN.fault_names, "mixed"}
 
 
+# Ten clients for each slot: most requests wait while servers are away. An election takes 4 to 9 s,
+# so that two faults must do; `make chaos ARGS="--servers 3"` has them all.
+CLUSTER_PLAN = replace(
+    PLAN,
+    fault_names=("leader_kill", "leader_cut"),
+    num_clients=20,
+    num_cases=5,
+    max_tokens=60,
+    kinds=("greedy", "sampled", "multi-byte", "chat", "native"),
+    num_mixed=0,
+    flock=FlockPlan(num_servers=3, max_running=1, ack_wait_s=3.0),
+)
+
+
+async def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
+    ledger = await run_suite(tmp_path, CLUSTER_PLAN)
+    assert ledger.violations == {}, ledger.details
+    assert ledger.num_disturbed >= CLUSTER_PLAN.num_clients
+    struck = {name for name, tally in ledger.faults.items() if tally.num_running}
+    assert struck == set(CLUSTER_PLAN.fault_names)
+
+
 async def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
     """It sees what it is there for; `make chaos ARGS='--control fencing'` is another control.
 
     A frontend whose connection is half open misses text for good, so that one fault is enough.
     """
-    plan = replace(PLAN, num_clients=6, num_cases=6, flock=FlockPlan(ack_wait_s=2.0))
+    flock = FlockPlan(num_detoks=1, num_workers=1, ack_wait_s=2.0)
+    plan = replace(PLAN, num_clients=6, num_cases=6, num_mixed=0, flock=flock)
     ledger = await run_suite(tmp_path, control_plan(plan, "replay"))
     assert ledger.violations, "the suite is blind"
     assert missed_demands(ledger)

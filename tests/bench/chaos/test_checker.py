@@ -10,7 +10,8 @@ import pytest
 from bench.chaos.checker import check, check_same
 from bench.chaos.transcript import Transcript
 from bench.chaos.violation import ViolationKind
-from frontend.answers.event_id import Mark, checksum
+from frontend.text.event_id import Mark
+from shared.protocol.text import checksum
 from shared.subjects import new_rid
 
 RID = new_rid()

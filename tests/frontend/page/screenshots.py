@@ -19,6 +19,7 @@ from tests.nats_server import free_port
 IMAGES = REPOSITORY / "docs" / "images"
 MAX_BYTES = 200_000
 WIDE = {"width": 1280, "height": 800}
+SMALL = {"width": 320, "height": 640}
 TALL = {"width": 1280, "height": 1040}
 ADMIN_KEY = "the-key-of-these-pictures"
 
@@ -48,6 +49,16 @@ def cluster(page: Page) -> None:
     live(page, ADMIN_KEY)
 
 
+def _held(viewport: dict[str, int], scheme: str) -> dict[str, Any]:
+    """In a hand."""
+    return {
+        "viewport": viewport,
+        "color_scheme": scheme,
+        "is_mobile": True,
+        "device_scale_factor": 1.5,
+    }
+
+
 # What the browser has kept from an earlier visit, so that the pictures are the same every time.
 KEPT = {
     "settings": {"seed": "7"},
@@ -60,7 +71,10 @@ SHOTS: dict[str, tuple[Callable[[Page], None], dict[str, Any]]] = {
     "completions": (completion, {"viewport": WIDE, "color_scheme": "light"}),
     "cluster": (cluster, {"viewport": TALL, "color_scheme": "light"}),
     "cluster-dark": (cluster, {"viewport": TALL, "color_scheme": "dark"}),
-    "phone": (chat, {"viewport": PHONE, "is_mobile": True, "device_scale_factor": 1.5}),
+    "phone": (chat, _held(PHONE, "light")),
+    "phone-dark": (chat, _held(PHONE, "dark")),
+    "small": (chat, _held(SMALL, "light")),
+    "small-dark": (chat, _held(SMALL, "dark")),
 }
 
 

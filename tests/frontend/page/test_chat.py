@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import re
 from collections.abc import Callable
@@ -12,12 +14,13 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, Route, expect
 
+from shared.admin.control import Continue, ControlRequest, Pause, PauseMode
+from shared.admin.control_plane import ControlPlane, Target
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
-from shared.control import Continue, ControlRequest, Pause, PauseMode
-from shared.control_plane import ControlPlane, Target
 from tests.deploy.local_stack import LocalStack, wait_until
 from tests.frontend.page.conftest import KEY, PHONE, WAIT_MS, Visit
 
@@ -152,13 +155,20 @@ def test_an_answer_is_made_again_continued_and_asked_for_otherwise(
     wait_answer(page)
     again = kept(page)[-1]
     assert len(kept(page)) == 2
-    page.get_by_label("Continue").click()
+    answer = page.locator(".from-assistant")
+    expect(answer.locator(".versions")).to_have_text("2/2")
+    page.get_by_label("Previous version").click()
+    expect(answer.locator(".markdown").last).to_have_text(first["content"])
+    page.reload()
+    expect(answer.locator(".versions")).to_have_text("1/2")
+    page.get_by_label("Next version").click()
+    assert kept(page)[-1]["rid"] == again["rid"]
+    page.get_by_label("Continue", exact=True).click()
     wait_until(lambda: kept(page)[-1]["rid"] not in (None, again["rid"]))
     wait_answer(page)
     longer = kept(page)[-1]
     assert longer["content"].startswith(again["content"])
     assert longer["content"] == again["content"] + whole(api, longer["rid"])
-    page.locator(".from-user").hover()
     page.get_by_label("Edit and send again").click()
     page.fill(".editor", "Name three colours.")
     page.get_by_text("Send again").click()
@@ -166,9 +176,27 @@ def test_an_answer_is_made_again_continued_and_asked_for_otherwise(
     wait_answer(page)
     assert kept(page)[0]["content"] == "Name three colours."
     assert len(kept(page)) == 2
+    page.locator(".from-user").get_by_label("Previous version").click()
+    assert [message["content"] for message in kept(page)] == [STORY, longer["content"]]
+    page.get_by_label("Edit", exact=True).click()
+    page.fill(".editor", "Better.")
+    page.get_by_text("Save").click()
+    expect(answer.locator(".versions")).to_have_text("3/3")
+    page.locator(".from-user").get_by_label("Next version").click()
+    expect(page.locator(".from-user .plain")).to_have_text("Name three colours.")
 
 
-def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(page: Page) -> None:
+def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(
+    page: Page, api: httpx.Client
+) -> None:
+    [model] = api.get("/v1/models").json()["data"]
+    default = f"{model['sampling_defaults']['temperature']:g}"
+    expect(page.locator("#chat-temperature")).to_have_attribute("placeholder", default)
+    presets = page.locator("#chat-settings .presets")
+    presets.get_by_text("Creative").click()
+    expect(page.locator("#chat-min_p")).to_have_value("0.05")
+    presets.get_by_text("Default").click()
+    expect(page.locator("#chat-min_p")).to_have_value("")
     page.fill("#chat-system", "Be kind.")
     page.fill("#chat-temperature", "0")
     page.fill("#chat-stop", "end\\n\ntwo")
@@ -194,6 +222,37 @@ def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(page: Page) 
     compile(code, "the copied code", "exec")
 
 
+PASTE = """async () => {
+    const canvas = new OffscreenCanvas(3000, 30);
+    canvas.getContext('2d');
+    const clipboardData = new DataTransfer();
+    clipboardData.items.add(new File([await canvas.convertToBlob()], 'wide.png'));
+    const event = { clipboardData, bubbles: true, cancelable: true };
+    byId('composer-input').dispatchEvent(new ClipboardEvent('paste', event));
+}"""
+
+
+def test_a_picture_that_was_pasted_goes_with_the_message(page: Page) -> None:
+    text = {"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"}
+    page.set_input_files("#picture-file", text)
+    expect(page.locator(".toast")).to_contain_text("x.png is not a picture")
+    for number in (1, 2):
+        page.evaluate(PASTE)
+        expect(page.locator("#picture-tray img")).to_have_count(number)
+    page.get_by_label("Remove this picture").first.click()
+    page.fill("#composer-input", "What is this?")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.press("#composer-input", "Enter")
+    words, picture = sent.value.post_data_json["messages"][0]["content"]
+    assert words == {"type": "text", "text": "What is this?"}
+    data = base64.b64decode(picture["image_url"]["url"].partition(",")[2])
+    assert Image.open(io.BytesIO(data)).size == (1024, 10)
+    expect(page.locator("#picture-tray")).to_be_hidden()
+    page.reload()
+    expect(page.locator(".from-user .picture")).to_have_count(1)
+    expect(page.locator(".notice.is-bad")).to_contain_text("image")
+
+
 def test_conversations_leave_the_browser_and_come_back(
     page: Page, visit: Visitor, url: str, tmp_path: Path
 ) -> None:
@@ -216,6 +275,58 @@ def test_conversations_leave_the_browser_and_come_back(
     assert other.evaluate("Object.keys(localStorage).join()").count("conversation:") == 0
 
 
+def test_it_says_what_was_accepted_and_what_a_request_waits_for(page: Page) -> None:
+    page.fill("#chat-max_tokens", "3")
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(page, STORY)
+    notice = page.locator(".message:last-child .notice")
+    expect(notice).to_contain_text("has not been accepted yet")
+    expect(notice).to_contain_text("jetflock serve")
+    models = [
+        {"id": "jetflock-demo", "parent": None, "status": "idle", "tasks": ["generate"]},
+        {"id": "other", "parent": None, "status": "ready", "tasks": ["generate"]},
+    ]
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": models}))
+    page.route("**/v1/loads", lambda route: route.fulfill(json={"loads": [], "queues": []}))
+    waiting = page.locator(".waiting")
+    expect(waiting).to_contain_text("no worker serves jetflock-demo now")
+    expect(waiting.get_by_text("Ask other instead")).to_be_visible()
+    page.unroute("**/v1/chat/completions")
+    wait_answer(page)
+    assert kept(page)[-1]["state"] == "done"
+    expect(waiting).to_have_count(0)
+
+
+def test_conversations_are_found_renamed_pinned_and_taken_along(page: Page, tmp_path: Path) -> None:
+    page.fill("#chat-max_tokens", "3")
+    for text in ("Name three colours.", STORY):
+        page.click("#new-chat")
+        ask(page, text)
+        wait_answer(page)
+    listed = page.locator(".conversation")
+    expect(listed).to_have_text([STORY, "Name three colours."])
+    page.fill("#conversation-search", "THREE")
+    expect(listed).to_have_text(["Name three colours."])
+    listed.click()
+    page.get_by_label("Rename “").click()
+    page.get_by_label("Name", exact=True).fill("Colours")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat-title")).to_have_text("Colours")
+    page.get_by_label("Pin “Colours”").click()
+    page.fill("#conversation-search", "nowhere")
+    expect(page.locator("#conversation-list")).to_have_text("No conversation has these words.")
+    page.reload()
+    expect(listed).to_have_text(["Colours", STORY])
+    with page.expect_download() as download:
+        page.get_by_label("Export “Colours” as Markdown").click()
+    assert download.value.suggested_filename == "Colours.md"
+    file = tmp_path / "chat.md"
+    download.value.save_as(file)
+    answer = kept(page)[-1]["content"]
+    parts = ("# Colours", "## You", "Name three colours.", "## jetflock-demo", answer)
+    assert file.read_text() == "\n\n".join(parts) + "\n"
+
+
 def test_it_asks_for_a_key_when_one_is_needed(visit: Visitor, url: str) -> None:
     page = visit(url).page
     expect(page.locator("#key-dialog")).to_be_visible()
@@ -227,6 +338,17 @@ def test_it_asks_for_a_key_when_one_is_needed(visit: Visitor, url: str) -> None:
     expect(page.locator("#chat-model")).to_have_value("jetflock-demo")
     assert page.evaluate("Object.values(sessionStorage).join()") == KEY
     assert KEY not in page.evaluate("JSON.stringify(localStorage)")
+
+
+# Of what may be pressed or typed into, and is seen: what lies beside the screen, unless it may be
+# scrolled there.
+CUT = """() => [...document.querySelectorAll('button, input, select, textarea, a[href]')]
+    .filter((each) => each.checkVisibility() && !each.closest('.cl-scroll, .skip'))
+    .filter((each) => {
+        const { left, right } = each.getBoundingClientRect();
+        return left < 0 || right > document.documentElement.clientWidth;
+    })
+    .map((each) => each.outerHTML)"""
 
 
 def test_a_phone_shows_all_of_it(visit: Visitor, url: str) -> None:
@@ -245,8 +367,11 @@ def test_a_phone_shows_all_of_it(visit: Visitor, url: str) -> None:
     for tab in ("chat", "completions", "cluster"):
         page.evaluate("name => { window.location.hash = name; }", tab)
         expect(page.locator(f"#panel-{tab}")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        assert page.evaluate("name => byId(name).scrollWidth", f"panel-{tab}") <= PHONE["width"]
+        for width in (320, 360, PHONE["width"]):
+            page.set_viewport_size({"width": width, "height": 640})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("name => byId(name).scrollWidth", f"panel-{tab}") <= width
+            assert page.evaluate(CUT) == []
 
 
 def brightness(page: Page) -> float:
@@ -287,4 +412,5 @@ def test_it_works_below_a_path_of_another_host(visit: Visitor, url: str, browser
     ask(page, STORY)
     wait_answer(page)
     expect(page.locator(".message:last-child > .markdown")).not_to_be_empty()
+    context.unroute_all(behavior="ignoreErrors")  # what is on its way
     context.close()

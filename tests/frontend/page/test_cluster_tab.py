@@ -62,8 +62,10 @@ def test_a_stream_survives_the_kill_of_its_worker(visit: Visitor, url: str) -> N
     expect(page.locator("#cluster-running")).to_have_text(re.compile(r"^0 / \d+$"))
     page.click("#demo-start")
     page.click("#demo-kill")
-    for key in ("wrong", ADMIN_KEY):
-        page.fill("#admin-key-input", key)
+    page.fill("#admin-key-input", "wrong")
+    page.press("#admin-key-input", "Enter")
+    page.fill("#admin-key-input", ADMIN_KEY)
+    with page.expect_request("**/path"):  # of the stream as it is when the order is given
         page.press("#admin-key-input", "Enter")
     move = page.locator(".cl-demo-text .cl-move")
     expect(move).to_have_text(
@@ -104,6 +106,8 @@ def test_a_tenant_sees_workers_and_gives_no_orders(visit: Visitor, url: str) -> 
     expect(page.locator(".cl-demo .cl-hint")).to_contain_text("--admin-port")
     expect(page.locator("tr.is-moved")).to_have_count(0)
     assert "process" not in page.inner_text(".cl-rows")
+    place = page.locator('.cl-row[data-state="ready"] .cl-place').first
+    expect(place).to_contain_text(page.inner_text(".cl-models b"))
     width = page.evaluate("document.querySelector('#panel-cluster').scrollWidth")
     assert width <= PHONE["width"], "nothing needs sideways scrolling"
 
@@ -116,8 +120,10 @@ def test_it_watches_only_while_it_is_seen(visit: Visitor, url: str) -> None:
         page.click("#tab-cluster")
 
 
-def test_a_gpu_tells_how_much_of_its_memory_is_free(visit: Visitor, url: str) -> None:
+def test_a_gpu_tells_its_formats_and_how_much_memory_is_free(visit: Visitor, url: str) -> None:
     """No worker here has one: its facts are given to the page's own function."""
     page = open_tab(visit, url, "olga")
-    gpu = {"name": "NVIDIA H100", "free_bytes": 2 << 30, "total_bytes": 80 << 30}
-    assert page.evaluate("gpu => gpuText(gpu)", gpu) == "NVIDIA H100, 2.0 of 80.0 GiB free"
+    gpu = {"name": "NVIDIA H100", "dtype": "bfloat16", "kv_dtype": "fp8"}
+    gpu |= {"free_bytes": 2 << 30, "total_bytes": 80 << 30}
+    text = "NVIDIA H100, bfloat16, KV fp8, 2.0 of 80.0 GiB free"
+    assert page.evaluate("gpu => gpuText(gpu)", gpu) == text

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route, expect
+from starlette.requests import Request
 
-from frontend.page_document import PageDocument
+from frontend.page.page_document import PageDocument
+from frontend.page.page_libraries import FOLDER
 
 pytestmark = pytest.mark.e2e
 
-SHOW = """texts => {
+SHOW = """async texts => {
+    for (const name of Object.keys(LIBRARY_SCRIPTS)) await loadLibrary(name);
+    MarkdownView.reader ??= newMarkdownReader();
     const root = document.createElement('div');
     const view = new MarkdownView(root);
     for (const text of texts) view.show(text);
@@ -43,6 +49,17 @@ def f(x):  # <b>comment</b>
     return "y" + str(1)
 ```
 
+1. loose
+
+2. list with $a$
+
+before
+$$
+a \\\\ b
+= c
+$$
+\\[ x^2
+
 ---
 The end, with an open **end
 ```
@@ -50,18 +67,38 @@ and an open fence
 """
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
-    """The document by itself: no service answers it."""
+@contextmanager
+def opened(browser: Browser) -> Iterator[Page]:
+    """The document under its policy, and its libraries: no service answers it."""
     page = browser.new_page()
+    document = PageDocument()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text))
     page.route("**", lambda route: route.abort())
-    page.route(
-        "http://page.example/",
-        lambda route: route.fulfill(body=PageDocument().body.decode(), content_type="text/html"),
-    )
+    page.route(re.compile("^http://page.example/$"), lambda route: fulfil(route, document))
+    page.route("http://page.example/page/*", fulfil_library)
     page.goto("http://page.example/")
     yield page
     page.close()
+    assert [text for text in complaints if "Failed to load resource" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    with opened(browser) as page:
+        yield page
+
+
+def fulfil(route: Route, document: PageDocument) -> None:
+    answer = document.response(Request({"type": "http", "method": "GET", "headers": []}))
+    route.fulfill(body=document.body, headers=dict(answer.headers))
+
+
+def fulfil_library(route: Route) -> None:
+    name = route.request.url.partition("?")[0].rpartition("/")[2]
+    kind = "font/woff2" if name.endswith(".woff2") else "text/javascript"
+    route.fulfill(body=(FOLDER / name).read_bytes(), content_type=kind)
 
 
 def show(page: Page, *texts: str) -> str:
@@ -117,6 +154,92 @@ def test_a_text_that_grows_ends_up_as_if_it_had_come_at_once(page: Page) -> None
     assert show(page, "other", TEXT) == whole
 
 
-def test_what_means_nothing_is_text_however_much_there_is(page: Page) -> None:
-    for text in ("*" * 20_000, "[" * 20_000, "`a" * 10_000, "> " * 10_000, "- " * 10_000):
-        assert page.evaluate("text => MarkdownParser.parse(text).length", text) == 1
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("*" * 20_000, "[" * 20_000, "`a" * 10_000, "> " * 10_000, "- " * 10_000),
+        *("\\(" * 10_000, "$a" * 10_001, "$" * 10_000, "$$\n" * 5_000, "\\[a\n" * 5_000),
+    ],
+    ids=lambda text: text[:3],
+)
+def test_what_means_nothing_takes_no_time_however_much_there_is(page: Page, text: str) -> None:
+    show(page, "")
+    script = "text => { const t = performance.now(); MarkdownView.reader.parse(text, {});"
+    assert page.evaluate(script + "return performance.now() - t; }", text) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "formulas"),
+    [
+        ("so $a_1$ and \\(b*c*d\\).", ["a_1", "b*c*d"]),
+        ("$$x$$ in a line", ["x"]),
+        ("so:\n\\[\n- a\n= b\n\\]\nthen", ["- a\n= b"]),
+        ("- one\n  $$\n  a\n  $$\n- two", ["a"]),
+        ("It costs $5 or $10, $ 3 or 4$, even 5$-10$.", []),
+        ("`$a$`\n\n    $$a$$\n\n```\n$$a$$\n```", []),
+        ("$$\nopen\n\n$$", []),
+    ],
+)
+def test_formulas_are_told_from_money_and_code(page: Page, text: str, formulas: list[str]) -> None:
+    shown = show(page, text)
+    labels = re.findall(r'class="formula[^>]* aria-label="([^"]*)"', shown)
+    assert labels == formulas
+    assert shown.count('class="katex"') == len(formulas)
+
+
+def test_a_formula_neither_loads_nor_links_nor_leaves_its_place(page: Page) -> None:
+    shown = show(
+        page,
+        r"$\href{javascript:alert(1)}{a}$ $\includegraphics{https://img.example/x.png}$ "
+        r"$\htmlClass{bar}{b}$ $\htmlStyle{position:fixed}{c}$ $\url{https://u.example}$ "
+        r"$\text{<img src=x onerror=alert(1)>}$ $\rule{900em}{900em}$ $\def\x{\x\x}\x$",
+    )
+    assert shown.count('class="katex"') > 4
+    assert "<img" not in shown
+    assert " href=" not in shown
+    assert 'class="bar' not in shown
+    assert not re.search(r'style="[^"]*(?:position|900em)', shown)
+    box = page.evaluate(
+        """async text => {
+            const root = byId('transcript').appendChild(el('div', { class: 'markdown' }));
+            new MarkdownView(root).show(text);
+            const { overflowX, overflowY } = getComputedStyle(root);
+            root.remove();
+            return [overflowX, overflowY];
+        }""",
+        r"$\kern-500em x$",
+    )
+    assert box == ["clip", "clip"]
+
+
+def test_code_has_colours_and_stays_text(page: Page) -> None:
+    code = 'x = "</code><img src=x onerror=alert(1)>"  # <b>'
+    shown = show(page, f"```python\n{code}\n```")
+    assert 'class="code-string"' in shown
+    assert 'class="code-comment"' in shown
+    assert "<img" not in shown
+    assert "<b>" not in shown
+    for language in ("nobody-knows", "__proto__", "<b>", "html"):
+        shown = show(page, f"```{language}\n<script>1</script>\n```")
+        assert "<script" not in shown
+        assert "&lt;" in shown
+
+
+def test_a_library_comes_when_a_text_needs_it(browser: Browser) -> None:
+    scripts = """() => performance.getEntriesByType('resource')
+        .map(({ name }) => /page\\/(.*\\.js)/.exec(name)?.[1]).filter(Boolean)"""
+    with opened(browser) as page:
+        show_there = "text => new MarkdownView(byId('transcript')).show(text)"
+        page.evaluate(show_there, "*word*")
+        expect(page.locator("#transcript em")).to_have_text("word")
+        assert page.evaluate(scripts) == ["markdown-it.min.js"]
+        page.evaluate(show_there, "$a$")
+        expect(page.locator("#transcript .katex")).to_have_count(1)
+        assert page.evaluate(scripts) == ["markdown-it.min.js", "katex.min.js"]
+
+
+def test_a_text_is_shown_as_it_was_written_where_a_library_does_not_come(browser: Browser) -> None:
+    with opened(browser) as page:
+        page.route("http://page.example/page/*", lambda route: route.abort())
+        page.evaluate("text => new MarkdownView(byId('transcript')).show(text)", "*<b>word*")
+        expect(page.locator("#transcript")).to_have_text("*<b>word*")

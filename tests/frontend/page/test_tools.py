@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
+from shared.liveness.heartbeat import Heartbeat
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.page.conftest import chromium
-from tests.frontend.test_tools import STYLES, TEXT, pieces
+from tests.frontend.surfaces.test_tools import STYLES, TEXT, pieces
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]
 
@@ -26,6 +28,17 @@ async def page() -> AsyncIterator[Page]:
         browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield await browser.new_page()
         await browser.close()
+
+
+@pytest.fixture(autouse=True)
+async def worker(stack: Stack) -> AsyncIterator[None]:
+    """The page offers what somebody serves."""
+    bucket = stack.cluster.bucket(stack.cluster.subjects.workers_bucket)
+    card = WorkerCard("w", stack.card.pool, "tiny", stack.card.revision, WorkerState.READY)
+    beating = asyncio.create_task(Heartbeat(bucket, f"{card.pool}.w", lambda: card).run())
+    yield
+    beating.cancel()
+    await asyncio.wait([beating])
 
 
 async def ask(page: Page, running: RunningFrontend) -> None:

@@ -7,21 +7,23 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
-from worker.engine.admission_order import SchedulePolicy
-from worker.engine.kv.kv_ledger import KVLedger
-from worker.engine.req import Req
-from worker.engine.sampling.sample_error import SampleError
-from worker.engine.schedule_batch import ScheduleBatch, ScheduledReq
-from worker.engine.scheduler import Scheduler
+from worker.engine.loop.step_pipeline import StepPipeline
+from worker.engine.request.req import Req
+from worker.engine.request.sample_error import SampleError
+from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.request.step_result import DoneStep, StepHandle, StepResult
+from worker.engine.request.stop_check import StopCheck
+from worker.engine.schedule.admission_order import SchedulePolicy
+from worker.engine.schedule.kv_ledger import KVLedger
+from worker.engine.schedule.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
-from worker.engine.step_pipeline import StepPipeline
-from worker.engine.step_result import DoneStep, StepHandle, StepResult
-from worker.engine.stop_check import StopCheck
 
 Model = Callable[[Sequence[int]], int]
 
@@ -40,13 +42,21 @@ def looping_token(token_ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(token_ids[-2:]) + hiccup) % 4
 
 
+class Namespaces(NamedTuple):
+    """Of a request: that of its first `num_public` tokens, and what is its own behind them."""
+
+    public: bytes
+    num_public: int
+    own: bytes
+
+
 @dataclass(frozen=True)
 class FakeEntry:
     """What a runner reads of an entry at launch."""
 
     req: Req
     run_id: int
-    namespace: bytes
+    namespaces: Namespaces
     row: int
     start: int
     slots: list[int]  # of positions [0, end)
@@ -113,7 +123,7 @@ class FakeRunner:
         return FakeEntry(
             req,
             req.run_id,
-            req.namespace,
+            _namespaces(req, self._ledger.page_size),
             req.row,
             entry.start,
             [self._slot(req, position) for position in range(entry.end)],
@@ -144,8 +154,18 @@ class FakeRunner:
         return page * size + position % size
 
 
+def _namespaces(req: Req, page_size: int) -> Namespaces:
+    """None is public unless a whole page is."""
+    num_pages = 0 if req.public is None else req.public.num_tokens // page_size
+    if req.public is None or not num_pages:
+        return Namespaces(b"", 0, req.namespace)
+    return Namespaces(req.public.namespace, num_pages * page_size, req.namespace)
+
+
 def _prefix_hash(entry: FakeEntry, position: int) -> int:
-    return hash(entry.namespace + bytes(entry.token_ids[: position + 1]))
+    public, num_public, own = entry.namespaces
+    namespace = public if position < num_public else public + own
+    return hash(namespace + bytes(entry.token_ids[: position + 1]))
 
 
 class DelayedStep:
@@ -276,6 +296,7 @@ class Stage:
         arrived_at_s: float = 0.0,
         pooling: PoolingParams | None = None,
         frequency_penalty: float = 0.0,
+        public: PublicPrefix | None = None,
     ) -> Req:
         """The penalty changes no token here, but must not be counted before they are known."""
         sampling = SamplingParams(
@@ -293,6 +314,7 @@ class Stage:
             arrived_at_s,
             None,
             pooling,
+            public=public,
         )
         self._num_arrivals += 1
         self.tokens[run_id] = list(output_ids)

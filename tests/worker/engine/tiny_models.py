@@ -12,16 +12,16 @@ import torch
 
 from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
 from tests.worker.engine_fakes import FakeChannel
-from worker.engine.config import EngineConfig
-from worker.engine.engine import Engine
-from worker.engine.engine_loader import EngineLoader
-from worker.engine.forward_batch import ForwardBatch
-from worker.engine.model_runner import Forward, ModelRunner
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.model_runner import Forward, ModelRunner
+from worker.engine.cpu.torch_forward import TorchForward
+from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine.loop.engine import Engine
 from worker.engine.models.decoder import DecoderModel
-from worker.engine.schedule_batch import ScheduleBatch
-from worker.engine.step_result import StepHandle
-from worker.engine.torch_forward import TorchForward
-from worker.engine_messages import EngineCommand
+from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import StepHandle
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import EngineCommand
 
 Logits = dict[tuple[int, int], torch.Tensor]  # (run_id, position of the new token) -> [vocab_size]
 

@@ -1,1 +1,1 @@
-"""The engine on NVIDIA GPUs: the only place that imports triton, flashinfer or torch.cuda."""
+"""Runs steps on an NVIDIA GPU: the only room that imports flashinfer, triton and torch.cuda."""

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import torch
 
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.device.gpu_device import GpuDevice
-from worker.engine.cuda.device.memory_errors import memory_for
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
-from worker.engine.cuda.ranks.rank_group import RankGroup
-from worker.engine.cuda.ranks.rank_layer_ops import RankLayerOps
-from worker.engine.cuda.ranks.rank_weights import RankReader, divide
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.cuda.tensor_parallel.rank_layer_ops import RankLayerOps
+from worker.engine.cuda.tensor_parallel.rank_weights import RankReader, divide
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.memory_errors import memory_for
+from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.linear import Linears, PlainLinears
 from worker.engine.models.loader import OnProgress, WeightReader
+from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
-from worker.engine.torch_forward import Model
+from worker.engine_link.engine_config import EngineConfig
 
 
 class ReaderToDevice:

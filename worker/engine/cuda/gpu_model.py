@@ -11,38 +11,38 @@ import torch
 
 from shared.errors import ConfigError, NotCapturable
 from shared.protocol.model_cards import VisionCard
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.config import EngineConfig
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
-from worker.engine.cuda.device.gpu_card import gpu_card
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload
-from worker.engine.cuda.device.memory_errors import memory_for
-from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.batch.step_inputs import StepInputs, pack
+from worker.engine.cuda.batch.step_plan import StepPlan
+from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
-from worker.engine.cuda.ranks.followers import Followers
-from worker.engine.cuda.ranks.rank_group import RankGroup
 from worker.engine.cuda.sampling.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler, most_demanding
 from worker.engine.cuda.steps.gpu_forward import GpuForward
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
+from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.graph_rehearsal import rehearse
 from worker.engine.cuda.steps.graph_sizes import graph_shapes
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_graphs import StepGraphs
-from worker.engine.cuda.steps.step_inputs import StepInputs, pack
-from worker.engine.cuda.steps.step_plan import StepPlan
-from worker.engine.cuda.steps.step_shape import StepShape
+from worker.engine.cuda.tensor_parallel.followers import Followers
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.device.gpu_card import gpu_card
+from worker.engine.device.gpu_device import GpuDevice, upload
+from worker.engine.device.memory_errors import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.image_encoder import ImageEncoder
-from worker.engine.kv.req_to_token_pool import ReqToTokenPool
+from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
+from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_model import TransformersModel
-from worker.engine.step_limits import StepLimits
-from worker.engine.torch_forward import Model
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Outputs that follow a grammar: which tokens may come next."""
+"""Grammars that outputs follow: compiled in threads, kept, and advanced token by token."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError, GrammarError
-from shared.grammar_source import grammar_source, parser_limits
+from shared.grammar.grammar_source import grammar_source, parser_limits
 from shared.protocol.sampling import Grammar
-from shared.tokenizer_bundle import TokenizerBundle
 from worker.engine.grammar.grammar_matcher import Bitmask, GrammarMatcher
 
 MAX_ERROR_CHARS = 300

@@ -1,1 +1,1 @@
-"""LoRA adapters: what is put on top of the weights, for each request of its own."""
+"""LoRA adapters: their weights, and what they add to the projections of a model."""

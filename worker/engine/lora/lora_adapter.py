@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.request.adapter import Adapter
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class LoraAdapter:
+@dataclass(frozen=True, slots=True, eq=False)
+class LoraAdapter(Adapter):
     """Stays in memory as long as a request or the pool of adapters holds it."""
 
-    adapter_id: str
     projections: Mapping[str, LoraProjection]  # by the model's own name of a projection
 
 
@@ -47,13 +47,13 @@ class LoraBatch:
 
 
 def lora_batch(
-    adapters: Sequence[LoraAdapter | None], query_lens: npt.NDArray[np.int64]
+    adapters: Sequence[Adapter | None], query_lens: npt.NDArray[np.int64]
 ) -> LoraBatch | None:
     """Of a step's rows [num_rows], each with so many tokens. None: no row has an adapter."""
-    used = [adapter for adapter in dict.fromkeys(adapters) if adapter is not None]
+    used = [adapter for adapter in dict.fromkeys(adapters) if isinstance(adapter, LoraAdapter)]
     if not used:
         return None
-    numbers: dict[LoraAdapter | None, int] = {adapter: idx for idx, adapter in enumerate(used)}
+    numbers: dict[Adapter | None, int] = {adapter: idx for idx, adapter in enumerate(used)}
     number_of_row = np.array([numbers.get(adapter, -1) for adapter in adapters])
     number_of_token = number_of_row.repeat(query_lens)
     return LoraBatch(

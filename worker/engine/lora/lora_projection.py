@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from worker.engine.layers.linear import Linear, Linears
 from worker.engine.lora.lora_weights import LoraPair
-from worker.engine.models.linear import Linear, Linears
 
 
 class LoraSlice(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load
 
-from shared.lora_files import LoraFiles, module_of
+from shared.checkpoint.lora_files import LoraFiles, module_of
 
 
 class LoraPair(NamedTuple):

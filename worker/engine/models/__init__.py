@@ -1,1 +1,1 @@
-"""Models: their configuration, their checkpoints, their layers."""
+"""Models: their configurations, their checkpoints, and the order of their layers."""

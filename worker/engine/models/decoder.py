@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.lora.decoder_lora import (
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.linear import Linear
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.decoder_lora import (
     DOWN,
     GATE_UP,
     OUTPUT,
@@ -17,14 +21,10 @@ from worker.engine.lora.decoder_lora import (
     decoder_projections,
     projection_name,
 )
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.model_input import ModelInput
-from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
 from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.linear import Linear
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.model_input import ModelInput
 
 
 class DecoderModel:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from worker.engine.config import DTypeName
 from worker.engine.models.model_config import ModelConfig
+from worker.engine_link.engine_config import DTypeName
 
 MAX_SMALL_PARAMETERS = 100_000_000
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from shared.checkpoint.json_file import read_json
+from shared.checkpoint.score_files import encoder_context_len
 from shared.errors import ConfigError
-from shared.json_file import read_json
-from shared.score_files import encoder_context_len
 from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import MODEL_ERRORS

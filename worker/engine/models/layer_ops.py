@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.models.linear import Linear, Linears, choose_linears
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linear, Linears
 from worker.engine.models.rotary import RotaryEmbedding, rotate
 
 
@@ -69,8 +69,8 @@ class PlainLayerOps:
 class TorchLayerOps(PlainLayerOps):
     """On a CPU."""
 
-    def __init__(self, rotary: RotaryEmbedding, num_kv_heads: int, dtype: torch.dtype) -> None:
-        super().__init__(choose_linears(dtype))
+    def __init__(self, rotary: RotaryEmbedding, num_kv_heads: int, linears: Linears) -> None:
+        super().__init__(linears)
         self._rotary = rotary
         self._num_kv_heads = num_kv_heads
         self._angles: tuple[torch.Tensor, torch.Tensor] = (rotary.cos[:0], rotary.sin[:0])

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import torch
 
-from worker.engine.config import LoadFormat
+from shared.telemetry.log import get_logger
+from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
+from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
-from worker.engine.torch_forward import Model
+from worker.engine_link.engine_config import LoadFormat
+
+NOT_OURS = "the model's layers are its own: a row's bits may depend on its company"
+
+log = get_logger(__name__)
 
 
 def load_model(
@@ -30,13 +36,17 @@ def load_model(
 ) -> Model:
     """On the CPU. Raises ConfigError for a checkpoint that does not fit its configuration."""
     if isinstance(config, TransformersConfig):
+        log.info("matrix_products", by="transformers", because=NOT_OURS)
         return load_transformers_model(
             config, model_path, load_format, dtype, max_context_len, on_progress, CPU
         )
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
-        return DecoderModel(config, weights, TorchLayerOps(rotary, config.num_kv_heads, dtype))
+        linears = choose_linears(dtype)
+        model = DecoderModel(config, weights, TorchLayerOps(rotary, config.num_kv_heads, linears))
+    log.info("matrix_products", by=linears.name, because=linears.account())
+    return model
 
 
 def open_weights(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from shared.checkpoint.score_files import ENCODERS
 from shared.errors import ConfigError
-from shared.score_files import ENCODERS
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     llama_config,

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_layer import AttentionLayer
 
 ATTENTION_NAME = "jetflock"
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from shared.checkpoint.json_file import read_json
+from shared.checkpoint.vision_files import VISION_ARCHITECTURES, vision_card
 from shared.errors import ConfigError
-from shared.json_file import read_json
 from shared.protocol.model_cards import VisionCard
-from shared.vision_files import VISION_ARCHITECTURES, vision_card
-from worker.engine.attention.attention_layer import AttentionLayer
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES

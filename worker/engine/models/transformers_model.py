@@ -14,17 +14,16 @@ import torch
 
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
-from worker.engine.attention.attention_backend import AttentionBackend
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.config import LoadFormat
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.lora.module_lora import ModuleLoras
-from worker.engine.model_input import ModelInput
 from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model_config import is_classifier
+from worker.engine.models.model_input import ModelInput
+from worker.engine.models.module_lora import ModuleLoras
 from worker.engine.models.transformers_attention import (
     PagedStep,
     register_attention,
@@ -39,6 +38,7 @@ from worker.engine.models.transformers_config import (
     make_model,
     trial,
 )
+from worker.engine_link.engine_config import LoadFormat
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""The fused decoder in C++, built when a worker first needs it."""
+"""The fused decoder in C++ for CPUs, built when a worker first needs it."""

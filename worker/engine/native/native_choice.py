@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from shared.errors import ConfigError
-from shared.log import get_logger
-from worker.engine.config import EngineConfig
+from shared.telemetry.log import get_logger
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
+from worker.engine_link.engine_config import EngineConfig
 
 GROUP_TOKENS = 16  # kGroupTokens of attention.h
 MAX_HEAD_DIM = 256
+ONE_ORDER = "each sum has one order, on every processor with AVX512-BF16"
 
 log = get_logger(__name__)
 
@@ -22,18 +23,22 @@ def choose_native_library(
 ) -> NativeLibrary | None:
     """None for torch. Raises ConfigError when it must be native and cannot.
 
-    Where the processor has AMX, oneDNN's matrix products are ahead of ours, and auto means torch.
+    Ours comes first also where the processor has AMX and oneDNN may be ahead of it: nothing of a
+    token in our C++ depends on what is computed beside it.
     """
     if config.cpu_kernels == "torch":
         return None
     reason = native_obstacle(config, model, dtype)
     if reason is None:
         try:
-            return NativeLibrary.load()
+            library = NativeLibrary.load()
         except NativeUnavailable as exc:
             reason = str(exc)
             if config.cpu_kernels == "auto":
                 log.warning("native_kernels_unavailable", reason=reason)
+        else:
+            log.info("matrix_products", by="our C++", because=ONE_ORDER)
+            return library
     if config.cpu_kernels == "native":
         raise ConfigError(f"cpu_kernels=native is not possible: {reason}")
     return None
@@ -48,8 +53,6 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
         return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"
     if not capabilities.get("avx512_bf16"):
         return "the processor has no AVX512-BF16"
-    if capabilities.get("amx_bf16") and config.cpu_kernels == "auto":
-        return "the processor has AMX"
     if config.page_size % GROUP_TOKENS:
         return f"page_size={config.page_size} is not a multiple of {GROUP_TOKENS}"
     if model.head_dim % 16 or model.head_dim > MAX_HEAD_DIM:

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 import torch
 
-from worker.engine.forward_batch import ForwardBatch
-from worker.engine.kv.kv_cache_pool import KVCachePool
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.rotary import RotaryEmbedding

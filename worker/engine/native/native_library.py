@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.log import get_logger
+from shared.telemetry.log import get_logger
 
 SOURCE = "decoder.cpp"
 COMPILERS = ("c++", "g++", "clang++")

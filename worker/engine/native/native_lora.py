@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from worker.engine.lora.decoder_lora import (
+from worker.engine.layers.checked_linears import choose_linears
+from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.decoder_lora import (
     DOWN,
     GATE_UP,
     OUTPUT,
@@ -17,11 +22,6 @@ from worker.engine.lora.decoder_lora import (
     decoder_projections,
     projection_name,
 )
-from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.linear import choose_linears
 
 FEW_TOKENS = 64
 
@@ -52,7 +52,9 @@ class NativeLoras:
 
     def projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
-        return decoder_projections(self._config, weights, choose_linears(torch.bfloat16))
+        num_threads = (1, torch.get_num_threads())  # see NativeLoraStep.running
+        linears = choose_linears(torch.bfloat16, num_threads)
+        return decoder_projections(self._config, weights, linears)
 
     def step(self, loras: LoraBatch, num_tokens: int) -> NativeLoraStep:
         return NativeLoraStep(self._stops, loras, num_tokens)

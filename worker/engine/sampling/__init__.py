@@ -1,1 +1,1 @@
-"""From logits to tokens."""
+"""From a step's hidden states and logits to tokens, logprobs and embeddings."""

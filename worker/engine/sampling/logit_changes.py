@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from worker.engine.grammar.grammar_masks import GrammarMasks
+from worker.engine.sampling.grammar_masks import GrammarMasks
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
 Move = Callable[[torch.Tensor], torch.Tensor]  # from the host to where the logits are
@@ -16,7 +16,10 @@ ApplyMasks = Callable[[torch.Tensor, GrammarMasks], None]
 def change_logits(
     logits: torch.Tensor, batch: SamplingBatch, move: Move, apply_masks: ApplyMasks
 ) -> None:
-    """Biases, masks, penalties, in this order. `logits` [num_rows, vocab_size] float32."""
+    """Biases, masks, penalties, narrowing: in this order.
+
+    `logits` [num_rows, vocab_size] float32.
+    """
     if batch.bias is not None:
         places = move(batch.bias.rows) * logits.shape[1] + move(batch.bias.token_ids)
         logits.view(-1).index_add_(0, places, move(batch.bias.values))
@@ -36,3 +39,5 @@ def change_logits(
         values, repetition = logits[pairs], move(repetition)
         values = torch.where(values > 0, values / repetition, values * repetition)
         logits.index_put_(pairs, values - move(subtracted))
+    for row, narrowing in batch.narrowings:
+        logits[row] = narrowing.narrowed(logits[row])

@@ -11,7 +11,7 @@ FloatRow = npt.NDArray[np.float32]  # [vocab_size]
 
 
 def row_logprobs(logits: FloatRow, token_id: int, num_top: int) -> bytes:
-    """A record of `shared.logprobs`. Of equal logits the lower id comes first.
+    """A record of `shared.protocol.logprobs`. Of equal logits the lower id comes first.
 
     Row by row: how a sum is rounded must not depend on the rows beside it.
     """
@@ -29,7 +29,7 @@ def pack_record(
     top_ids: npt.NDArray[np.int64],
     logprobs: npt.NDArray[np.floating[Any]],  # of the token itself, then of the others
 ) -> bytes:
-    """As `shared.logprobs` reads it."""
+    """As `shared.protocol.logprobs` reads it."""
     head = np.array([token_id, rank], "<u4").tobytes()
     packed = logprobs.astype("<f4").tobytes()
     return head + packed[:4] + top_ids.astype("<u4").tobytes() + packed[4:]

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.protocol.sampling import SamplingParams
-from worker.engine.req import Req
+from worker.engine.request.req import Req
+from worker.engine.sampling.narrowing import narrows
 
 _STRUCT = struct.Struct("<fqff")
+_AS_IT_IS = _STRUCT.pack(1.0, 0, 1.0, 0.0)
 _DTYPE = np.dtype(
     [("temperature", "<f4"), ("top_k", "<i8"), ("top_p", "<f4"), ("min_p", "<f4")], align=False
 )
@@ -32,6 +34,7 @@ class RowParams:
     logprob_rows: list[tuple[int, int]]  # rows that ask for logprobs, and for how many others
     changing_rows: list[int]  # whose logits biases, bans or penalties may change
     grammar_rows: list[int]
+    narrowed_rows: list[int]  # whose logits come scaled and narrowed to the draw
 
     @classmethod
     def of(cls, reqs: Sequence[Req]) -> Self:
@@ -50,8 +53,11 @@ class RowParams:
             ],
             changing_rows=[row for row, req in enumerate(reqs) if req.may_change_logits],
             grammar_rows=[row for row, req in enumerate(reqs) if req.matcher is not None],
+            narrowed_rows=[row for row, req in enumerate(reqs) if narrows(req.sampling)],
         )
 
 
 def _pack(sampling: SamplingParams) -> bytes:
+    if narrows(sampling):
+        return _AS_IT_IS
     return _STRUCT.pack(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.request.sample_error import SampleError
 from worker.engine.sampling.gumbel_max import GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_logprobs import row_logprobs
-from worker.engine.sampling.sample_error import SampleError
 from worker.engine.sampling.sampling_batch import SamplingBatch
-
-GREEDY_TEMPERATURE = 1e-5  # up to here noise decides nothing, and division may overflow
+from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
 
 FloatRow = npt.NDArray[np.float32]  # [vocab_size]
 
@@ -33,7 +32,8 @@ class Sampler:
     Changes come in vLLM's order: biases, masks, penalties. A draw is greedy, or: temperature, then
     min_p, top_k and top_p, then the largest noisy logit. The noise is Gumbel's, from a
     `CounterHash`: the token with the largest logit / T + noise is a draw from the softmax, and the
-    same draw wherever and with whomever the row is computed. Logprobs are of the unchanged logits.
+    same draw wherever and with whomever the row is computed. `Narrowing` is done with a row before
+    that where a threshold cannot say what is kept. Logprobs are of the unchanged logits.
     """
 
     def __init__(self, vocab_size: int) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.grammar.grammar_masks import GrammarMasks, grammar_masks
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.req import Req
+from worker.engine.request.dry_penalty import DryPenalty
+from worker.engine.request.req import Req
+from worker.engine.request.sample_point import SamplePoint
+from worker.engine.sampling.grammar_masks import GrammarMasks, grammar_masks
+from worker.engine.sampling.narrowing import Narrowing
 from worker.engine.sampling.row_params import RowParams
-from worker.engine.sampling.sample_point import SamplePoint
 
 _RowPoint: TypeAlias = tuple[int, SamplePoint]  # a row of logits, and what is asked for there
 
@@ -36,7 +38,7 @@ class Penalties:
     rows: torch.Tensor  # [num_pairs] int64
     token_ids: torch.Tensor  # [num_pairs] int64
     repetition: torch.Tensor  # [num_pairs] float32, of the row; 1 is none
-    subtracted: torch.Tensor  # [num_pairs] float32, frequency and presence penalty together
+    subtracted: torch.Tensor  # [num_pairs] float32, frequency and presence penalty and DRY together
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class SamplingBatch:
     banned: tuple[torch.Tensor, torch.Tensor] | None  # rows and token ids, [num_pairs] int64 each
     grammar_masks: GrammarMasks | None
     penalties: Penalties | None
+    narrowings: list[tuple[int, Narrowing]]  # of single rows
 
     @property
     def changed_rows(self) -> list[int]:
@@ -63,6 +66,7 @@ class SamplingBatch:
             rows |= set(self.grammar_masks.rows)
         if self.penalties is not None:
             rows |= set(self.penalties.rows.tolist())
+        rows |= {row for row, _ in self.narrowings}
         return sorted(rows)
 
     @classmethod
@@ -87,42 +91,85 @@ class SamplingBatch:
             banned=_banned(changed, vocab_size),
             grammar_masks=None if grammars is None else grammar_masks(masked, grammars, vocab_size),
             penalties=_penalties(changed, vocab_size),
+            narrowings=[
+                (row, Narrowing.at(points[row].req.sampling, points[row].position))
+                for row in params.narrowed_rows
+            ],
         )
 
 
 def _penalties(points: Iterable[_RowPoint], vocab_size: int) -> Penalties | None:
-    parts = [_penalised(row, point, vocab_size) for row, point in points if point.req.has_penalties]
+    parts = [
+        (row, _penalised(point, vocab_size)) for row, point in points if point.req.has_penalties
+    ]
     if not parts:
         return None
-    rows, token_ids, repetition, subtracted = (
-        torch.from_numpy(np.concatenate(columns)) for columns in zip(*parts, strict=True)
+    rows = np.repeat([row for row, _ in parts], [len(part.token_ids) for _, part in parts])
+    token_ids, repetition, subtracted = (
+        torch.from_numpy(np.concatenate(columns))
+        for columns in zip(*(part for _, part in parts), strict=True)
     )
-    return Penalties(rows, token_ids, repetition, subtracted)
+    return Penalties(torch.from_numpy(rows), token_ids, repetition, subtracted)
 
 
-def _penalised(
-    row: int, point: SamplePoint, vocab_size: int
-) -> tuple[
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.float32],
-]:
-    """Repetition counts prompt and output, the other two the output alone."""
+class _Penalised(NamedTuple):
+    """Of one row, as `Penalties` has them."""
+
+    token_ids: npt.NDArray[np.int64]  # each once
+    repetition: npt.NDArray[np.float32]
+    subtracted: npt.NDArray[np.float32]
+
+
+def _penalised(point: SamplePoint, vocab_size: int) -> _Penalised:
+    """Repetition and DRY count prompt and output, the other two the output alone."""
     req, params = point.req, point.req.sampling
-    output_counts = _output_counts(point)
-    output_ids = np.fromiter(output_counts, np.int64, len(output_counts))
-    counts = np.fromiter(output_counts.values(), np.float32, len(output_counts))
+    output_ids, counts = _counted(point)
     subtracted = params.frequency_penalty * counts + np.float32(params.presence_penalty)
-    if params.repetition_penalty != 1.0:
+    if params.repetition_penalty != 1.0 and params.penalty_last_n is None:
         only_in_prompt = np.setdiff1d(_prompt_ids(req), output_ids)
         output_ids = np.concatenate([output_ids, only_in_prompt])
         subtracted = np.concatenate([subtracted, np.zeros(len(only_in_prompt), np.float32)])
     is_known = output_ids < vocab_size
-    output_ids, subtracted = output_ids[is_known], subtracted[is_known].astype(np.float32)
-    num_ids = len(output_ids)
-    repetition = np.full(num_ids, params.repetition_penalty, np.float32)
-    return np.full(num_ids, row, np.int64), output_ids, repetition, subtracted
+    penalised = _Penalised(
+        output_ids[is_known],
+        np.full(int(is_known.sum()), params.repetition_penalty, np.float32),
+        subtracted[is_known].astype(np.float32),
+    )
+    return penalised if req.dry is None else _with_dry(penalised, req.dry, point, vocab_size)
+
+
+def _counted(point: SamplePoint) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """The ids of the output, or of the last tokens that a request names, and how often each is."""
+    last_n = point.req.sampling.penalty_last_n
+    if last_n is None:
+        counts = _output_counts(point)
+        values = np.fromiter(counts.values(), np.float32, len(counts))
+        return np.fromiter(counts, np.int64, len(counts)), values
+    ids, times = np.unique(_last_ids(point, last_n), return_counts=True)
+    return ids, times.astype(np.float32)
+
+
+def _last_ids(point: SamplePoint, last_n: int) -> npt.NDArray[np.int64]:
+    """Of prompt, output and guesses; -1: all."""
+    own, drafts = point.req.token_ids, point.draft_ids
+    num_own = len(own) if last_n < 0 else max(0, last_n - len(drafts))
+    ids = np.array([*own[max(0, len(own) - num_own) :], *drafts], np.int64)
+    return ids if last_n < 0 else ids[-last_n:]
+
+
+def _with_dry(
+    penalised: _Penalised, dry: DryPenalty, point: SamplePoint, vocab_size: int
+) -> _Penalised:
+    """Each id once: of one that both have, the penalties add up."""
+    dry_ids, dry_values = dry.at(point.req.token_ids, point.draft_ids)
+    is_known = dry_ids < vocab_size
+    all_ids = np.concatenate([penalised.token_ids, dry_ids[is_known]])
+    values = np.concatenate([penalised.subtracted, dry_values[is_known]])
+    ids, idx_of_id = np.unique(all_ids, return_inverse=True)
+    repetition = np.ones(len(ids), np.float32)
+    repetition[idx_of_id[: len(penalised.token_ids)]] = penalised.repetition
+    subtracted = np.bincount(idx_of_id, values, len(ids)).astype(np.float32)
+    return _Penalised(ids, repetition, subtracted)
 
 
 def _output_counts(point: SamplePoint) -> dict[int, int]:

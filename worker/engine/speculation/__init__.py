@@ -1,1 +1,1 @@
-"""Guessing tokens, so that one step can confirm several."""
+"""Guesses tokens, so that one step can confirm several."""

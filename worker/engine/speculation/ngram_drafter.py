@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.engine.req import Req
+from worker.engine.request.req import Req
 from worker.engine.speculation.draft_pace import DraftPace
 from worker.engine.speculation.ngram_index import NgramIndex
 

@@ -95,3 +95,20 @@ nats://{{ include "jetflock.natsFullname" . }}:4222
 {{- end -}}
 {{- dict "models" $models | toJson -}}
 {{- end -}}
+
+{{/* Bytes of a quantity: 20Gi. */}}
+{{- define "jetflock.bytes" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[A-Za-z]*$" (toString .) -}}
+{{- if not (hasKey $units $unit) -}}
+{{- fail (printf "nats.config.jetstream.fileStore: %q is no quantity such as 20Gi" (toString .)) -}}
+{{- end -}}
+{{- mulf (trimSuffix $unit (toString .) | float64) (get $units $unit) | int64 -}}
+{{- end -}}
+
+{{/* What the streams may take on each server, without cards and heartbeats. */}}
+{{- define "jetflock.storedBytes" -}}
+{{- with .Values.streams -}}
+{{- add (int64 .queueMaxBytes) (int64 .logMaxBytes) (int64 .resultsMaxBytes) (int64 .responseStoreBytes) (int64 .deadMaxBytes) (int64 .objectsMaxBytes) (mul 2 (int64 .filesMaxBytes)) (mul 4 (int64 .keysMaxBytes)) -}}
+{{- end -}}
+{{- end -}}

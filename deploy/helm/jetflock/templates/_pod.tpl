@@ -61,7 +61,7 @@ securityContext:
 {{/* What every role is told of the broker. (dict "root" $ "role" "frontend") */}}
 {{- define "jetflock.brokerEnv" -}}
 {{- $values := .root.Values }}
-{{- $secret := get $values.nats.auth .role }}
+{{- $auth := $values.nats.auth }}
 - {name: JETFLOCK_NATS_URL, value: {{ include "jetflock.natsUrl" .root | quote }}}
 - {name: JETFLOCK_NATS_CONNECT_TIMEOUT_S, value: "120"}
 - {name: JETFLOCK_PREFIX, value: {{ $values.streams.prefix | quote }}}
@@ -77,6 +77,10 @@ securityContext:
 - {name: JETFLOCK_RESPONSE_STORE_BYTES, value: {{ $values.streams.responseStoreBytes | int64 | quote }}}
 - {name: JETFLOCK_DEAD_TTL_S, value: {{ $values.streams.deadTtlSeconds | int64 | quote }}}
 - {name: JETFLOCK_DEAD_MAX_BYTES, value: {{ $values.streams.deadMaxBytes | int64 | quote }}}
+- {name: JETFLOCK_RESULTS_MAX_BYTES, value: {{ $values.streams.resultsMaxBytes | int64 | quote }}}
+- {name: JETFLOCK_FILES_MAX_BYTES, value: {{ $values.streams.filesMaxBytes | int64 | quote }}}
+- {name: JETFLOCK_OBJECTS_MAX_BYTES, value: {{ $values.streams.objectsMaxBytes | int64 | quote }}}
+- {name: JETFLOCK_KEYS_MAX_BYTES, value: {{ $values.streams.keysMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_LOG_LEVEL, value: {{ $values.logLevel | quote }}}
 - {name: JETFLOCK_LOG_FORMAT, value: json}
 {{- with $values.otel.endpoint }}
@@ -86,17 +90,11 @@ securityContext:
 - {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
 - {name: OTEL_TRACES_SAMPLER_ARG, value: {{ $values.otel.samplingRatio | quote }}}
 {{- end }}
-{{- if $secret }}
-{{- if eq $values.nats.auth.type "creds" }}
-- {name: JETFLOCK_NATS_CREDS, value: /etc/jetflock/nats/user.creds}
-{{- else if eq $values.nats.auth.type "nkey" }}
-- {name: JETFLOCK_NATS_NKEY_FILE, value: /etc/jetflock/nats/user.nk}
-{{- else }}
-- name: JETFLOCK_NATS_USER
-  valueFrom:
-    secretKeyRef: {name: {{ $secret | quote }}, key: username}
-- {name: JETFLOCK_NATS_PASSWORD_FILE, value: /etc/jetflock/nats/password}
-{{- end }}
+{{- include "jetflock.loginEnv" (dict "type" $auth.type "secret" (get $auth .role) "variable" "JETFLOCK_NATS" "folder" "/etc/jetflock/nats") }}
+{{- if eq .role "frontend" }}
+- {name: JETFLOCK_NATS_CALLERS, value: {{ $values.nats.callers | quote }}}
+{{- include "jetflock.loginEnv" (dict "type" $auth.type "secret" $auth.service "variable" "JETFLOCK_NATS_SERVICE" "folder" "/etc/jetflock/nats-service") }}
+{{- include "jetflock.loginEnv" (dict "type" $auth.type "secret" $auth.eraser "variable" "JETFLOCK_NATS_ERASER" "folder" "/etc/jetflock/nats-eraser") }}
 {{- end }}
 {{- if $values.nats.tls.existingSecret }}
 - {name: JETFLOCK_NATS_TLS_CA, value: /etc/jetflock/nats-tls/ca.crt}
@@ -107,10 +105,32 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{/* One user. (dict "type" "nkey" "secret" "nats-worker" "variable" "JETFLOCK_NATS" "folder" "/etc/...") */}}
+{{- define "jetflock.loginEnv" -}}
+{{- if .secret }}
+{{- if eq .type "creds" }}
+- {name: {{ .variable }}_CREDS, value: {{ .folder }}/user.creds}
+{{- else if eq .type "nkey" }}
+- {name: {{ .variable }}_NKEY_FILE, value: {{ .folder }}/user.nk}
+{{- else }}
+- name: {{ .variable }}_USER
+  valueFrom:
+    secretKeyRef: {name: {{ .secret | quote }}, key: username}
+- {name: {{ .variable }}_PASSWORD_FILE, value: {{ .folder }}/password}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "jetflock.brokerMounts" -}}
 - {name: tmp, mountPath: /tmp}
 {{- if get .root.Values.nats.auth .role }}
 - {name: nats-auth, mountPath: /etc/jetflock/nats, readOnly: true}
+{{- end }}
+{{- if and (eq .role "frontend") .root.Values.nats.auth.service }}
+- {name: nats-service, mountPath: /etc/jetflock/nats-service, readOnly: true}
+{{- end }}
+{{- if and (eq .role "frontend") .root.Values.nats.auth.eraser }}
+- {name: nats-eraser, mountPath: /etc/jetflock/nats-eraser, readOnly: true}
 {{- end }}
 {{- if .root.Values.nats.tls.existingSecret }}
 - {name: nats-tls, mountPath: /etc/jetflock/nats-tls, readOnly: true}
@@ -123,6 +143,14 @@ securityContext:
 {{- with get .root.Values.nats.auth .role }}
 - name: nats-auth
   secret: {secretName: {{ . | quote }}, defaultMode: 0440}
+{{- end }}
+{{- if and (eq .role "frontend") .root.Values.nats.auth.service }}
+- name: nats-service
+  secret: {secretName: {{ .root.Values.nats.auth.service | quote }}, defaultMode: 0440}
+{{- end }}
+{{- if and (eq .role "frontend") .root.Values.nats.auth.eraser }}
+- name: nats-eraser
+  secret: {secretName: {{ .root.Values.nats.auth.eraser | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .root.Values.nats.tls.existingSecret }}
 - name: nats-tls
@@ -166,4 +194,30 @@ livenessProbe:
   {{- else }}
   emptyDir: {}
   {{- end }}
+{{- end -}}
+
+{{/* An HPA, if there is to be one. (dict "root" $ "component" "detok" "values" v) */}}
+{{- define "jetflock.cpuScaler" -}}
+{{- $scale := .values.autoscaling }}
+{{- if $scale.enabled }}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {{ include "jetflock.fullname" .root }}-{{ .component }}
+  labels:
+    {{- include "jetflock.labels" . | nindent 4 }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ include "jetflock.fullname" .root }}-{{ .component }}
+  minReplicas: {{ $scale.minReplicas }}
+  maxReplicas: {{ $scale.maxReplicas }}
+  metrics:
+    - type: Resource
+      resource:
+        name: cpu
+        target: {type: Utilization, averageUtilization: {{ $scale.targetCPUUtilizationPercentage }}}
+{{- end }}
 {{- end -}}

@@ -19,9 +19,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention.key_splits import KeySplits
-from worker.engine.cuda.attention.query_blocks import QueryBlocks, block_queries
+from worker.engine.cuda.batch.key_splits import KeySplits
+from worker.engine.cuda.batch.query_blocks import QueryBlocks, block_queries
 from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
@@ -30,6 +29,7 @@ from worker.engine.cuda.kernels.page_lists import list_pages
 from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
 from worker.engine.cuda.kv.kv_dtype import KV_FP8
 from worker.engine.cuda.layers.skinny_linears import candidates
+from worker.engine.layers.attention_layer import AttentionLayer
 
 TARGET = GPUTarget("cuda", 90, 32)
 NUM_PROCESSORS = 132

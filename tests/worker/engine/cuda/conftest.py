@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from worker.engine.cuda.device.gpu_device import CudaDevice
+from worker.engine.cuda.cuda_device import CudaDevice
 
 HAS_GPU = torch.cuda.is_available()
 NO_GPU = "no NVIDIA GPU"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_device import GpuDevice
 
 CAUSAL = 1  # of flashinfer's MaskMode
 

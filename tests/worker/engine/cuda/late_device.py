@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import Work
+from worker.engine.device.gpu_device import Work
 
 
 class LateDevice:

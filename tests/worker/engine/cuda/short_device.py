@@ -10,8 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from worker.engine.cuda.device.gpu_device import Work
-from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.device.gpu_device import Work
+from worker.engine.device.host_device import HostDevice
 
 
 class ShortDevice(HostDevice):

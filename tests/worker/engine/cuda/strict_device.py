@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from tests.worker.engine.cuda.late_device import LateDevice
-from worker.engine.cuda.device.gpu_device import Work
+from worker.engine.device.gpu_device import Work
 
 aten = torch.ops.aten
 _NAME = "strictgpu"

@@ -12,15 +12,15 @@ from shared.errors import ConfigError
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.tiny_models import save_tiny_llama
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.config import EngineConfig
 from worker.engine.cuda.attention import attention_task
 from worker.engine.cuda.attention.attention_choice import choose_kernel
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
 from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.step_limits import StepLimits
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
 
 LAYER = AttentionLayer(32, 8, 128, 128**-0.5)
 STEP = StepLimits(max_running=2, max_step_tokens=1024, has_overlap=True)
@@ -166,7 +166,7 @@ def test_an_engine_refuses_flashinfer_that_is_not_there(
 ) -> None:
     monkeypatch.setattr(attention_task, "find_spec", lambda _: None)
     checkpoint = save_tiny_llama(tmp_path)
-    with pytest.raises(ConfigError, match="for decode: xqa: flashinfer is not installed: pip"):
+    with pytest.raises(ConfigError, match=r"for decode: xqa: flashinfer is not installed: .*pip"):
         GpuRig(checkpoint, LateDevice(), attention_backend="flashinfer")
 
 

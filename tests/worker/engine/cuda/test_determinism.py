@@ -15,21 +15,22 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from shared.errors import ConfigError
-from shared.logprobs import unpack_logprobs
+from shared.protocol.logprobs import unpack_logprobs
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.cuda.test_kernels import LAYERS, Pool, on, random
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine import determinism
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.attention.query_blocks import QueryBlocks
-from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
-from worker.engine.cuda.device.host_device import HostDevice
-from worker.engine.cuda.ranks.rank_group import RankGroup, open_store
+from worker.engine.cuda.batch.query_blocks import QueryBlocks
+from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, open_store
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.host_device import HostDevice
+from worker.engine.loading import determinism
 from worker.engine.models.registry import read_model_config
 from worker.engine.sampling.row_logprobs import row_logprobs
+from worker.engine_link.engine_config import EngineConfig
 
 
 @pytest.fixture
@@ -186,8 +187,8 @@ GPT2 = """{
 }"""
 RANK_1 = """
 import sys, torch
-from worker.engine.cuda.device.host_device import HostDevice
-from worker.engine.cuda.ranks.rank_group import RankGroup, reach_store
+from worker.engine.device.host_device import HostDevice
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
 group = RankGroup.join(HostDevice(), reach_store(int(sys.argv[1]), 2), 1, 2)
 group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
 """
@@ -223,6 +224,6 @@ def test_what_transformers_computes_is_refused(tmp_path: Path, gpu: GpuDevice | 
 
 
 def test_on_a_cpu_it_is_so_in_float32(checkpoint: Path) -> None:
-    """tests/worker/engine/test_invariance.py proves it; here it is only allowed."""
+    """tests/worker/engine/loop/test_invariance.py proves it; here it is only allowed."""
     add = make_add(1, random_prompt(9, 1), max_tokens=3)
     assert len(GpuRig(checkpoint, None, deterministic=True).run(add)[1]) == 3

@@ -6,8 +6,8 @@ import random
 
 import torch
 
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
-from worker.engine.kv.req_to_token_pool import ReqToTokenPool
 
 PADDING = 99
 

@@ -18,8 +18,8 @@ from tests.worker.engine.cuda.test_gpu_families import (
     requests,
     save_family,
 )
-from tests.worker.engine.test_encoder_scores import save_tiny_encoder
-from worker.engine.cuda.device.gpu_device import CudaDevice
+from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
+from worker.engine.cuda.cuda_device import CudaDevice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason=NO_GPU)]
 

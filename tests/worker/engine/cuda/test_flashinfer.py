@@ -16,16 +16,17 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
-from worker.engine.cuda.device.host_device import HostDevice
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.step_limits import StepLimits
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.host_device import HostDevice
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None, reason="pip install 'jetflock[cuda]'"

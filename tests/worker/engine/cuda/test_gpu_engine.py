@@ -11,16 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError
-from shared.logprobs import unpack_logprobs
+from shared.protocol.logprobs import TokenLogprob, unpack_logprobs
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.near_logprobs import assert_near
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.device.gpu_device import CudaDevice, GpuDevice
+from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.engine_loader import EngineLoader
-from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
 DEFAULTS: dict[str, Any] = {
     "num_threads": 1,
@@ -36,8 +38,18 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "drawn": {"temperature": 1.0, "seed": 2**63 + 5},
     "kept": {"temperature": 1.3, "seed": 3, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
+    "narrowed": {
+        "temperature": 0.9,
+        "seed": 4,
+        "typical_p": 0.8,
+        "dynatemp_range": 0.5,
+        "top_k": 100,
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.004,
+    },
     "biased": {"logit_bias": ((50, 9.0), (51, 8.5)), "min_tokens": 4},
     "penalised": {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.2},
+    "unrepeated": {"dry_multiplier": 3.0, "dry_allowed_length": 0, "temperature": 0.8, "seed": 6},
     "allowed": {"allowed_token_ids": tuple(range(20, 60)), "temperature": 1.0, "seed": 9},
     "banned": {"bad_words": ((55,), (60, 61))},
     "logprobs": {"logprobs": 3, "prompt_logprobs": 2, "temperature": 0.7, "seed": 1},
@@ -71,7 +83,7 @@ class GpuRig:
 def requests(max_tokens: int = 20) -> list[AddRequest]:
     """One of each sampling, with prompts of many lengths: chunks, pages and prefixes in common."""
     prompt = random_prompt(90, seed=1)
-    lens = [1, 17, 90, 40, 33, 64, 5, 48]
+    lens = [1, 17, 90, 71, 40, 33, 85, 64, 5, 48]
     return [
         make_add(run_id, prompt[:length], max_tokens=max_tokens, ignore_eos=True, **sampling)
         for run_id, (length, sampling) in enumerate(zip(lens, SAMPLINGS.values(), strict=True))
@@ -92,22 +104,33 @@ def test_every_sampling_gives_the_tokens_of_the_cpu(checkpoint: Path, overlap: b
 
 
 def test_logprobs_are_those_of_the_cpu(checkpoint: Path) -> None:
-    add = make_add(1, random_prompt(40, 1), max_tokens=6, logprobs=4, prompt_logprobs=2)
-    rigs = [GpuRig(checkpoint, LateDevice(), overlap=True), GpuRig(checkpoint, None)]
-    ours, theirs = ([*told(rig, add)] for rig in rigs)
-    assert len(ours) == len(theirs) > 40
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one.token_id, one.rank) == (other.token_id, other.rank)
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-        assert [top[0] for top in one.top] == [top[0] for top in other.top]
+    ours = told(GpuRig(checkpoint, LateDevice(), overlap=True), num_top=4, num_prompt_top=2)
+    assert len(ours) > 40
+    assert_near(ours, told_of_all(checkpoint), tolerance=1e-4)
 
 
-def told(rig: GpuRig, add: AddRequest) -> list[Any]:
-    rig.run(add)
+def told(
+    rig: GpuRig,
+    num_top: int,
+    num_prompt_top: int,
+    prompt_ids: list[int] | None = None,
+    max_tokens: int = 6,
+) -> list[TokenLogprob]:
+    """Of a prompt, and of what is generated behind it."""
+    logprobs = {"logprobs": num_top, "prompt_logprobs": num_prompt_top}
+    prompt_ids = random_prompt(60, 1) if prompt_ids is None else prompt_ids
+    rig.run(make_add(1, prompt_ids, max_tokens=max_tokens, **logprobs))
     outputs = [output for step in rig.channel.steps for output in step.outputs]
     prompt = b"".join(output.prompt_logprobs for output in outputs)
     records = b"".join(output.logprobs for output in outputs)
-    return [*unpack_logprobs(prompt, 2), *unpack_logprobs(records, 4)]
+    return [*unpack_logprobs(prompt, num_prompt_top), *unpack_logprobs(records, num_top)]
+
+
+def told_of_all(checkpoint: Path) -> list[TokenLogprob]:
+    """By the CPU, with the logprob of each token that there is."""
+    rig = GpuRig(checkpoint, None)
+    vocab_size = rig.engine._limits.vocab_size
+    return told(rig, vocab_size, vocab_size)
 
 
 def test_few_pages_and_retractions_change_nothing(checkpoint: Path) -> None:

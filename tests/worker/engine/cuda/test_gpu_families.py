@@ -17,13 +17,13 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.families import GENERAL
-from tests.worker.engine.test_encoder_scores import save_tiny_encoder
-from tests.worker.engine.test_images import add_of
+from tests.worker.engine.images.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.device.gpu_device import GpuDevice, Work
-from worker.engine_messages import AddRequest, EngineCommand, LoadAdapter
+from worker.engine.device.gpu_device import GpuDevice, Work
+from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
 SMALL: dict[str, Any] = {"max_step_tokens": 24, "max_running": 4}
 

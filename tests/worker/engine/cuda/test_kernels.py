@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention.key_splits import KeySplits, count_splits, list_pieces
-from worker.engine.cuda.attention.query_blocks import QueryBlocks, cut_queries
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
+from worker.engine.cuda.batch.query_blocks import QueryBlocks, cut_queries
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.layer_ops import silu_mul as plain_silu_mul
@@ -282,7 +282,8 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
 
 
 def test_rows_without_a_token_to_draw_are_told(device: torch.device) -> None:
-    from worker.engine.cuda.kernels.sampling_kernels import NOT_A_NUMBER, NOTHING_ALLOWED, draw
+    from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
+    from worker.engine.cuda.kernels.sampling_kernels import draw
 
     logits = random(4, 9000)
     logits[0, 8000] = torch.nan

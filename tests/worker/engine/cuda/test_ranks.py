@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError
-from shared.logprobs import unpack_logprobs
+from shared.protocol.logprobs import unpack_logprobs
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import SAMPLINGS, GpuRig, requests
@@ -22,13 +22,24 @@ from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.config import WorkerConfig
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.ranks.rank_orders import RunHead, RunStep, decode_order, encode_order
-from worker.engine.cuda.steps.step_plan import StepPlan
-from worker.engine.engine_loader import EngineLoader
-from worker.engine_frames import FrameReader
-from worker.engine_messages import AdapterLoaded, EngineEvent, EngineFailed, LoadAdapter, StepOutput
-from worker.engine_process import EngineProcess
+from worker.engine.cuda.batch.step_plan import StepPlan
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    RunHead,
+    RunStep,
+    decode_order,
+    encode_order,
+)
+from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine_child.engine_process import EngineProcess
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_frames import FrameReader
+from worker.engine_link.engine_messages import (
+    AdapterLoaded,
+    EngineEvent,
+    EngineFailed,
+    LoadAdapter,
+    StepOutput,
+)
 
 CONFIG: dict[str, Any] = {
     "device": "cpu",

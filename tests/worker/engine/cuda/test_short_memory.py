@@ -13,17 +13,18 @@ from shared.errors import ConfigError, GpuMemoryShort
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.short_device import Count, ShortDevice
-from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
-from tests.worker.engine.test_encoder_scores import save_tiny_encoder
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told, told_of_all
+from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
+from tests.worker.engine.near_logprobs import assert_near
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.device.gpu_device import Work
-from worker.engine.cuda.ranks.rank_orders import RankOrder
-from worker.engine.cuda.steps.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder
+from worker.engine.device.gpu_device import Work
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
-from worker.engine.token_ranges import Ints
-from worker.engine_messages import AdapterLoaded, LoadAdapter
+from worker.engine.request.token_ranges import Ints
+from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
 
 # Whose steps take no memory.
 FEW_GRAPHS: dict[str, Any] = {"cuda_graph_sizes": (1, 2), "cuda_graph_tokens": (0,)}
@@ -76,14 +77,10 @@ def test_a_step_that_fits_the_second_time_is_not_cut(usual: Usual) -> None:
 
 
 def test_the_logprobs_of_a_cut_step_are_those_of_the_whole(usual: Usual) -> None:
-    add = make_add(1, random_prompt(60, 1), max_tokens=3, logprobs=4, prompt_logprobs=2)
     rig, _ = short_rig(usual, 0.2)
-    ours, theirs = ([*told(each, add)] for each in (rig, GpuRig(usual.path, None)))
+    ours = told(rig, num_top=4, num_prompt_top=2)
     assert shortages(rig)
-    assert len(ours) == len(theirs) == 63
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one.token_id, one.rank) == (other.token_id, other.rank)
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+    assert_near(ours, told_of_all(usual.path), tolerance=1e-4)
 
 
 def test_an_embedding_is_that_of_the_whole(usual: Usual) -> None:

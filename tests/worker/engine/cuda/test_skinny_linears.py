@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_kernels import random
-from worker.engine.cuda.device.gpu_device import CudaDevice
-from worker.engine.models.linear import PlainLinear
+from worker.engine.cuda.cuda_device import CudaDevice
+from worker.engine.layers.linear import PlainLinear
 
 SHAPES = [  # of the weight, and tiles of outputs, inputs, and programs that share a block
     ((70, 200), (16, 64, 1)),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention.key_splits import MAX_SPLITS, count_splits, list_pieces
-from worker.engine.cuda.attention.query_blocks import block_queries, cut_queries, most_blocks
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.cuda.batch.key_splits import MAX_SPLITS, count_splits, list_pieces
+from worker.engine.cuda.batch.query_blocks import block_queries, cut_queries, most_blocks
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.layers.attention_layer import AttentionLayer
 
 
 def split(*seq_lens: int, num_wanted: int) -> list[int]:

@@ -13,10 +13,10 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
+from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.steps.step_graphs import StepGraphs
-from worker.engine.cuda.steps.step_plan import NOT_AWAITED, StepPlan
-from worker.engine.cuda.steps.step_shape import StepShape
-from worker.engine_messages import AddRequest, EngineEvent
+from worker.engine_link.engine_messages import AddRequest, EngineEvent
 
 Lens = list[int]
 
@@ -69,7 +69,7 @@ def test_each_size_is_used(checkpoint: Path, ran: list[Ran], overlap: bool) -> N
     """Prompts come while others decode: steps of all sizes, in chunks, with every sampling."""
     late = [
         make_add(100 + idx, random_prompt(length, idx), max_tokens=9, ignore_eos=True)
-        for idx, length in enumerate([3, 7, 13, 27, 45, 70])
+        for idx, length in enumerate([3, 7, 13, 27, 45, 70, 5, 3])
     ]
     config = {"overlap": overlap, "cuda_graph_sizes": (1, 4, 16)}
     ours, theirs = (
@@ -123,8 +123,10 @@ def test_guesses_are_confirmed_in_a_graph(checkpoint: Path, ran: list[Ran]) -> N
 
 def test_a_prompt_of_one_token_is_scored(checkpoint: Path) -> None:
     """Its step looks like one of decoding, whose graph gives no hidden states."""
-    add = make_add(1, [7], max_tokens=3, logprobs=4, prompt_logprobs=2)
-    ours, theirs = (told(GpuRig(checkpoint, gpu), add) for gpu in (LateDevice(), None))
+    ours, theirs = (
+        told(GpuRig(checkpoint, gpu), num_top=4, num_prompt_top=2, prompt_ids=[7], max_tokens=3)
+        for gpu in (LateDevice(), None)
+    )
     assert len(ours) == len(theirs) == 1 + 3
     assert [one.token_id for one in ours] == [one.token_id for one in theirs]
 

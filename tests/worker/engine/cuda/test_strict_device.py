@@ -29,7 +29,7 @@ def test_every_sampling_gives_the_tokens_of_the_cpu(checkpoint: Path, strict: St
     """With chunks of prefill, captured decode steps, and some that are too many for a graph."""
     config = {"max_step_tokens": 16, "max_running": 4}
     adds = [
-        make_add(run_id, random_prompt(3 + 4 * run_id, run_id), max_tokens=3, **sampling)
+        make_add(run_id, random_prompt(3 + 2 * run_id, run_id), max_tokens=3, **sampling)
         for run_id, sampling in enumerate(SAMPLINGS.values())
     ]
     ours = GpuRig(

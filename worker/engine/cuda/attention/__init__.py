@@ -1,1 +1,1 @@
-"""Attention over pages on a GPU: which kernels compute it, and how each is planned."""
+"""Attention over paged keys and values on a GPU, by the kernels that were tried fastest."""

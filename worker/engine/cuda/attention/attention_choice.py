@@ -9,18 +9,18 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError
-from shared.log import get_logger
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.config import EngineConfig
+from shared.telemetry.log import get_logger
 from worker.engine.cuda.attention.attention_task import KERNELS, AttentionTask, KernelName, PartName
 from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.device.gpu_device import GpuDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
-from worker.engine.cuda.ranks.rank_group import RankGroup
-from worker.engine.step_limits import StepLimits
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
 
 MakeAttention = Callable[[GpuKVPool, Sequence[AttentionLayer]], GpuAttention]
 Stopwatch = Callable[[PartName, KernelName], float]  # raises KernelUnavailable

@@ -7,16 +7,16 @@ from functools import cached_property
 
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import KernelName, PartName
 from worker.engine.cuda.attention.fixed_attention import FixedAttention
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.attention.kernel_attention import KernelAttention
 from worker.engine.cuda.attention.triton_attention import TritonDecode, TritonExtend
-from worker.engine.cuda.device.gpu_device import GpuDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.step_limits import StepLimits
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
 
 FLOAT_BYTES = 256 << 20
 

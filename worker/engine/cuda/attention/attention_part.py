@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 
 
 class AttentionPart(Protocol):

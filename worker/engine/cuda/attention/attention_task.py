@@ -9,8 +9,9 @@ from typing import Literal
 
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.config import DecodeKernelName, PrefillKernelName
+from shared.installation import install_command
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine_link.engine_config import DecodeKernelName, PrefillKernelName
 
 PartName = Literal["decode", "prefill"]
 KernelName = DecodeKernelName | PrefillKernelName
@@ -42,7 +43,7 @@ class AttentionTask:
         if kernel == "triton":
             return None
         if find_spec("flashinfer") is None:
-            return "flashinfer is not installed: pip install 'jetflock[cuda]'"
+            return f"flashinfer is not installed: {install_command('cuda')}"
         if self.dtype not in (torch.bfloat16, torch.float16):
             return f"it computes bfloat16, and dtype is {_name(self.dtype)}"
         for layer in self.layers:

@@ -12,16 +12,16 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload
-from worker.engine.cuda.device.trial_timer import TrialTimer
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.step_limits import StepLimits
+from worker.engine.device.gpu_device import GpuDevice, upload
+from worker.engine.device.trial_timer import TrialTimer
+from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.request.step_limits import StepLimits
 
 CONTEXT_LEN = 2048
 DECODE_ROWS = (1, 16, 64)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.kernel_attention import KernelAttention
 from worker.engine.cuda.attention.triton_attention import TritonExtend
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.layers.attention_layer import AttentionLayer
 
 
 class FixedAttention(KernelAttention):

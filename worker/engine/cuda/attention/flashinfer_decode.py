@@ -9,13 +9,13 @@ from typing import Any, Self
 import torch
 from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.layer_kind import LayerKind
 from worker.engine.cuda.attention.row_planner import RowPlanner
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.layers.attention_layer import AttentionLayer
 
 INT_BYTES = 1 << 20  # for what each processor has to do
 # Query heads to a KV head from which tensor cores are used: that kernel takes any number, the other

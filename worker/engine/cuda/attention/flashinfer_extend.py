@@ -8,13 +8,13 @@ from typing import Any, Literal
 import torch
 from flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.layer_kind import LayerKind
 from worker.engine.cuda.attention.row_planner import RowPlanner
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.layers.attention_layer import AttentionLayer
 
 
 class FlashinferExtend:

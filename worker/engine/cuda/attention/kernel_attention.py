@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
 from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.gpu_attention import PagedGpuAttention
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.models.rotary import RotaryEmbedding
 
 

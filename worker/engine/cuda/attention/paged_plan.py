@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, to_pinned
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.token_ranges import Ints
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.device.gpu_device import GpuDevice, to_pinned
+from worker.engine.request.token_ranges import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

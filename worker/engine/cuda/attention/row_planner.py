@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from worker.engine.cuda.attention.paged_plan import PagedPlan
-from worker.engine.cuda.device.gpu_device import GpuDevice, Moment
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kernels.page_lists import list_pages
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.device.gpu_device import GpuDevice, Moment
 
 
 class PlannedRows(NamedTuple):

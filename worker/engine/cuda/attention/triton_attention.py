@@ -11,20 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from worker.engine.attention.attention_layer import AttentionLayer
-from worker.engine.cuda.attention.key_splits import KeySplits, count_splits, list_pieces
-from worker.engine.cuda.attention.query_blocks import (
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
+from worker.engine.cuda.batch.query_blocks import (
     QueryBlocks,
     block_queries,
     cut_queries,
     most_blocks,
 )
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload_to
+from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
+from worker.engine.device.gpu_device import GpuDevice, upload_to
+from worker.engine.layers.attention_layer import AttentionLayer
 
 PROGRAMS_PER_PROCESSOR = 4  # that are in flight on one multiprocessor, about
 

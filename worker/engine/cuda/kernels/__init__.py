@@ -1,1 +1,1 @@
-"""Triton kernels: they need no compiler, and run on a CPU by Triton's interpreter."""
+"""The kernels in Triton: the only room that imports it."""

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.sampling.draws import NOT_A_NUMBER, NOTHING_ALLOWED
+from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.sampling.counter_hash import SAMPLING_DOMAIN
-from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
+from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
 
 BLOCK = 4096
 THRESHOLD_BLOCK = 8192

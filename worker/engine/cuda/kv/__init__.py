@@ -1,1 +1,1 @@
-"""Keys and values on a GPU, and the table of their pages."""
+"""Keys and values on a GPU, and the table that leads to their pages."""

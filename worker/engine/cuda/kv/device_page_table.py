@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.kv.req_to_token_pool import ReqToTokenPool
-from worker.engine.token_ranges import ranges_before
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.request.token_ranges import ranges_before
 
 
 class DevicePageTable:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.config import KVDTypeName
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.models.loader import CheckpointReader, WeightReader
+from worker.engine_link.engine_config import KVDTypeName
 
 KV_FP8 = torch.float8_e4m3fn  # four bits of exponent, three of mantissa, up to 448
 FP8_CAPABILITY = (8, 9)  # from which on kernels convert from and to it

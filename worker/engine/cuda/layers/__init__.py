@@ -1,1 +1,1 @@
-"""What a decoder layer is made of on a GPU, but for attention."""
+"""The layers of a decoder between its attention, by Triton kernels and cuBLAS."""

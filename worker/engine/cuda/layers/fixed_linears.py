@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
-from worker.engine.models.linear import Linear
+from worker.engine.layers.linear import Linear
 
 
 class FixedLinears:

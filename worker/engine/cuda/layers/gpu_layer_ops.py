@@ -6,10 +6,10 @@ from typing import cast
 
 import torch
 
-from worker.engine.attention.attention_backend import AttentionBackend
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.layer_ops import PlainLayerOps
-from worker.engine.models.linear import Linears, PlainLinears
 from worker.engine.models.rotary import RotaryEmbedding
 
 

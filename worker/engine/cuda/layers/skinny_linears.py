@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional
 
-from shared.log import get_logger
-from worker.engine.cuda.device.gpu_device import GpuDevice
-from worker.engine.cuda.device.trial_timer import TrialTimer
+from shared.telemetry.log import get_logger
 from worker.engine.cuda.kernels.skinny_linear import (
     SkinnyScratch,
     SkinnyTiles,
     skinny_linear,
 )
-from worker.engine.models.linear import Linear, PlainLinear
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.trial_timer import TrialTimer
+from worker.engine.layers.linear import Linear, PlainLinear
 
 ROW_COUNTS = (1, 2, 4, 8, 16)
 BLOCKS = ((16, 256), (32, 128), (32, 256), (64, 128))  # of outputs, and of inputs

@@ -1,1 +1,1 @@
-"""Several GPUs that share a model, with a process each."""
+"""The processes of the further GPUs of a tensor-parallel model."""

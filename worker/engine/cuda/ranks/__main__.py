@@ -10,24 +10,24 @@ from pathlib import Path
 
 import torch
 
+from shared.cli.garbage import settle_garbage
 from shared.errors import ConfigError
-from shared.garbage import settle_garbage
-from worker.engine.config import EngineConfig
 from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
 from worker.engine.cuda.ranks.follower import Follower
-from worker.engine.cuda.ranks.followers import CANNOT_LOAD
-from worker.engine.cuda.ranks.rank_config import rank_device
-from worker.engine.cuda.ranks.rank_group import RankGroup, reach_store
-from worker.engine.cuda.ranks.rank_orders import OrderInbox
-from worker.engine.cuda.ranks.rank_weights import divide
-from worker.engine.leaving import leave
+from worker.engine.cuda.tensor_parallel.followers import CANNOT_LOAD
+from worker.engine.cuda.tensor_parallel.rank_config import rank_device
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
+from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
+from worker.engine.cuda.tensor_parallel.rank_weights import divide
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
 from worker.engine.models.registry import read_model_config
-from worker.engine.parent_death import die_with_parent
-from worker.engine.step_limits import StepLimits
+from worker.engine.process.leaving import leave
+from worker.engine.process.parent_death import die_with_parent
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
 
 
 def main(argv: list[str]) -> int:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice
-from worker.engine.cuda.ranks.rank_orders import OrderInbox, RankOrder, RunHead, RunStep
 from worker.engine.cuda.steps.rank_runner import RankRunner
+from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox, RankOrder, RunHead, RunStep
+from worker.engine.device.gpu_device import GpuDevice
 
 
 class Follower:

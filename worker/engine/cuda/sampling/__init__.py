@@ -1,1 +1,1 @@
-"""Choosing tokens where the logits are."""
+"""Chooses tokens on the GPU with the same noise and the same kept sets as the CPU."""

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, download
+from worker.engine.device.gpu_device import GpuDevice, download
 from worker.engine.sampling.row_logprobs import pack_record
 
 ONE = float(1 << 42)  # of a share of probability, as an integer: 2 million of them can be summed

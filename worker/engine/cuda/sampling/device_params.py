@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload
+from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.sampling.row_params import RowParams
-from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
+from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

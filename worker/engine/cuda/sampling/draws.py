@@ -6,13 +6,11 @@ from typing import Protocol
 
 import torch
 
+from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.sampling.device_params import DeviceParams
 from worker.engine.sampling.gumbel_max import GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
-from worker.engine.sampling.sampler import GREEDY_TEMPERATURE
-
-NOT_A_NUMBER = -1  # in the place of a token id: the row's largest logit is not finite
-NOTHING_ALLOWED = -2
+from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
 
 
 class Draws(Protocol):

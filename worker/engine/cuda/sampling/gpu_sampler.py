@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shared.logprobs import MAX_TOP_LOGPROBS
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload
+from shared.protocol.logprobs import MAX_TOP_LOGPROBS
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.sampling.device_params import DeviceParams
 from worker.engine.cuda.sampling.draws import Draws
-from worker.engine.grammar.grammar_masks import GrammarMasks
+from worker.engine.device.gpu_device import GpuDevice, upload
+from worker.engine.sampling.grammar_masks import GrammarMasks
 from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampling_batch import SamplingBatch
@@ -21,7 +21,7 @@ from worker.engine.sampling.sampling_batch import SamplingBatch
 class DeviceSamples(NamedTuple):
     """What a step chose."""
 
-    token_ids: torch.Tensor  # [num_rows] int64, on the device; negative: draws.py says why
+    token_ids: torch.Tensor  # [num_rows] int64, on the device; negative: draw_code.py says why
     logprobs: DeviceLogprobs | None
 
 
@@ -80,5 +80,6 @@ def most_demanding(num_rows: int) -> SamplingBatch:
         logprob_rows=[(row, MAX_TOP_LOGPROBS) for row in range(num_rows)],
         changing_rows=[],
         grammar_rows=[],
+        narrowed_rows=[],
     )
-    return SamplingBatch(params, [0] * num_rows, None, [], None, None, None)
+    return SamplingBatch(params, [0] * num_rows, None, [], None, None, None, [])

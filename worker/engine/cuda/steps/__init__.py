@@ -1,1 +1,1 @@
-"""A step on a GPU: as it is planned, staged, captured and run."""
+"""Runs planned steps on a GPU: captured as CUDA graphs, cut where memory is short."""

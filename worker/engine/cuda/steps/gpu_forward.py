@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
-from worker.engine.cuda.steps.gpu_batch import GpuBatch
-from worker.engine.cuda.steps.step_rows import StepRows
-from worker.engine.torch_forward import Model
+from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.models.model import Model
 
 
 class GpuForward:

@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
+from worker.engine.cuda.batch.step_plan import StepPlan
+from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
-from worker.engine.cuda.ranks.followers import Followers
-from worker.engine.cuda.ranks.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
-from worker.engine.cuda.sampling.draws import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
-from worker.engine.cuda.steps.halving import compute_halved, has_memory
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_piece import StepPiece
-from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.cuda.tensor_parallel.followers import Followers
+from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder, RunHead, RunStep
+from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
+from worker.engine.device.halving import compute_halved, has_memory
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.image_encoder import ImageEncoder
-from worker.engine.image_span import image_spans
+from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.images.image_span import image_spans
 from worker.engine.lora.lora_adapter import lora_batch
-from worker.engine.model_input import ImageRows
-from worker.engine.pooler import Pooler
+from worker.engine.models.model_input import ImageRows
+from worker.engine.request.sample_error import SampleError
+from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import StepHandle, StepResult
+from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.row_params import RowParams
-from worker.engine.sampling.sample_error import SampleError
-from worker.engine.sampling.sample_point import SamplePoint
 from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.schedule_batch import ScheduleBatch
-from worker.engine.step_result import StepHandle, StepResult
 
 _ERRORS = {
     NOT_A_NUMBER: SampleError.NOT_A_NUMBER,

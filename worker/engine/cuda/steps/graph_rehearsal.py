@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from worker.engine.cuda.device.gpu_device import GpuDevice
+from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.steps.step_graphs import StepGraphs
-from worker.engine.cuda.steps.step_shape import StepShape
+from worker.engine.device.gpu_device import GpuDevice
 
 
 def rehearse(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.errors import ConfigError
-from worker.engine.config import EngineConfig
-from worker.engine.cuda.steps.step_shape import StepShape
+from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine_link.engine_config import EngineConfig
 
 _FIRST_ROWS = (1, 2, 4)
 _STEP, _WIDE_STEP, _WIDE_FROM = 8, 16, 256

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, upload
-from worker.engine.cuda.gpu_state import GpuState
-from worker.engine.cuda.ranks.rank_group import RankGroup
-from worker.engine.cuda.ranks.rank_orders import RunStep
+from worker.engine.cuda.batch.step_inputs import pack
+from worker.engine.cuda.batch.step_plan import StepPlan
+from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
-from worker.engine.cuda.steps.step_inputs import pack
-from worker.engine.cuda.steps.step_plan import StepPlan
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
+from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.model_input import ImageRows
+from worker.engine.models.model_input import ImageRows
 
 
 class RankRunner:

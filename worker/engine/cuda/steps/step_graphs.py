@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from worker.engine.cuda.device.gpu_device import GpuDevice, Work, upload_to
-from worker.engine.cuda.gpu_state import GpuState
+from worker.engine.cuda.batch.step_inputs import pack, packed_size
+from worker.engine.cuda.batch.step_plan import StepPlan
+from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.steps.gpu_forward import GpuForward
-from worker.engine.cuda.steps.step_inputs import pack, packed_size
-from worker.engine.cuda.steps.step_plan import StepPlan
-from worker.engine.cuda.steps.step_shape import StepShape
+from worker.engine.cuda.steps.gpu_state import GpuState
+from worker.engine.device.gpu_device import GpuDevice, Work, upload_to
 from worker.engine.models.model_config import ModelConfig
 
 

@@ -8,10 +8,10 @@ from typing import Self
 
 import msgspec
 
-from worker.engine.cuda.ranks.rank_orders import RunStep
-from worker.engine.image_span import ImageSpan, cut_spans
-from worker.engine.lora.lora_adapter import LoraAdapter
-from worker.engine.sampling.sample_point import SamplePoint
+from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
+from worker.engine.images.image_span import ImageSpan, cut_spans
+from worker.engine.request.adapter import Adapter
+from worker.engine.request.sample_point import SamplePoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StepPiece:
 
     step: RunStep
     points: Sequence[SamplePoint]  # [num_samples]
-    adapters: Sequence[LoraAdapter | None]  # [num_rows]
+    adapters: Sequence[Adapter | None]  # [num_rows]
     images: Sequence[ImageSpan] = ()
 
     @property

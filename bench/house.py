@@ -1,0 +1,118 @@
+"""`make house`: how the rooms of each role lie on their floors, and how large the house is."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[1]
+ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
+SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
+SMALL_LINES = 60
+MAX_PARAMETERS = 8
+Graph = Mapping[str, set[str]]
+
+
+class Source:
+    """One module of the product."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        text = path.read_text()
+        self.num_lines = text.count("\n")
+        self.tree = ast.parse(text)
+        self.classes = [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+    def imported(self) -> Iterable[tuple[ast.stmt, str]]:
+        """The modules that its imports may mean, some of which are names inside one."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node, node.module
+                yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+    @property
+    def num_import_lines(self) -> int:
+        nodes = {node for node, _ in self.imported()}
+        return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes)
+
+    def wide_constructors(self) -> Iterable[str]:
+        for owner in self.classes:
+            for node in owner.body:
+                if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                    num_parameters = len(node.args.args) + len(node.args.kwonlyargs) - 1
+                    if num_parameters > MAX_PARAMETERS:
+                        yield f"{owner.name} {num_parameters}"
+
+
+def floors_of(container: str, layers: list[str], graph: Graph) -> str:
+    """One line about a package whose rooms have floors."""
+    floor = {room.strip(): index for index, layer in enumerate(layers) for room in layer.split("|")}
+    start = f"{container}."
+    arrows: dict[str, set[str]] = {room: set() for room in floor}
+    flat = [name for name in graph if name.startswith(start) and "." not in name[len(start) :]]
+    for name, targets in graph.items():
+        for target in targets:
+            if name.startswith(start) and target.startswith(start):
+                arrows[name[len(start) :].split(".")[0]].add(target[len(start) :].split(".")[0])
+    arrows = {room: targets - {room} for room, targets in arrows.items()}
+    num_up = sum(floor[to] <= floor[room] for room, targets in arrows.items() for to in targets)
+    return (
+        f"{container:22} {len(floor) - len(flat):5} {len(layers):7} "
+        f"{sum(map(len, arrows.values())):7} {num_up:3} {circle(arrows):8} {len(flat):5}"
+    )
+
+
+def circle(arrows: Graph) -> str:
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as exc:
+        return "-".join(exc.args[1])
+    return "none"
+
+
+def closure(starts: Iterable[str], graph: Graph) -> set[str]:
+    """All that is imported when these are."""
+    found, waiting = set(starts), list(starts)
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def main() -> None:
+    paths = [path for role in ROLES for path in sorted((ROOT / role).rglob("*.py"))]
+    sources = {source.name: source for source in map(Source, paths)}
+    rooms = {name for name in sources if name.endswith("__init__")}
+    files = {name: source for name, source in sources.items() if name not in rooms}
+    graph = {
+        name: {target for _, target in source.imported() if target in files} - {name}
+        for name, source in files.items()
+    }
+    print(f"{'':22} rooms  floors  arrows  up  circle    flat files")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    for contract in contracts["contracts"]:
+        for container in contract.get("containers", []):
+            print(floors_of(container, contract["layers"], graph))
+    num_lines = sum(source.num_lines for source in sources.values())
+    num_import_lines = sum(source.num_import_lines for source in sources.values())
+    small = [name for name, source in files.items() if source.num_lines < SMALL_LINES]
+    spine = closure(
+        [name for name, file in files.items() if {it.name for it in file.classes} & {*SPINE}], graph
+    )
+    print(f"product: {num_lines} lines, {len(sources)} files, {len(rooms)} rooms")
+    print(f"files: median {median(it.num_lines for it in files.values()):.0f} lines, ", end="")
+    print(f"{len(small)} under {SMALL_LINES}; import lines {num_import_lines / num_lines:.1%}")
+    print(f"spine: {len(spine)} files, {sum(files[name].num_lines for name in spine)} lines")
+    wide = [told for source in files.values() for told in source.wide_constructors()]
+    print(f"constructors over {MAX_PARAMETERS} parameters: {len(wide)} ({', '.join(wide)})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The site that `make docs` builds from docs/ and the pages beside it."""

@@ -1,0 +1,91 @@
+"""A detokenizer process of a service that moves: it has one detokenizer for each side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from prometheus_client import CollectorRegistry
+
+from detok.config import DetokConfig
+from detok.detokenizer import Detokenizer
+from shared.cluster import Cluster
+from shared.liveness.move_watch import MoveWatch
+from shared.opened_cluster import opened_cluster
+from shared.status.health import Checkup
+from shared.telemetry.tracing import NO_TRACER, Tracer
+
+
+class BothSides:
+    """Runs `first` until it is asked to stop; and another one on the streams that it moves to, from
+    the moment when these are announced.
+    """
+
+    def __init__(
+        self,
+        first: Detokenizer,
+        cluster: Cluster,
+        config: DetokConfig,
+        registry: CollectorRegistry,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        self._first = first
+        self._config = config
+        self._registry = registry
+        self._tracer = tracer
+        self._move = MoveWatch(cluster)
+        self._second: Detokenizer | None = None
+        registry.register(first.collector)
+
+    def checkup(self) -> Checkup:
+        """Ready: both are."""
+        sides = [self._first] if self._second is None else [self._first, self._second]
+        if self._move.over.is_set():
+            sides = sides[1:]
+        return Checkup(not_ready=tuple(why for side in sides for why in side.checkup().not_ready))
+
+    async def run(self) -> None:
+        """Raises OutdatedBuild when that was why it stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._move.run())
+            following = tasks.create_task(self._follow())
+            first = tasks.create_task(self._run_first())
+            await self._first.shutdown.asked.wait()
+            if self._second is None:
+                following.cancel()
+            else:
+                self._second.shutdown.ask()
+            watching.cancel()
+            await first
+
+    async def _run_first(self) -> None:
+        running = asyncio.create_task(self._first.run())
+        over = asyncio.create_task(self._move.over.wait())
+        try:
+            await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            if not running.done():
+                running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    async def _follow(self) -> None:
+        await self._move.announced.wait()
+        config = self._move.newer_config(self._config)
+        async with contextlib.AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(opened_cluster(config, self._first.id))
+            self._second = Detokenizer(cluster, config, self._first.id, self._tracer)
+            if self._first.shutdown.asked.is_set():
+                return
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._second.run())
+                showing = tasks.create_task(self._show_second(self._second))
+                await running
+                showing.cancel()
+
+    async def _show_second(self, second: Detokenizer) -> None:
+        """In the metrics, from the moment when it has the new requests."""
+        await self._move.closed.wait()
+        self._registry.unregister(self._first.collector)
+        self._registry.register(second.collector)

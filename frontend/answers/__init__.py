@@ -1,1 +1,0 @@
-"""Chunks of text made into what each route answers."""

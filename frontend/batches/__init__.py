@@ -1,1 +1,0 @@
-"""Batches: files of requests that run when there is room."""

@@ -1,0 +1,111 @@
+"""The queue and the workers as Prometheus sees them: also while no worker lives to be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from frontend.cluster.load_board import LoadBoard, Loads
+from frontend.metrics import PREFIX
+from shared.cluster import Cluster
+from shared.errors import BrokerError, ServiceUnavailable
+from shared.storage.stream_room import usage_of
+from shared.telemetry.log import get_logger
+
+_INTERVAL_S = 5.0
+
+log = get_logger(__name__)
+
+
+class QueueMetrics(Collector):
+    """Looks every few seconds; shows nothing when it could not.
+
+    All frontends show the same: take the maximum over them.
+    """
+
+    def __init__(self, cluster: Cluster, board: LoadBoard) -> None:
+        self._js = cluster.js
+        self._board = board
+        subjects = cluster.subjects
+        self._dead_stream = subjects.dead_stream
+        self._streams = {
+            "requests": subjects.requests_stream,
+            "tokens": subjects.tokens_stream,
+            "results": subjects.results_stream,
+            "responses": subjects.responses_stream,
+            "batch": subjects.batch_stream,
+            "objects": f"OBJ_{subjects.objects_bucket}",
+            "files": f"OBJ_{subjects.files_bucket}",
+            "file_keys": f"KV_{subjects.files_bucket}",
+            "batch_keys": f"KV_{subjects.batches_bucket}",
+            "reader_keys": f"KV_{subjects.attached_bucket}",
+            "idempotency_keys": f"KV_{subjects.idempotency_bucket}",
+        }
+        self._loads: Loads | None = None
+        self._usages: dict[str, float] = {}  # by stream
+        self._num_dead: int | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except (BrokerError, ServiceUnavailable) as exc:
+                log.debug("queue_not_measured", error=str(exc))
+                self._loads, self._usages, self._num_dead = None, {}, None
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def _look(self) -> None:
+        loads = await self._board.look()
+        usages = {
+            name: usage_of(await self._info(stream)) for name, stream in self._streams.items()
+        }
+        num_dead = int((await self._info(self._dead_stream))["state"]["messages"])
+        self._loads, self._usages, self._num_dead = loads, usages, num_dead
+
+    async def _info(self, stream: str) -> dict[str, Any]:
+        return await self._js.api(f"STREAM.INFO.{stream}")
+
+    def collect(self) -> Iterable[Metric]:
+        queue = ["model_name", "job_class"]
+        waiting = _gauge("queue_waiting_requests", "Requests that no worker has.", queue)
+        taken = _gauge("queue_taken_requests", "Requests that a worker has, and not over.", queue)
+        oldest = _gauge(
+            "queue_oldest_wait_seconds", "How long the oldest of those that wait has waited.", queue
+        )
+        workers = _gauge(
+            "workers", "Workers with a heartbeat, by what they do.", ["model_name", "state"]
+        )
+        usage = _gauge(
+            "stream_usage_ratio", "Share of a stream's limit of bytes or messages.", ["stream"]
+        )
+        dead = _gauge("dead_requests", "Requests that were given up, and are kept.", [])
+        for depth in self._loads.queues if self._loads else ():
+            labels = [depth.model, depth.job_class]
+            waiting.add_metric(labels, depth.num_waiting)
+            taken.add_metric(labels, depth.num_taken)
+            oldest.add_metric(labels, depth.oldest_wait_s)
+        for model_and_state, count in self._num_workers.items():
+            workers.add_metric(model_and_state, count)
+        for stream, value in self._usages.items():
+            usage.add_metric([stream], value)
+        if self._num_dead is not None:
+            dead.add_metric([], self._num_dead)
+        yield from (waiting, taken, oldest, workers, usage, dead)
+
+    @property
+    def _num_workers(self) -> dict[tuple[str, str], int]:
+        """A model without any has a 0: an alert cannot see what is not there."""
+        if self._loads is None:
+            return {}
+        counts = Counter((card.model, card.state.value) for card in self._loads.workers)
+        return {(queue.model, "ready"): 0 for queue in self._loads.queues} | counts
+
+
+def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)

@@ -1,0 +1,189 @@
+"""Request bodies: JSON to typed structs, with errors that name the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from frontend.fields.peer_fields import REMEDIES, Touches, changing
+from frontend.fields.unknown_fields import UnknownFields
+from shared.errors import InvalidRequest, RequestTooLarge, UnsupportedParameter
+from shared.telemetry.log import get_logger
+
+T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
+# By the name of a field: whether a value of it asks for something.
+Refused = Mapping[str, Callable[[Any], bool]]
+
+log = get_logger(__name__)
+
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+# Decoding keeps the event loop: what each costs at most, in microseconds of a usual core. Those in
+# texts count as well; a text that has so many is longer than any context.
+_LIST_US = 0.15
+_COMMA_US = 0.045
+_QUOTE_US = 0.11  # as of a key that no other object has
+_MAX_US = 25_000  # half of what may be felt: another machine, or a busy one, takes longer
+_MAX_FIELDS = 1000
+_MAX_MESSAGES = 4096
+_MAX_NOTED = 1000  # fields that nobody knows
+
+# Taken from OpenAI's API, without any effect here: SDKs and agents send them.
+IGNORED = changing(Touches.NOTHING) | frozenset(
+    {
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "verbosity",
+        "prediction",
+        "moderation",
+        "reasoning_effort",
+        "user",
+        # Read before the route's own fields: what a client calls its request.
+        "request_id",
+        "rid",
+    }
+)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object. Raises InvalidRequest, or RequestTooLarge when it takes long to decode."""
+    _check_cost(data)
+    try:
+        body = msgspec.json.decode(data)
+    except msgspec.DecodeError as exc:
+        raise InvalidRequest(f"The body is not valid JSON: {exc}", code="invalid_json") from exc
+    except UnicodeDecodeError as exc:  # of msgspec, whose own error is another
+        raise InvalidRequest(
+            "The body is not valid JSON: one of its texts is not UTF-8.", code="invalid_json"
+        ) from exc
+    except RecursionError as exc:
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+    if len(body) > _MAX_FIELDS:
+        raise InvalidRequest(f"The body has {len(body)} fields, at most {_MAX_FIELDS}.")
+    return body
+
+
+def _check_cost(data: bytes) -> None:
+    """Raises RequestTooLarge."""
+    num_lists = data.count(b"[") + data.count(b"{")
+    num_commas = data.count(b",")
+    num_quotes = data.count(b'"') - data.count(b'\\"')  # those within texts are escaped
+    if num_lists * _LIST_US + num_commas * _COMMA_US + num_quotes * _QUOTE_US > _MAX_US:
+        raise RequestTooLarge(
+            f"The body takes too long to read: it has {num_lists} lists and objects, "
+            f"{num_commas} commas and {num_quotes} quotes."
+        )
+
+
+def convert(body: Mapping[str, Any], body_type: type[T], prefix: str = "") -> T:
+    """Raises InvalidRequest that names the field."""
+    try:
+        return msgspec.convert(body, body_type)
+    except msgspec.ValidationError as exc:
+        message = str(exc)
+        match = _PATH.search(message)
+        if match is None:  # a required field is missing, at the top
+            missing = re.search(r"missing required field `(.+)`", message)
+            name = prefix + missing[1] if missing else None
+            raise InvalidRequest(
+                f"'{name}' is required" if name else message, param=name, code="missing_field"
+            ) from exc
+        name = prefix + match[1]
+        raise InvalidRequest(
+            f"'{name}' has the wrong type: {message[: match.start()]}",
+            param=re.split(r"[.\[]", name)[0] if not prefix else name,
+            code="invalid_type",
+        ) from exc
+
+
+def check_num_messages(count: int) -> None:
+    """Each costs the event loop some microseconds, however empty. Raises InvalidRequest."""
+    if count > _MAX_MESSAGES:
+        raise InvalidRequest(f"'messages' holds {count}, at most {_MAX_MESSAGES}", param="messages")
+
+
+def required_model(name: str | None) -> str:
+    """Raises InvalidRequest."""
+    if not name:
+        raise InvalidRequest("'model' is required", param="model", code="missing_field")
+    return name
+
+
+class BodyReader(Generic[Body]):
+    """Reads the bodies of one route.
+
+    A field of `refused` is refused when its value asks for something, and one of `ignored` has no
+    effect. What of those that nobody knows, the caller's `UnknownFields` say.
+    """
+
+    def __init__(
+        self,
+        body_type: type[Body],
+        refused: Refused,
+        ignored: frozenset[str] = IGNORED,
+        *,
+        prefix: str = "",
+    ) -> None:
+        """`prefix`: of an object inside a body, what its fields are named behind."""
+        self._prefix = prefix
+        self._body_type = body_type
+        self._refused = refused
+        self._known = frozenset(body_type.__struct_fields__) | refused.keys() | ignored
+        self._noted: set[str] = set()
+
+    def read(self, raw: Mapping[str, Any], unknown: UnknownFields) -> Body:
+        """Raises UnsupportedParameter, or InvalidRequest that names the field."""
+        self.check(raw, unknown)
+        return convert(raw, self._body_type, self._prefix)
+
+    def check(self, raw: Mapping[str, Any], unknown: UnknownFields) -> None:
+        """The names alone. Raises UnsupportedParameter or UnknownField."""
+        for name in sorted(raw.keys() & self._refused.keys()):
+            value = raw[name]
+            if value is not None and self._refused[name](value):
+                detail = REMEDIES.get(name)
+                raise UnsupportedParameter(
+                    self._prefix + name, "is not supported here" + (f": {detail}" if detail else "")
+                )
+        names = sorted(raw.keys() - self._known)
+        for name in names:
+            unknown.meet(self._prefix + name, self._known)
+        self._log(names)
+
+    def _log(self, names: list[str]) -> None:
+        """Each once."""
+        for name in names:
+            if name not in self._noted and len(self._noted) < _MAX_NOTED:
+                self._noted.add(name)
+                log.warning("unknown_field", field=name[:100], body=self._body_type.__name__)
+
+
+def always(_: Any) -> bool:
+    """Any value but null asks for something."""
+    return True
+
+
+def non_empty(value: Any) -> bool:
+    """True, a number above 0, a filled string, list or object."""
+    return bool(value)
+
+
+# What chat or completions take, and no other route.
+OF_OPENAI: Refused = {
+    "add_special_tokens": lambda value: value is not True,
+    "beam_width": lambda value: value != 1,
+    "best_of": lambda value: value != 1,
+    "early_stopping": non_empty,
+    "length_penalty": lambda value: value != 1,
+    "use_beam_search": non_empty,
+    "return_token_ids": non_empty,
+    "return_tokens_as_token_ids": non_empty,
+    "truncate_prompt_tokens": always,
+}

@@ -1,1 +1,0 @@
-"""Uploaded files, in the object store."""

@@ -1,0 +1,142 @@
+"""HTTP/1.1 connections whose heads are bounded in time and size, and whose number is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from frontend.http.error_response import retry_headers
+from frontend.text.event_writer import error_body
+from shared.errors import (
+    HeadersTooLarge,
+    InvalidRequest,
+    RequestError,
+    RequestTimeout,
+    ServiceUnavailable,
+)
+
+MAX_HEAD_BYTES = 64 * 1024
+_LINGER_S = 2.0  # of reading on, after a refusal
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """Refuses, in OpenAI's error shape, what would never become a request.
+
+    A head (request line and headers) must be whole `head_timeout_s` after its first byte, and after
+    the connection was made; a client that trickles it in holds a connection no longer than that.
+    """
+
+    head_timeout_s = 15.0
+    max_connections = 8192
+
+    def __init__(
+        self, *args: Any, overload: Callable[[], RequestError | None], **options: Any
+    ) -> None:
+        """`overload` says why no request can be taken now; None: they can."""
+        super().__init__(*args, **options)
+        self._overload = overload
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0  # of a head that is not whole yet
+        self._is_head_whole = False  # since the last data
+        self._is_in_body = False
+        self._refusal: RequestError | None = None
+        self._is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._refuse(ServiceUnavailable("This frontend has no room for more connections."))
+        else:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._is_new_request(data) and (refusal := self._overload()) is not None:
+            self._refuse(refusal)
+            return
+        self._is_head_whole = False
+        was_in_body = self._is_in_body  # its last piece ends it, and is no head
+        super().data_received(data)
+        if self._is_head_whole or self._is_in_body or was_in_body:
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_too_large())
+        elif self._head_timer is None:
+            self._start_timer()
+
+    def _is_new_request(self, data: bytes) -> bool:
+        """Whether this begins what may cost something; looked at before anything is parsed."""
+        return not self._is_in_body and not self._head_bytes and data.startswith(b"POST ")
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._is_head_whole = True
+        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._refusal = _too_large()
+            raise self._refusal
+        super().on_headers_complete()
+        self._is_in_body = True
+
+    def on_message_complete(self) -> None:
+        self._is_in_body = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by the base class for whatever the parser refuses."""
+        self._refuse(self._refusal or InvalidRequest("This is not HTTP.", code="invalid_http"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer, and close once the client has; while an answer is on its way, only close."""
+        self._stop_timer()
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()
+            return
+        body = error_body(error)
+        head = (
+            f"HTTP/1.1 {error.status_code} {_REASONS[error.status_code]}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in retry_headers(error).items())
+            + "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        # Closed with unread data, the socket would be reset, and the answer lost with it.
+        self.transport.write_eof()
+        self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._on_head_timeout)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_head_timeout(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._start_timer()  # the answer before it still goes out
+            return
+        self._refuse(RequestTimeout(f"The head was not whole after {self.head_timeout_s:g} s."))
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"Request line and headers take more than {MAX_HEAD_BYTES} bytes.")

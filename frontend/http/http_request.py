@@ -1,0 +1,178 @@
+"""What HTTP requests carry besides their path: a bounded body, and headers that say who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from frontend.config import FrontendConfig
+from frontend.fields.cache_fields import checked_session
+from frontend.fields.unknown_fields import UnknownFields
+from frontend.jobs.client_request_id import client_request_id
+from frontend.jobs.idempotency_key import checked_key
+from frontend.jobs.job import Caller, Presence, Unseen
+from frontend.tenants.auth import ApiKeys
+from shared.errors import (
+    InvalidRequest,
+    RequestCancelled,
+    RequestTimeout,
+    RequestTooLarge,
+    UnsupportedEncoding,
+)
+from shared.protocol.trace_context import TraceContext
+from shared.subjects import JOB_CLASSES
+
+_BODY_TIMEOUT_S = 60.0  # 32 MiB at 4.5 Mbit/s
+_UNSEEN = Unseen()
+
+T = TypeVar("T")
+
+
+class CallerReader:
+    """Reads the caller from headers; HTTP and NATS name them alike."""
+
+    def __init__(self, config: FrontendConfig, keys: ApiKeys) -> None:
+        self._config = config
+        self._keys = keys
+
+    def caller(
+        self,
+        headers: Mapping[str, str],
+        transport: str,
+        presence: Presence = _UNSEEN,
+        *,
+        nats_user: str = "",
+    ) -> Caller:
+        """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
+        tenant = self._keys.tenant_of(_authorization(headers), nats_user)
+        config = self._config
+        asked_s = deadline_s = _seconds(headers, "x-request-timeout")
+        if deadline_s is None:
+            deadline_s = _lenient_seconds(headers, "x-stainless-read-timeout")
+        if deadline_s is None:
+            deadline_s = config.default_deadline_s
+        grace_s = _seconds(headers, "x-resume-grace")
+        return Caller(
+            tenant=tenant,
+            deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
+            queue_timeout_s=config.queue_timeout_s,
+            detached_deadline_s=(
+                config.max_deadline_s
+                if asked_s is None
+                else min(max(asked_s, 0.001), config.max_deadline_s)
+            ),
+            grace_s=None if grace_s is None else min(grace_s, config.max_resume_grace_s),
+            trace=TraceContext.read(headers.get("traceparent", ""), headers.get("tracestate", "")),
+            transport=transport,
+            nats_user=nats_user,
+            job_class=_job_class(headers),
+            client_id=client_request_id(headers),
+            idempotency_key=checked_key(headers.get("idempotency-key")),
+            session=checked_session("x-session-id", headers.get("x-session-id")),
+            presence=presence,
+            unknown=UnknownFields(are_refused=config.unknown_fields == "refuse"),
+        )
+
+
+class HttpPresence:
+    """The client of an HTTP request, whose body has been read."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """Raises RequestCancelled."""
+        working, gone = asyncio.ensure_future(work), asyncio.create_task(self._until_gone())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise RequestCancelled("The client is gone.")
+            return working.result()
+        finally:
+            working.cancel()
+            gone.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _authorization(headers: Mapping[str, str]) -> str:
+    """Anthropic's clients have a header of their own for a key."""
+    key = headers.get("x-api-key", "")
+    return headers.get("authorization") or (f"Bearer {key}" if key else "")
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InvalidRequest(f"header {name} is {text[:40]!r}, must be seconds", param=name)
+    return value
+
+
+def _job_class(headers: Mapping[str, str]) -> str:
+    name = headers.get("x-job-class", JOB_CLASSES[0])
+    if name not in JOB_CLASSES:
+        raise InvalidRequest(
+            f"header x-job-class is {name[:40]!r}, must be one of {', '.join(JOB_CLASSES)}",
+            param="x-job-class",
+        )
+    return name
+
+
+def _lenient_seconds(headers: Mapping[str, str], name: str) -> float | None:
+    """A header that a library sets: what cannot be read counts as absent."""
+    try:
+        value = _seconds(headers, name)
+    except InvalidRequest:
+        return None
+    return value or None
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Raises RequestTooLarge (before reading, when the client says how long it is),
+    UnsupportedEncoding, or RequestTimeout.
+    """
+    headers = request.headers
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedEncoding(
+            f"header content-encoding is {encoding[:40]!r}: bodies are taken uncompressed",
+            param="content-encoding",
+        )
+    length = headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S) as timeout:
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
+                parts.append(part)
+    except ClientDisconnect as exc:
+        raise RequestCancelled("The client is gone.") from exc
+    except TimeoutError as exc:
+        if not timeout.expired():
+            raise
+        raise RequestTimeout(
+            f"Of the body, {num_bytes} bytes came in {_BODY_TIMEOUT_S:g} s, and not its end."
+        ) from exc
+    return b"".join(parts)
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body is larger than {max_bytes} bytes.")

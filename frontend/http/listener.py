@@ -1,0 +1,97 @@
+"""The listening socket and the HTTP server on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import resource
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from frontend.http.connection_acceptor import ConnectionAcceptor
+from frontend.http.http_protocol import GuardedProtocol
+from shared.errors import ConfigError, RequestError
+
+_KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
+_BACKLOG = 2048
+_LAST_WORDS_S = 1  # for clients to take the end of streams that have been cut already
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises ConfigError when the address is taken or not ours."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {host}: {exc.strerror}; check --host") from exc
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        taken = exc.errno == errno.EADDRINUSE
+        advice = "stop what uses it, or choose another --port" if taken else "check --host, --port"
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror}; {advice}") from exc
+    listener.setblocking(False)
+    return listener
+
+
+def allow_many_connections() -> None:
+    """A stream is an open file: take as many as the system gives without asking."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn on sockets of ours, without its own signal handlers: the frontend drains before the
+    server stops.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        def protocol() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        acceptors = [ConnectionAcceptor(listener, protocol) for listener in sockets or []]
+        self.servers = acceptors  # type: ignore[assignment]  # closed as servers are
+        self.started = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def http_server(
+    app: ASGIApp, overload: Callable[[], RequestError | None] = lambda: None
+) -> HttpServer:
+    """A server that only speaks HTTP: no WebSocket, no lifespan, no logs of its own.
+
+    While `overload` gives an error, POSTs are answered with it before they cost anything.
+    """
+    return HttpServer(
+        uvicorn.Config(
+            app,
+            http=functools.partial(GuardedProtocol, overload=overload),  # type: ignore[arg-type]
+            ws="none",
+            loop="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_LAST_WORDS_S,
+            backlog=_BACKLOG,
+        )
+    )

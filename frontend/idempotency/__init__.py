@@ -1,1 +1,0 @@
-"""Requests that are sent twice and run once."""

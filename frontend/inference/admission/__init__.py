@@ -1,0 +1,1 @@
+"""This package decides whether a request may come in, and what a refused client is told."""

@@ -1,0 +1,129 @@
+"""Whether a request may come in, and the honest refusal when it may not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from frontend.inference.admission.accept_line import AcceptLine
+from frontend.inference.admission.drain_rate import QueueWatch
+from frontend.inference.admission.queue_limits import QueueLimits
+from frontend.jobs.job import Caller, Job
+from frontend.limits.stream_limits import StreamLimits
+from frontend.metrics import FrontendMetrics
+from frontend.tenants.ledger import TenantLedger
+from frontend.tenants.tenant import Tenant
+from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
+
+
+class Admission:
+    """Asks the limits of the tenant, then those of the queue. What is let in is counted."""
+
+    def __init__(
+        self,
+        ledger: TenantLedger,
+        watch: QueueWatch,
+        limits: QueueLimits,
+        streams: StreamLimits,
+        metrics: FrontendMetrics,
+    ) -> None:
+        self.line = AcceptLine()
+        self._ledger = ledger
+        self._watch = watch
+        self._limits = limits
+        self._streams = streams
+        self._metrics = metrics
+
+    @asynccontextmanager
+    async def turn(self, caller: Caller) -> AsyncIterator[None]:
+        """The time in which a request is checked and stored. Raises RateLimited, QueueFull or
+        Overloaded.
+        """
+        self._check_tenant(caller, 1, 0)  # spares the work for one that is refused anyway
+        self._check_streams(caller)
+        try:
+            async with self.line.turn(caller.tenant.id):
+                yield
+        except Overloaded as exc:
+            self._count_refused(exc, caller)
+            raise
+
+    def admit(self, caller: Caller, job: Job) -> None:
+        """Count it in. Raises RateLimited, QueueFull or InvalidRequest."""
+        num_tokens = _num_prompt_tokens(job)
+        self._check_tenant(caller, job.num_choices, num_tokens)
+        self._check_streams(caller)
+        try:
+            if job.has_prompt_objects:
+                self._streams.check_prompt()
+            self._limits.check(job.model.card, caller.job_class, job.num_choices)
+        except RequestError as exc:
+            self._count_refused(exc, caller)
+            raise
+        self._ledger.rates.take(caller.tenant, 1, num_tokens, time.monotonic())
+        self._watch.note_accepted(job.model.card.pool, caller.job_class, job.num_choices)
+
+    def admit_call(self, caller: Caller) -> None:
+        """Count in what takes no place in the queue. Raises RateLimited."""
+        now = time.monotonic()
+        try:
+            self._ledger.rates.check(caller.tenant, None, now)
+        except RequestError as exc:
+            self._count_refused(exc, caller)
+            raise
+        self._ledger.rates.take(caller.tenant, 1, 0, now)
+
+    def give_back(self, caller: Caller, job: Job) -> None:
+        """The queue did not take what was let in."""
+        num_tokens = _num_prompt_tokens(job)
+        self._ledger.rates.take(caller.tenant, -1, -num_tokens, time.monotonic())
+        self._watch.note_accepted(job.model.card.pool, caller.job_class, -job.num_choices)
+
+    def headers(self, tenant: Tenant) -> dict[str, str]:
+        """OpenAI's `x-ratelimit-*`, for tenants that have a rate."""
+        return self._ledger.rates.headers(tenant, time.monotonic())
+
+    def _check_tenant(self, caller: Caller, num_requests: int, num_tokens: int) -> None:
+        tenant = caller.tenant
+        try:
+            self._check_concurrency(tenant, num_requests)
+            self._ledger.rates.check(tenant, num_tokens, time.monotonic())
+        except RequestError as exc:
+            self._count_refused(exc, caller)
+            raise
+
+    def _check_streams(self, caller: Caller) -> None:
+        try:
+            self._streams.check()
+        except RequestError as exc:
+            self._count_refused(exc, caller)
+            raise
+
+    def _check_concurrency(self, tenant: Tenant, num_requests: int) -> None:
+        limit = tenant.max_concurrent
+        if limit is None:
+            return
+        if num_requests > limit:
+            raise InvalidRequest(
+                f"This is {num_requests} requests in one (prompts times n); "
+                f"your key may have {limit} at a time."
+            )
+        num_held = self._ledger.num_of_all_classes(tenant.id)
+        num_missing = num_held + num_requests - limit
+        if num_missing > 0:
+            wait_s = self._watch.drain.wait_s(num_missing, num_held)
+            raise RateLimited(
+                f"Your key may have {limit} requests at a time, and {num_held} wait or run "
+                "(each of n choices and of several prompts is one).",
+                wait_s,
+                kind="requests",
+                headers=self.headers(tenant),
+            )
+
+    def _count_refused(self, error: RequestError, caller: Caller) -> None:
+        self._metrics.refused.labels(error.code or "error", caller.job_class).inc()
+
+
+def _num_prompt_tokens(job: Job) -> int:
+    return sum(len(prompt.token_ids) for prompt in job.prompts)

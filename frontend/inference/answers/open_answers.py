@@ -1,0 +1,125 @@
+"""The answers that transports send: counted, cut at the end, observed when closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from frontend.inference.answers.terminator import Terminator
+from frontend.inference.telemetry.access_log import log_finished
+from frontend.inference.telemetry.recent_requests import RecentRequests
+from frontend.inference.telemetry.server_span import end_with_answer
+from frontend.metrics import FrontendMetrics
+from frontend.streams.generation import Generation, Interrupt
+from frontend.streams.reply_router import ReplyRouter
+from frontend.surfaces.answer import Answer
+from frontend.surfaces.anthropic.message_events import MessageEvents
+from frontend.surfaces.event_feed import EventFeed, Feed
+from frontend.surfaces.ollama.answer_events import OllamaEvents
+from frontend.surfaces.responses.feed import ResponseFeed
+from frontend.surfaces.unnumbered_feed import UnnumberedFeed
+from shared.protocol.reply import Surface
+
+
+class OpenAnswers:
+    """Each is opened once and closed once."""
+
+    def __init__(
+        self,
+        router: ReplyRouter,
+        terminator: Terminator,
+        recent: RecentRequests,
+        metrics: FrontendMetrics,
+        frontend_id: str,
+    ) -> None:
+        self._router = router
+        self._terminator = terminator
+        self._recent = recent
+        self._metrics = metrics
+        self._frontend_id = frontend_id
+        self.num_open = 0
+        self._is_cut = False
+        self.all_closed = asyncio.Event()  # set while none is open
+        self.all_closed.set()
+
+    def open(
+        self,
+        generation: Generation,
+        headers: Mapping[str, str],
+        *,
+        stream: bool,
+        resumed: bool = False,
+        starting_after: int = -1,
+    ) -> Answer:
+        """`starting_after`: the number of the last event that the reader of a response has."""
+        self.num_open += 1
+        self.all_closed.clear()
+        if self._is_cut:  # it was on its way when the others were
+            generation.cut(Interrupt.SHUTDOWN)
+        self._metrics.in_flight.inc()
+        latency = self._metrics.inter_token_latency
+        feed: Feed
+        if generation.response is not None:
+            feed = ResponseFeed(generation, generation.response, latency, starting_after)
+        elif generation.surface is Surface.MESSAGES:
+            feed = UnnumberedFeed(generation, MessageEvents(generation.streams[0]), latency)
+        elif generation.surface in (Surface.OLLAMA_CHAT, Surface.OLLAMA_GENERATE):
+            feed = UnnumberedFeed(generation, OllamaEvents(generation), latency)
+        else:
+            feed = EventFeed(generation, latency)
+        return Answer(generation, feed, stream, resumed, headers, self.close)
+
+    def close(self, answer: Answer, status: int, transport: str) -> None:
+        """The transport is done with it: nobody reads it here any more."""
+        generation = answer.generation
+        self.num_open -= 1
+        if not self.num_open:
+            self.all_closed.set()
+        self._metrics.in_flight.dec()
+        generation.keepalive_s = 0.0
+        generation.is_watched = False
+        log_finished(generation, status, transport, self._frontend_id)
+        self._recent.note_finished(generation, status)
+        end_with_answer(answer, status, transport)
+        self._observe(generation)
+        if generation.is_finished:
+            self._router.remove(generation)
+            for text_stream in generation.streams:
+                self._terminator.delete_prompt_later(text_stream.rid, text_stream.reply)
+        elif generation.interrupt in (Interrupt.SHUTDOWN, Interrupt.NO_RESULT):
+            self._router.remove(generation)
+        elif generation.is_detached:
+            self._terminator.let_run(generation)
+        else:
+            if answer.feed.error is not None:
+                generation.grace_s = 0.0
+            self._terminator.client_gone(generation)
+
+    def cut_all(self) -> None:
+        """Close what is open, and what is about to be: its requests run on."""
+        self._is_cut = True
+        for generation in self._router.generations:
+            generation.cut(Interrupt.SHUTDOWN)
+
+    def _observe(self, generation: Generation) -> None:
+        metrics, model = self._metrics, generation.reply.model
+        now = asyncio.get_running_loop().time()
+        for stream in generation.streams:
+            if stream.finish is not None:
+                metrics.request_success.labels(model, stream.finish.reason.value).inc()
+        if generation.is_resumed:
+            return
+        num_tokens = sum(stream.num_output_tokens for stream in generation.streams)
+        metrics.generation_tokens.labels(model).inc(num_tokens)
+        if generation.timings.first_text_at:
+            ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
+            metrics.time_to_first_token.labels(model).observe(ttft_s)
+            token_s = generation.token_s
+            if token_s is not None:
+                metrics.time_per_output_token.labels(model).observe(token_s)
+        if generation.is_finished:
+            num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
+            metrics.hand_overs.labels(model).inc(num_hand_overs)
+            duration_s = now - generation.timings.arrived_at
+            metrics.e2e_latency.labels(model).observe(duration_s)
+            metrics.request_generation_tokens.labels(model).observe(num_tokens)

@@ -1,0 +1,2 @@
+"""This package lets requests with the same idempotency key share one generation, at all
+frontends."""

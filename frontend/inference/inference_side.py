@@ -1,0 +1,192 @@
+"""What HTTP and NATS ask of one set of streams: bodies become generations, which come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+from frontend.inference.acceptor import Acceptor
+from frontend.inference.admission.admission import Admission
+from frontend.inference.admission.queue_timeout import take_queue_timeout
+from frontend.inference.answers.open_answers import OpenAnswers
+from frontend.inference.answers.terminator import Terminator
+from frontend.inference.idempotency.idempotency_store import IdempotencyStore
+from frontend.inference.idempotency.keyed_start import KeyedStarts
+from frontend.inference.keyed_request import KeyedRequest
+from frontend.inference.resuming.resumer import Resumer
+from frontend.inference.resuming.stream_finder import StreamFinder
+from frontend.inference.telemetry.server_span import ServerSpans
+from frontend.jobs.client_request_id import client_id_of_body
+from frontend.jobs.idempotency_key import FIELD, fingerprint, key_name, key_of
+from frontend.jobs.job import Caller
+from frontend.jobs.stored_response import KeptResponse
+from frontend.metrics import FrontendMetrics
+from frontend.streams.reply_router import ReplyRouter
+from frontend.surfaces.answer import Answer
+from frontend.surfaces.job_reader import JobReader
+from frontend.text.event_id import EventId
+from shared.errors import BrokerError, NotFound, RequestError, ServiceUnavailable
+from shared.protocol.finish import FinishReason
+from shared.protocol.reply import Surface
+from shared.protocol.request import RequestGroup
+from shared.subjects import new_rid, pool_slug
+from shared.telemetry.tracing import ended_on_error
+
+
+class InferenceSide:
+    """Starts, resumes and aborts what one queue and one log hold."""
+
+    def __init__(
+        self,
+        jobs: JobReader,
+        acceptor: Acceptor,
+        resumer: Resumer,
+        answers: OpenAnswers,
+        admission: Admission,
+        finder: StreamFinder,
+        router: ReplyRouter,
+        terminator: Terminator,
+        idempotency: IdempotencyStore,
+        metrics: FrontendMetrics,
+        spans: ServerSpans,
+        frontend_id: str,
+    ) -> None:
+        self._jobs = jobs
+        self._acceptor = acceptor
+        self._resumer = resumer
+        self._answers = answers
+        self._admission = admission
+        self._finder = finder
+        self._router = router
+        self._terminator = terminator
+        self._keyed_starts: KeyedStarts[Answer] = KeyedStarts(idempotency, metrics, frontend_id)
+        self._metrics = metrics
+        self._spans = spans
+        self._frontend_id = frontend_id
+
+    async def start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
+        """Validate, tokenize, and put into the queue. Returns once it is stored there.
+
+        With an idempotency key that was used before, join that request instead.
+        Raises RequestError.
+        """
+        caller = self._spans.begin(caller, surface)
+        with ended_on_error(caller.span):
+            async with self._admission.turn(caller):
+                return await self._start(surface, body, caller)
+
+    async def _start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
+        arrived_at = asyncio.get_running_loop().time()
+        key, caller = _taken(body, caller)
+        if key:
+            return await self._keyed_starts.start(
+                self._keyed(surface, body, caller),
+                key,
+                key_name(caller.owner, key),
+                fingerprint(surface, body),
+            )
+        job = await self._jobs.job(surface, body, caller)
+        group = RequestGroup(new_rid(), "", int(time.time()), self._frontend_id)
+        answer = await self._acceptor.queue(job, group, caller, arrived_at)
+        assert answer is not None, "nobody knows of it, so nobody has ended it"
+        return answer
+
+    async def joined(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer | None:
+        """What was started here under the request's key; None when that has no result, nor will.
+
+        Nothing is started: the queue here takes no request any more. Raises RequestError.
+        """
+        key, caller = _taken(body, caller)
+        if not key:
+            return None
+        caller = self._spans.begin(caller, surface)
+        with ended_on_error(caller.span):
+            return await self._keyed_starts.joined(
+                self._keyed(surface, body, caller),
+                key,
+                key_name(caller.owner, key),
+                fingerprint(surface, body),
+            )
+
+    def _keyed(self, surface: Surface, body: dict[str, Any], caller: Caller) -> KeyedRequest:
+        return KeyedRequest(self._jobs, self._acceptor, self._resumer, surface, body, caller)
+
+    async def knows(self, group_id: str, caller: Caller) -> bool:
+        """Whether the caller has such a request here. Raises ServiceUnavailable."""
+        if self._router.find(group_id) or self._router.named(group_id, caller.owner):
+            return True
+        try:
+            await self._finder.known(group_id, caller.owner)
+        except NotFound:
+            return False
+        return True
+
+    async def read_response(
+        self, kept: KeptResponse, caller: Caller, starting_after: int
+    ) -> Answer:
+        """The events of a kept response behind a number. Raises RequestError."""
+        caller = self._spans.begin(caller)
+        with ended_on_error(caller.span):
+            return await self._resumer.read_response(kept, caller, starting_after)
+
+    async def resume(
+        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+    ) -> Answer:
+        """Go on after the event that the client saw last; from the start when it saw none.
+
+        Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
+        """
+        caller = self._spans.begin(caller)
+        try:
+            with ended_on_error(caller.span):
+                answer = await self._resumer.resume(group_id, event_id, caller, stream=stream)
+        except RequestError as exc:
+            self._metrics.resumes.labels(exc.code or "error").inc()
+            raise
+        self._metrics.resumes.labels("ok").inc()
+        return answer
+
+    def admit_call(self, caller: Caller) -> None:
+        """Count in a call that asks no model. Raises RateLimited."""
+        self._admission.admit_call(caller)
+
+    async def abort(self, group_id: str, caller: Caller) -> int:
+        """End all choices of a group, or of the groups here that their client calls so.
+
+        Returns how many had not ended by themselves. Raises NotFound or ServiceUnavailable.
+        """
+        local = self._router.find(group_id)[:1]
+        if local and local[0].reply.owner != caller.owner:
+            raise NotFound(f"No request {group_id!r} is known.", code="stream_not_found")
+        local = local or self._router.named(group_id, caller.owner)
+        if local:
+            running = [(s.rid, s.reply) for each in local for s in each.streams if s.finish is None]
+        else:
+            known = await self._finder.known(group_id, caller.owner)
+            running = [(choice.rid, choice.reply) for choice in known if not choice.is_over]
+        try:
+            ended = await asyncio.gather(
+                *(
+                    self._terminator.end(
+                        rid, pool_slug(reply.served_model), reply, FinishReason.CANCEL
+                    )
+                    for rid, reply in running
+                )
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The request could not be ended now.") from exc
+        return sum(ended)
+
+
+def _taken(body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:
+    """Take out of the body what says how it is asked: its key, "" for none, and its patience.
+
+    What its client calls it is read, and stays there.
+    """
+    key = key_of(body, caller.idempotency_key)
+    body.pop(FIELD, None)
+    queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
+    client_id = client_id_of_body(body, caller.client_id)
+    return key, replace(caller, queue_timeout_s=queue_timeout_s, client_id=client_id)

@@ -1,0 +1,55 @@
+"""Looks after all generations a few times a second: deadlines, hope, signs of life, results."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+from frontend.inference.answers.terminator import Terminator
+from frontend.models.model_directory import ModelDirectory
+from frontend.streams.generation import Generation, Interrupt
+from frontend.streams.reply_router import ReplyRouter
+from shared.protocol.finish import FinishReason
+
+_TICK_S = 0.2
+NO_RESULT_AFTER_S = 15.0  # after the deadline: then even a new detokenizer should have spoken
+
+
+class StreamWatch:
+    """One timer for all, so that a token costs none."""
+
+    def __init__(self, router: ReplyRouter, terminator: Terminator, models: ModelDirectory) -> None:
+        self._router = router
+        self._terminator = terminator
+        self._models = models
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now, hopeless = loop.time(), cache(self._models.hopeless)
+            for generation in self._router.generations:
+                self._look_after(generation, now)
+                if not generation.is_hopeless and (why := hopeless(generation.pool)):
+                    self._give_up(generation, why)
+
+    def _look_after(self, generation: Generation, now: float) -> None:
+        if now >= generation.queue_timeout_at:
+            generation.queue_timeout_at = float("inf")
+            self._terminator.end_unclaimed(generation, FinishReason.QUEUE_TIMEOUT)
+        if not generation.is_expired and now >= generation.deadline_at:
+            if not generation.is_finished:
+                self._terminator.expire(generation)
+        elif now >= generation.deadline_at + NO_RESULT_AFTER_S:
+            generation.cut(Interrupt.NO_RESULT)
+        last_sent_at = max(generation.last_sent_at, generation.timings.last_text_at)
+        if generation.keepalive_s and now - last_sent_at >= generation.keepalive_s:
+            generation.last_sent_at = now
+            generation.keepalive()
+
+    def _give_up(self, generation: Generation, why: str) -> None:
+        """Whoever waits is told. What nobody waits for is kept until a worker comes."""
+        if generation.is_watched and generation.is_stored and not generation.is_detached:
+            generation.is_hopeless = True
+            self._terminator.end_unclaimed(generation, FinishReason.UNSERVED, why)

@@ -1,0 +1,80 @@
+"""The requests that this frontend answers, or has answered lately."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frontend.inference.telemetry.access_log import finish_of
+from frontend.streams.generation import Generation
+from frontend.streams.reply_router import ReplyRouter
+from frontend.text.event_writer import usage_of
+
+_MAX_FINISHED = 40
+_MAX_OPEN = 20
+_MAX_CHOICES = 4  # of a request, whose path is looked up
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRequest:
+    """What is told of it: no text of it, and nothing that would name its client's key."""
+
+    group_id: str
+    rids: tuple[str, ...]  # of its choices, the first of them
+    owner: str
+    tenant: str
+    model: str
+    route: str
+    arrived_at: float  # unix seconds
+    status: int | None  # of HTTP; None: it runs
+    finish: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    ttft_s: float | None
+    e2e_s: float | None
+
+    @classmethod
+    def of(cls, generation: Generation, status: int | None) -> RecentRequest:
+        """As of now."""
+        now, timings = asyncio.get_running_loop().time(), generation.timings
+        arrived_at, first_text_at = timings.arrived_at, timings.first_text_at
+        usage = usage_of(generation.streams)
+        return cls(
+            group_id=generation.group_id,
+            rids=tuple(stream.rid for stream in generation.streams[:_MAX_CHOICES]),
+            owner=generation.reply.owner,
+            tenant=generation.tenant,
+            model=generation.reply.model,
+            route=generation.surface.value,
+            arrived_at=time.time() - (now - arrived_at),
+            status=status,
+            finish="" if status is None else finish_of(generation),
+            num_prompt_tokens=usage["prompt_tokens"],
+            num_cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            num_output_tokens=usage["completion_tokens"],
+            ttft_s=first_text_at - arrived_at if first_text_at else None,
+            e2e_s=None if status is None else now - arrived_at,
+        )
+
+
+class RecentRequests:
+    """The last ones that have ended, and those that are open now."""
+
+    def __init__(self, router: ReplyRouter) -> None:
+        self._router = router
+        self._finished: deque[RecentRequest] = deque(maxlen=_MAX_FINISHED)
+
+    def note_finished(self, generation: Generation, status: int) -> None:
+        """Its client has its answer, or is gone."""
+        self._finished.append(RecentRequest.of(generation, status))
+
+    def seen(self) -> Sequence[RecentRequest]:
+        """Oldest first; of one that was read twice, what its last reader got."""
+        running = [each for each in self._router.generations if each.is_watched][-_MAX_OPEN:]
+        found = [*self._finished, *(RecentRequest.of(each, None) for each in running)]
+        by_id = {request.group_id: request for request in found}
+        return sorted(by_id.values(), key=lambda request: request.arrived_at)

@@ -1,0 +1,264 @@
+"""What a request body asks for, whatever API it came through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from frontend.fields.sampling_fields import Sampling
+from frontend.fields.unknown_fields import UnknownFields
+from frontend.jobs.stored_response import ResponseParams
+from frontend.models.model_directory import ServedModel
+from frontend.tenants.tenant import EVERYBODY, Tenant
+from shared.errors import InvalidRequest
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.prompt_object import is_large
+from shared.protocol.reply import (
+    AnswerFormat,
+    EncodingFormat,
+    ReplyParams,
+    ScoreMethod,
+    Surface,
+    TextParams,
+)
+from shared.protocol.request import GenerateRequest, ImageSpan
+from shared.protocol.sampling import PoolingParams, SamplingParams
+from shared.protocol.sealed_replies import seal
+from shared.protocol.token_ids import pack_token_ids
+from shared.protocol.trace_context import TraceContext
+from shared.subjects import JOB_CLASSES, choice_rid
+from shared.telemetry.tracing import NO_SPAN, Span
+
+MAX_TOLD_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, tokenized."""
+
+    token_ids: list[int]
+    echo: str = ""  # its text, when the answer is to begin with it; of a pair, the text to be told
+    second_start: int = 0  # of a pair, where the tokens of the second kind begin; 0: there are none
+    images: tuple[ImageSpan, ...] = ()  # in their order
+    pixels: tuple[bytes, ...] = ()  # of each of them
+
+
+T = TypeVar("T")
+
+
+class Presence(Protocol):
+    """Whether somebody still waits."""
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """Do it, as long as they do. Raises RequestCancelled when they are gone before it ends."""
+        ...
+
+
+class Unseen:
+    """Nobody can tell: the work goes on."""
+
+    async def during(self, work: Awaitable[T]) -> T:
+        return await work
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what the headers of the request say."""
+
+    tenant: Tenant = EVERYBODY
+    deadline_s: float = 600.0
+    queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
+    detached_deadline_s: float = 3600.0  # of requests that their client does not wait for
+    grace_s: float | None = None  # how long the request runs on without it; None: as it was told
+    trace: TraceContext | None = None  # that it belongs to, as its client says
+    span: Span = NO_SPAN  # of what it asks for, begun here
+    transport: str = "http"
+    nats_user: str = ""  # as the server knows it; "": by HTTP, or it knows none
+    client_id: str = ""  # what it calls its request, for the log
+    idempotency_key: str = ""  # "": none
+    job_class: str = JOB_CLASSES[0]
+    session: str = ""  # to which it says that its request belongs
+    presence: Presence = Unseen()  # noqa: RUF009 (it has no state)
+    unknown: UnknownFields = field(default_factory=UnknownFields)  # of its body, as they are met
+
+    @property
+    def owner(self) -> str:
+        """Whose its requests are, in records."""
+        return self.tenant.owner
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWish:
+    """What an answer tells beside its text, in OpenAI's formats."""
+
+    include_usage: bool = False
+    continuous_usage: bool = False  # every event tells the usage so far
+    token_ids: bool = False  # of prompt and output
+    tokens_as_ids: bool = False  # logprobs name tokens by their ids
+    num_kept: int = 0  # of the choices of a prompt, the likeliest; 0: all
+    hides_logprobs: bool = False  # they are there to rank choices by
+    is_list: bool = False  # of one prompt, too
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseDraft:
+    """What becomes of a response besides its request."""
+
+    params: ResponseParams
+    items: list[dict[str, Any]]  # the whole conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked body: prompts times n choices, each of which becomes one request."""
+
+    surface: Surface
+    model: ServedModel
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    stream: bool
+    wish: AnswerWish = AnswerWish()
+    pooling: PoolingParams | None = None  # set: a vector or a score, and no output tokens
+    encoding_format: EncodingFormat = EncodingFormat.FLOAT
+    score_method: ScoreMethod | None = None
+    answer: AnswerFormat | None = None  # of a chat
+    response: ResponseDraft | None = None  # set for /v1/responses
+
+    @property
+    def is_detached(self) -> bool:
+        """It runs on whatever becomes of its client and of the frontend."""
+        return self.response is not None and self.response.params.background
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.sampling.n
+
+    @property
+    def has_prompt_objects(self) -> bool:
+        """Whether a prompt does not travel inside its request."""
+        return any(
+            is_large(len(prompt.token_ids), has_images=bool(prompt.pixels))
+            for prompt in self.prompts
+        )
+
+    @property
+    def pixels(self) -> list[tuple[bytes, ...]]:
+        """Of each choice's images."""
+        return [prompt.pixels for prompt in self.prompts for _ in range(self.sampling.n)]
+
+    def requests(
+        self,
+        group_id: str,
+        caller: Caller,
+        *,
+        created: int,
+        subject: str,
+        frontend_id: str,
+        max_logprob_bytes: int,
+        cache_salt: str,
+        num_public_tokens: Sequence[int] = (),
+        is_shared: bool = False,
+    ) -> list[GenerateRequest]:
+        """One request a choice, in the order of their index. `num_public_tokens` is of each prompt
+        what it shares under no salt; empty: nothing.
+
+        Raises ContextLengthExceeded, or InvalidRequest when ids or logprobs take too many bytes.
+        """
+        card = self.model.card
+        requests = []
+        for choice_idx in range(self.num_choices):
+            prompt_idx = choice_idx // self.sampling.n
+            prompt = self.prompts[prompt_idx]
+            if self.wish.token_ids and len(prompt.token_ids) > MAX_TOLD_PROMPT_IDS:
+                raise InvalidRequest(
+                    f"'return_token_ids' tells prompts of up to {MAX_TOLD_PROMPT_IDS} tokens, this "
+                    f"one has {len(prompt.token_ids)}",
+                    param="return_token_ids",
+                )
+            prompt_ids = pack_token_ids(prompt.token_ids)
+            sampling, text = self._params(prompt, choice_idx, max_logprob_bytes)
+            reply = ReplyParams(
+                subject=subject,
+                surface=self.surface,
+                model=self.model.name,
+                created=created,
+                num_prompt_tokens=len(prompt.token_ids),
+                group_id=group_id,
+                choice_idx=choice_idx,
+                num_choices=self.num_choices,
+                num_prompts=len(self.prompts),
+                deadline_s=caller.deadline_s,
+                include_usage=self.wish.include_usage,
+                continuous_usage=self.wish.continuous_usage,
+                tells_token_ids=self.wish.token_ids,
+                prompt_ids=prompt_ids if self.wish.token_ids else b"",
+                tokens_as_ids=self.wish.tokens_as_ids,
+                num_kept=self.wish.num_kept,
+                hides_logprobs=self.wish.hides_logprobs,
+                is_list=self.wish.is_list,
+                num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
+                echo=prompt.echo,
+                num_top=self.sampling.logprobs.num_top,
+                num_prompt_top=self.sampling.logprobs.num_prompt_top,
+                echo_logprobs=self.sampling.logprobs.echo,
+                owner=caller.owner,
+                frontend_id="" if self.is_detached else frontend_id,
+                encoding_format=self.encoding_format,
+                score_method=self.score_method,
+                is_shared=is_shared,
+                job_class=caller.job_class,
+                queue_timeout_s=caller.queue_timeout_s,
+                answer=self.answer,
+                has_images=bool(prompt.images),
+                trace=caller.span.context or caller.trace,
+                base_model="" if self.model.adapter is None else card.name,
+                grace_s=caller.grace_s or 0.0,
+                eos_token_ids=_told_eos_ids(sampling, card),
+            )
+            requests.append(
+                GenerateRequest(
+                    rid=choice_rid(group_id, choice_idx),
+                    pool=card.pool,
+                    model=card.name,
+                    revision=card.revision,
+                    tokenizer_hash=card.tokenizer_hash,
+                    sampling=sampling,
+                    text=text,
+                    reply=seal(reply),
+                    deadline_s=caller.deadline_s,
+                    prompt_ids=prompt_ids,
+                    images=prompt.images,
+                    priority=self.sampling.priority,
+                    cache_salt=cache_salt,
+                    num_public_tokens=num_public_tokens[prompt_idx] if num_public_tokens else 0,
+                    adapter="" if self.model.adapter is None else self.model.adapter.revision,
+                    keep=self.sampling.keep,
+                    session=self.sampling.session or caller.session,
+                    pooling=self._pooling(prompt),
+                )
+            )
+        return requests
+
+    def _pooling(self, prompt: Prompt) -> PoolingParams | None:
+        if self.pooling is None or not prompt.second_start:
+            return self.pooling
+        return msgspec.structs.replace(self.pooling, second_start=prompt.second_start)
+
+    def _params(
+        self, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
+    ) -> tuple[SamplingParams, TextParams]:
+        """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room for output."""
+        if self.pooling is not None:
+            return self.sampling.params, self.sampling.text
+        return self.sampling.for_prompt(
+            prompt.token_ids, self.model.card, choice_idx % self.sampling.n, max_logprob_bytes
+        )
+
+
+def _told_eos_ids(sampling: SamplingParams, card: ModelCard) -> tuple[int, ...] | None:
+    if not sampling.stop_token_ids:
+        return None
+    return () if sampling.ignore_eos else card.eos_token_ids

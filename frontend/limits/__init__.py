@@ -1,0 +1,1 @@
+"""This package says what a frontend allows batches, images and streams."""

@@ -1,1 +1,0 @@
-"""How full the workers are, and what waits for them."""

@@ -1,0 +1,2 @@
+"""This package knows the models that can be asked for: their cards, tokenizers and chat
+templates."""

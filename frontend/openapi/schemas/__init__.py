@@ -1,0 +1,1 @@
+"""This package holds the JSON Schemas of answers, one file an API."""

@@ -1,1 +1,0 @@
-"""Bodies of requests: read, checked, and made into what a worker takes."""

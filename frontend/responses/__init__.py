@@ -1,1 +1,0 @@
-"""The Responses API: answers that are kept in JetStream."""

@@ -1,1 +1,0 @@
-"""Streams that go on where they were cut, on any frontend."""

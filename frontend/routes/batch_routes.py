@@ -1,0 +1,37 @@
+"""`/v1/batches`: create, list, look at and cancel."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.fields.request_body import parse_object
+from frontend.http.error_response import json_response
+from frontend.http.http_request import read_body
+from frontend.jobs.job import Caller
+from frontend.stored.batches.batches import Batches
+from frontend.text.event_writer import encode_json
+
+_MAX_BODY_BYTES = 256 * 1024
+
+
+class BatchRoutes:
+    """Handlers of the HTTP surface."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def create(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, _MAX_BODY_BYTES))
+        return json_response(encode_json(await self._batches.create(body, caller)))
+
+    async def list_batches(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json(await self._batches.all(request.query_params, caller)))
+
+    async def retrieve(self, request: Request, caller: Caller) -> Response:
+        batch = await self._batches.get(request.path_params["batch_id"], caller)
+        return json_response(encode_json(batch))
+
+    async def cancel(self, request: Request, caller: Caller) -> Response:
+        batch = await self._batches.cancel(request.path_params["batch_id"], caller)
+        return json_response(encode_json(batch))

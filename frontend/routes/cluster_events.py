@@ -1,0 +1,67 @@
+"""`GET /cluster/events`: a snapshot, then what changes, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from frontend.cluster.merge_patch import merge_patch
+from frontend.http.event_stream_headers import EVENT_STREAM_HEADERS
+from frontend.text.event_writer import encode_json
+from shared.errors import AuthenticationFailed, RequestError
+from shared.event_wait import wait_event
+
+_INTERVAL_S = 1.0
+
+Look = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class ClusterEvents:
+    """An ASGI response. It ends with its reader, with the key, or when `over` is set."""
+
+    status_code = 200
+
+    def __init__(self, first: dict[str, Any], look: Look, over: asyncio.Event) -> None:
+        self._told = first
+        self._look = look
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = list(EVENT_STREAM_HEADERS)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] != "HEAD":
+            await self._send_event(send, b"snapshot", self._told)
+            async with asyncio.TaskGroup() as tasks:
+                telling = tasks.create_task(self._tell_changes(send))
+                leaving = tasks.create_task(_until_gone(receive))
+                await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
+                telling.cancel()
+                leaving.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell_changes(self, send: Send) -> None:
+        while not await wait_event(self._over, _INTERVAL_S):
+            try:
+                seen = await self._look()
+            except AuthenticationFailed:
+                return
+            except RequestError as exc:  # what was told last stays, and is known to be old
+                seen = self._told | {"error": str(exc)}
+            if patch := merge_patch(self._told, seen):
+                self._told = seen
+                await self._send_event(send, b"change", patch)
+            else:  # NATS is away: no proxy shall take the stream for dead
+                await send({"type": "http.response.body", "body": b": ping\n", "more_body": True})
+
+    @staticmethod
+    async def _send_event(send: Send, name: bytes, data: dict[str, Any]) -> None:
+        body = b"event: " + name + b"\ndata: " + encode_json(data) + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,48 @@
+"""`GET /v1/loads`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.cluster.load_board import LoadBoard
+from frontend.cluster.load_view import loads_view
+from frontend.http.error_response import json_response
+from frontend.jobs.job import Caller
+from frontend.models.model_directory import ModelDirectory
+from frontend.text.event_writer import encode_json
+from shared.errors import UnsupportedParameter
+
+
+class LoadRoutes:
+    """Handlers of the HTTP surface, and the answer over NATS."""
+
+    def __init__(self, board: LoadBoard, models: ModelDirectory) -> None:
+        self._board = board
+        self._models = models
+        self._version = importlib.metadata.version("jetflock")
+
+    async def loads(self, request: Request, caller: Caller) -> Response:
+        query = request.query_params
+        _check(query)
+        return json_response(await self.answer(query.get("model")))
+
+    async def answer(self, model: str | None) -> bytes:
+        """Of one model, or of all. Raises ModelNotFound or ServiceUnavailable."""
+        if model is not None:
+            model = (await self._models.find(model)).card.name  # adapters run where it runs
+        loads = await self._board.look()
+        return encode_json(
+            loads_view(loads if model is None else loads.of_model(model), self._version)
+        )
+
+
+def _check(query: Mapping[str, str]) -> None:
+    """Raises UnsupportedParameter for what would make it another answer."""
+    if query.get("format", "json") != "json":
+        raise UnsupportedParameter("format", f"is {query['format'][:40]!r}: only json is supported")
+    if "dp_rank" in query:
+        raise UnsupportedParameter("dp_rank")

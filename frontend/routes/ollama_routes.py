@@ -1,0 +1,101 @@
+"""The HTTP routes of Ollama's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.fields.request_body import BodyReader, parse_object
+from frontend.http.error_response import json_response
+from frontend.http.http_request import read_body
+from frontend.inference.inference import Inference
+from frontend.jobs.job import Caller
+from frontend.models.model_directory import ModelDirectory
+from frontend.routes.answer_response import AnswerResponse
+from frontend.surfaces.ollama.answer_events import answer_head
+from frontend.surfaces.ollama.body import SHOW_IGNORED, OllamaShowBody
+from frontend.surfaces.ollama.model_name import served_name
+from frontend.surfaces.ollama.model_views import running, shown, tags
+from frontend.text.event_writer import encode_json
+from shared.protocol.reply import Surface
+
+API_VERSION = "0.13.0"  # of Ollama, whose API this is: clients ask for a smallest one
+
+
+class OllamaRoutes:
+    """Streams unless the body says otherwise."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        models: ModelDirectory,
+        version: str,
+        *,
+        max_body_bytes: int,
+        ping_interval_s: float,
+    ) -> None:
+        self._inference = inference
+        self._models = models
+        self._version = version
+        self._max_body_bytes = max_body_bytes
+        self._ping_interval_s = ping_interval_s
+        self._show_reader = BodyReader(OllamaShowBody, {}, SHOW_IGNORED)
+
+    async def chat(self, request: Request, caller: Caller) -> Response | AnswerResponse:
+        body = await self._streaming_body(request)
+        if body.get("messages") in (None, []):
+            message = {"message": {"role": "assistant", "content": ""}}
+            return await self._loaded(body, message, caller)
+        return await self._started(Surface.OLLAMA_CHAT, body, caller)
+
+    async def generate(self, request: Request, caller: Caller) -> Response | AnswerResponse:
+        body = await self._streaming_body(request)
+        if body.get("prompt") in (None, ""):
+            return await self._loaded(body, {"response": ""}, caller)
+        return await self._started(Surface.OLLAMA_GENERATE, body, caller)
+
+    async def embed(self, request: Request, caller: Caller) -> AnswerResponse:
+        body = await self._body(request)
+        return await self._started(Surface.OLLAMA_EMBED, body, caller)
+
+    async def tags(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json(tags(self._models.named())))
+
+    async def running(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json(running(self._models.named())))
+
+    async def show(self, request: Request, caller: Caller) -> Response:
+        body = self._show_reader.read(await self._body(request), caller.unknown)
+        name = served_name(self._models, body.model or body.name)
+        return json_response(encode_json(shown(await self._models.model(name))))
+
+    async def version(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json({"version": API_VERSION, "jetflock": self._version}))
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        return parse_object(await read_body(request, self._max_body_bytes))
+
+    async def _streaming_body(self, request: Request) -> dict[str, Any]:
+        body = await self._body(request)
+        if body.get("stream") is None:
+            body["stream"] = True
+        return body
+
+    async def _started(
+        self, surface: Surface, body: dict[str, Any], caller: Caller
+    ) -> AnswerResponse:
+        answer = await self._inference.start(surface, body, caller)
+        return AnswerResponse(self._inference, answer, self._ping_interval_s)
+
+    async def _loaded(
+        self, body: dict[str, Any], nothing: dict[str, Any], caller: Caller
+    ) -> Response:
+        """Of a body without a prompt, by which clients have a model loaded: it is, by workers."""
+        self._inference.admit_call(caller)
+        given = body.get("model")
+        name = served_name(self._models, given if isinstance(given, str) else None)
+        model = await self._models.find(name)
+        answer = {**answer_head(model.name), **nothing, "done": True, "done_reason": "load"}
+        return json_response(encode_json(answer))

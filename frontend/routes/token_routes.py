@@ -1,0 +1,41 @@
+"""`/tokenize`, `/detokenize`, `/apply-template`, `/v1/tokenizer_info` and `/props`."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.fields.request_body import parse_object
+from frontend.http.error_response import json_response
+from frontend.http.http_request import read_body
+from frontend.inference.tokenizing import Tokenizing
+from frontend.jobs.job import Caller
+
+
+class TokenRoutes:
+    """Handlers of the HTTP surface."""
+
+    def __init__(self, tokenizing: Tokenizing, max_body_bytes: int) -> None:
+        self._tokenizing = tokenizing
+        self._max_body_bytes = max_body_bytes
+
+    async def tokenize(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, self._max_body_bytes))
+        answer = await self._tokenizing.tokenize(body, caller)
+        return json_response(answer, headers=caller.unknown.headers())
+
+    async def detokenize(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, self._max_body_bytes))
+        answer = await self._tokenizing.detokenize(body, caller)
+        return json_response(answer, headers=caller.unknown.headers())
+
+    async def apply_template(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, self._max_body_bytes))
+        answer = await self._tokenizing.apply_template(body, caller)
+        return json_response(answer, headers=caller.unknown.headers())
+
+    async def info(self, request: Request, caller: Caller) -> Response:
+        return json_response(await self._tokenizing.info(request.query_params.get("model")))
+
+    async def props(self, request: Request, caller: Caller) -> Response:
+        return json_response(await self._tokenizing.props(request.query_params.get("model")))

@@ -1,0 +1,1 @@
+"""This package erases what is stored of requests and of tenants."""

@@ -1,0 +1,53 @@
+"""A stored file as its record tells it, and as clients see it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any, Literal
+
+import msgspec
+
+Purpose = Literal["batch", "batch_output"]
+UPLOADED: Purpose = "batch"
+MADE: Purpose = "batch_output"
+SHORTEST_TTL_S = 3600  # that a client may ask for
+
+_FILE_ID = re.compile(r"file-[0-9a-f]{32}")
+
+
+class FileRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In the KV bucket `files`, written when the content is stored as a whole."""
+
+    id: str
+    owner: str  # hash of the tenant's id
+    filename: str
+    purpose: Purpose
+    num_bytes: int
+    created: float  # unix seconds
+    expires: float
+
+
+def new_file_id() -> str:
+    """One that nobody can guess."""
+    return f"file-{secrets.token_hex(16)}"
+
+
+def is_file_id(text: str) -> bool:
+    """Whether a client's text may be one; only then it may enter a subject."""
+    return _FILE_ID.fullmatch(text) is not None
+
+
+def file_object(record: FileRecord) -> dict[str, Any]:
+    """OpenAI's file object."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.num_bytes,
+        "created_at": int(record.created),
+        "expires_at": int(record.expires),
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }

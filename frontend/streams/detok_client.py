@@ -1,0 +1,88 @@
+"""Asks detokenizers for text that was missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nats.aio.client import Client
+from nats.errors import ConnectionClosedError, NoRespondersError, OutboundBufferLimitError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from shared.errors import BrokerUnavailable
+from shared.protocol.codec import decode, encode
+from shared.protocol.text import ReplayReply, ReplayRequest, TextChunk
+from shared.subjects import Subjects
+
+_TIMEOUT_S = 1.5  # a detokenizer answers within its patience, or not at all
+
+
+class DetokClient:
+    """Request and reply with whichever detokenizer owns the partition of a request."""
+
+    def __init__(self, nc: Client, subjects: Subjects, reply_subject: str) -> None:
+        self._nc = nc
+        self._subjects = subjects
+        self._reply_subject = reply_subject
+
+    async def replay(self, rid: str, offset: int, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
+        """The text from `offset` on; chunks that follow come to this frontend as well.
+
+        Raises BrokerUnavailable when no detokenizer answers, MalformedMessage.
+        """
+        request = ReplayRequest(rid, offset, self._reply_subject, position=0)
+        return await self._ask_for_all(request, timeout_s)
+
+    async def look(self, rid: str, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
+        """How far it is, with all text so far; nothing follows. Raises as `replay` does."""
+        request = ReplayRequest(rid, 0, subject="", position=0)
+        return await self._ask_for_all(request, timeout_s)
+
+    async def _ask_for_all(self, first: ReplayRequest, timeout_s: float) -> ReplayReply:
+        """Piece by piece: text and tokens only grow, so that pieces of two moments fit together."""
+        whole = await self._ask(first, timeout_s)
+        chunks = [] if whole.chunk is None else [whole.chunk]
+        has_more = whole.has_more
+        while has_more and chunks:
+            last = chunks[-1]
+            offset = last.offset + len(last.text)
+            request = ReplayRequest(first.rid, offset, first.subject, last.position)
+            piece = await self._ask(request, timeout_s)
+            if piece.chunk is None or piece.chunk.offset > offset:
+                raise BrokerUnavailable("the detokenizer has changed amid its answer")
+            chunks.append(piece.chunk)
+            whole, has_more = ReplayReply(piece.status, whole.reply), piece.has_more
+        return ReplayReply(whole.status, whole.reply, _joined(chunks) if chunks else None)
+
+    async def _ask(self, request: ReplayRequest, timeout_s: float) -> ReplayReply:
+        subject = self._subjects.replay(self._subjects.partition(request.rid))
+        payload = encode(request)
+        try:
+            message = await self._nc.request(subject, payload, timeout_s)
+        except NoRespondersError as exc:
+            raise BrokerUnavailable("no detokenizer serves this partition") from exc
+        except (NatsTimeoutError, OutboundBufferLimitError) as exc:
+            raise BrokerUnavailable("no detokenizer answered in time") from exc
+        except ConnectionClosedError as exc:
+            raise BrokerUnavailable("the connection to NATS is closed") from exc
+        return decode(ReplayReply, message.data)
+
+
+def _joined(chunks: Sequence[TextChunk]) -> TextChunk:
+    """Of pieces that follow each other."""
+    if len(chunks) == 1:
+        return chunks[0]
+    first, last = chunks[0], chunks[-1]
+    token_ids: list[int] = []
+    for chunk in chunks:
+        token_ids += chunk.token_ids
+    return TextChunk(
+        first.rid,
+        last.position,
+        first.offset,
+        "".join(chunk.text for chunk in chunks),
+        token_ids,
+        last.finish,
+        b"".join(chunk.logprobs for chunk in chunks),
+        first.prompt_logprobs,
+        first.checksum,
+    )

@@ -1,0 +1,130 @@
+"""Asks for what is missing: after a gap at once, after silence from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from frontend.metrics import FrontendMetrics
+from frontend.streams.detok_client import DetokClient
+from frontend.streams.generation import Generation, Interrupt
+from frontend.streams.lost_requests import LostRequests
+from frontend.streams.reply_router import ReplyRouter
+from frontend.text.text_stream import TextStream
+from shared.errors import BrokerError, ProtocolError
+from shared.event_wait import wait_event
+from shared.protocol.text import ReplayStatus
+from shared.telemetry.log import get_logger
+
+SILENCE_S = 1.0  # of a running request, before it is asked for
+MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
+_TICK_S = 0.2
+_GAP_RETRY_S = 0.2
+_FAILED_RETRY_S = 0.25  # the partition is just changing hands; doubled while nobody answers
+_LOST_AFTER = 2  # looks in a row that found nothing, a second apart or more
+_MAX_ASKING = 64  # a group may have thousands of requests, each of which costs several reads
+
+log = get_logger(__name__)
+
+
+class Replayer:
+    """Watches all streams that somebody reads."""
+
+    def __init__(
+        self, router: ReplyRouter, detok: DetokClient, lost: LostRequests, metrics: FrontendMetrics
+    ) -> None:
+        self._router = router
+        self._detok = detok
+        self._lost = lost
+        self._metrics = metrics
+        self._asking = asyncio.Semaphore(_MAX_ASKING)
+        self._num_reconnects = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await wait_event(self._router.on_gap, _TICK_S)
+                self._router.on_gap.clear()
+                now = asyncio.get_running_loop().time()
+                for generation in self._router.generations:
+                    if generation.is_watched:
+                        for stream in generation.streams:
+                            if is_due(stream, now):
+                                stream.is_asking = True
+                                tasks.create_task(self._ask(stream, generation))
+
+    def on_reconnect(self) -> None:
+        """NATS is back: whoever has heard nothing meanwhile is asked for now, however often asking
+        has failed.
+        """
+        self._num_reconnects += 1
+        for generation in self._router.generations:
+            for stream in generation.streams:
+                stream.asked_at = float("-inf")
+        self._router.on_gap.set()
+
+    async def _ask(self, stream: TextStream, generation: Generation) -> None:
+        # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
+        # for everything.
+        offset = 0 if stream.keeps_token_ids else stream.have
+        loop = asyncio.get_running_loop()
+        num_reconnects = self._num_reconnects
+        try:
+            async with self._asking:
+                reply = await self._detok.replay(stream.rid, offset)
+        except (BrokerError, ProtocolError) as exc:
+            log.debug("replay_failed", rid=stream.rid, error=str(exc))
+            self._metrics.replays.labels("failed").inc()
+            stream.num_failed_asks += 1
+        else:
+            self._metrics.replays.labels(reply.status.value).inc()
+            stream.num_failed_asks = 0
+            if reply.status is ReplayStatus.QUEUED:
+                _back_off(stream)
+                await self._look_whether_lost(stream, generation)
+            else:
+                stream.backoff_s, stream.num_missing = SILENCE_S, 0
+                if reply.chunk is not None:
+                    stream.receive(reply.chunk, loop.time())
+        finally:
+            is_stale = num_reconnects != self._num_reconnects  # asked on a connection that is gone
+            stream.asked_at = float("-inf") if is_stale else loop.time()
+            stream.is_asking = False
+
+    async def _look_whether_lost(self, stream: TextStream, generation: Generation) -> None:
+        if not generation.is_stored:
+            return
+        try:
+            async with self._asking:
+                is_missing = await self._lost.is_missing(stream.rid)
+        except BrokerError as exc:
+            log.debug("not_looked_for", rid=stream.rid, error=str(exc))
+            return
+        stream.num_missing = stream.num_missing + 1 if is_missing else 0
+        if stream.num_missing >= _LOST_AFTER and stream.finish is None:
+            log.error("request_lost", rid=stream.rid)
+            generation.cut(Interrupt.RECORDS_LOST)
+
+
+def is_due(stream: TextStream, now: float) -> bool:
+    """Whether it is to be asked for at `now`, of the event loop's clock."""
+    if stream.finish is not None or stream.is_asking:
+        return False
+    if stream.has_gap:
+        return now >= stream.asked_at + _GAP_RETRY_S
+    if stream.last_heard_at > stream.asked_at:
+        stream.backoff_s, stream.num_failed_asks = SILENCE_S, 0
+        return now >= stream.last_heard_at + SILENCE_S
+    return now >= stream.asked_at + _pause_s(stream)
+
+
+def _pause_s(stream: TextStream) -> float:
+    """Before it is asked for again."""
+    if stream.num_failed_asks == 0:
+        return stream.backoff_s
+    return min(MAX_BACKOFF_S, _FAILED_RETRY_S * 2.0 ** min(stream.num_failed_asks - 1, 10))
+
+
+def _back_off(stream: TextStream) -> None:
+    stream.backoff_s = min(MAX_BACKOFF_S, stream.backoff_s * random.uniform(1.5, 2.0))

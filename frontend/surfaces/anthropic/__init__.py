@@ -1,0 +1,1 @@
+"""This package holds Anthropic's messages API: its bodies, events and errors."""

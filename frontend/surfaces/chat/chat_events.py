@@ -1,0 +1,183 @@
+"""The wire format of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from frontend.surfaces.chat.answer_reader import AnswerReader
+from frontend.text.event_writer import (
+    beam_fields,
+    encode_json,
+    finish_reason,
+    head_of,
+    prompt_ids_field,
+    stop_fields,
+    tells_more_than_text,
+    token_ids_field,
+    usage_of,
+    usage_tail,
+)
+from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
+from frontend.text.text_stream import TextStream
+from frontend.text.token_texts import TokenTexts
+from shared.protocol.finish import Beam
+
+
+class ChatEvents:
+    """`chat.completion.chunk` events, and the `chat.completion` object."""
+
+    def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
+        self._streams = streams
+        self._texts = texts  # None when nobody asks for logprobs
+        reply = self._reply = streams[0].reply
+        head = encode_json(head_of(reply, "chat.completion.chunk"))
+        self._readers = [AnswerReader(stream) for stream in streams if stream.reply.answer]
+        self._head = head[:-1] + b',"choices":['
+        self._before_text = [
+            self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(streams))
+        ]
+        self._after_text = b'},"logprobs":null,"finish_reason":null}' + usage_tail(streams)
+        self._tells_more = tells_more_than_text(reply, texts)
+
+    @property
+    def _num_reasoning(self) -> int | None:
+        """Tokens of all choices so far; None where it cannot be told of one, or nothing thinks."""
+        answer = self._reply.answer
+        if answer is None or answer.reasoning is None or self._reply.num_beams:
+            return None
+        counts = [reader.num_reasoning_tokens for reader in self._readers]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def _tail(self) -> bytes:
+        """How each event ends; only the usage so far has to be counted."""
+        is_told = self._reply.continuous_usage
+        return usage_tail(self._streams, self._num_reasoning if is_told else None)
+
+    def opening(self) -> list[bytes]:
+        events = [
+            self._head
+            + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
+            + b',"logprobs":null,"finish_reason":null}'
+            + self._tail()
+            for i in range(len(self._streams))
+        ]
+        if prompt_ids := prompt_ids_field(self._reply):
+            events[0] = events[0][:-1] + b"," + encode_json(prompt_ids)[1:]
+        return events
+
+    def text(self, stream: TextStream, text: str) -> bytes:
+        if self._readers:
+            return self._parsed(stream, text)
+        head = self._before_text[stream.reply.choice_idx] + encode_json(text)
+        if not self._tells_more:
+            return head + self._after_text
+        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        return head + b"}" + self._rest(stream, tokens, None)
+
+    def _parsed(self, stream: TextStream, text: str) -> bytes:
+        """Of an answer that is more than content."""
+        delta = self._readers[stream.reply.choice_idx].read(text)
+        tokens = slice(0, 0)
+        if self._tells_more:
+            tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        if not delta and tokens.start == tokens.stop:
+            return b""
+        return self._delta(stream, delta) + self._rest(stream, tokens, None)
+
+    def _delta(self, stream: TextStream, delta: dict[str, Any]) -> bytes:
+        """The event up to what `_rest` writes."""
+        head = self._head + b'{"index":%d,"delta":' % stream.reply.choice_idx
+        return head + encode_json(delta)
+
+    def finish(self, stream: TextStream) -> bytes:
+        delta: dict[str, Any] = {}
+        reason = finish_reason(stream)
+        if self._readers:
+            delta, reason = self._readers[stream.reply.choice_idx].finish()
+        return self._delta(stream, delta) + self._rest(stream, stream.tell_tokens(), reason)
+
+    def closing(self) -> list[bytes]:
+        if not self._reply.include_usage:
+            return []
+        return [
+            self._head
+            + b'],"usage":'
+            + encode_json(usage_of(self._streams, self._num_reasoning))
+            + b"}"
+        ]
+
+    def _rest(self, stream: TextStream, tokens: slice, reason: str | None) -> bytes:
+        """Of a choice behind its delta, and of the event."""
+        has_news = tokens.start < tokens.stop
+        fields = {
+            "logprobs": self._logprobs(stream, tokens) if has_news else None,
+            "finish_reason": reason,
+            **({} if reason is None else stop_fields(stream)),
+            **token_ids_field(stream, tokens),
+        }
+        return b"," + encode_json(fields)[1:] + self._tail()
+
+    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
+        if self._texts is None or stream.reply.num_top is None:
+            return None
+        as_ids = stream.reply.tokens_as_ids
+        return chat_logprobs(stream.records(tokens), self._texts, as_ids=as_ids)
+
+    def _prompt_logprobs(self) -> dict[str, Any]:
+        """vLLM's field, beside the choices."""
+        stream = self._streams[0]
+        if self._texts is None or stream.reply.num_prompt_top is None:
+            return {}
+        records = stream.prompt_records(stream.reply.num_prompt_top)
+        return {"prompt_logprobs": prompt_logprobs(records, self._texts)}
+
+    def whole(self, texts: Sequence[str]) -> bytes:
+        return encode_json(
+            {
+                **head_of(self._reply, "chat.completion"),
+                "choices": self._beams()
+                or [
+                    self._whole_choice(stream, text)
+                    for stream, text in zip(self._streams, texts, strict=True)
+                ],
+                "usage": usage_of(self._streams, self._num_reasoning),
+                **self._prompt_logprobs(),
+                **prompt_ids_field(self._reply),
+            }
+        )
+
+    def _beams(self) -> list[dict[str, Any]]:
+        """What a beam search has found: always the one request of the chat."""
+        stream = self._streams[0]
+        assert stream.finish is not None
+        return [
+            {
+                "index": idx,
+                "message": {"role": "assistant", "refusal": None, **self._message(stream, beam)},
+                **beam_fields(stream, beam),
+            }
+            for idx, beam in enumerate(stream.finish.beams)
+        ]
+
+    @staticmethod
+    def _message(stream: TextStream, beam: Beam) -> dict[str, Any]:
+        if stream.reply.answer is None:
+            return {"content": beam.text}
+        message, _ = AnswerReader(stream).whole(beam.text, beam.reason)
+        return message
+
+    def _whole_choice(self, stream: TextStream, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"content": text}
+        reason = finish_reason(stream)
+        if self._readers:
+            message, reason = self._readers[stream.reply.choice_idx].whole(text)
+        return {
+            "index": stream.reply.choice_idx,
+            "message": {"role": "assistant", "refusal": None, **message},
+            "logprobs": self._logprobs(stream, stream.all_tokens),
+            "finish_reason": reason,
+            **stop_fields(stream),
+            **token_ids_field(stream, stream.all_tokens),
+        }

@@ -1,0 +1,1 @@
+"""This package holds OpenAI's completions: the body of a request and the events of its answer."""

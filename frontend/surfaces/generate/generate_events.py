@@ -1,0 +1,90 @@
+"""The wire format of /generate: pieces of text and ids as they come, and how far they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from frontend.text.event_writer import encode_json, num_cached_tokens, public_id
+from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, native_logprobs
+from frontend.text.text_stream import TextStream
+from frontend.text.token_texts import TokenTexts
+
+
+class GenerateEvents:
+    """One object per piece: `text` and `output_ids` are what is new, `meta_info` the state.
+
+    The whole answer has the same shape; a list of prompts, or several choices, make a list of it.
+    """
+
+    def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
+        self._streams = streams
+        self._texts = texts  # None when nobody asks for logprobs
+        self._is_list = len(streams) > 1 or streams[0].reply.is_list
+
+    def opening(self) -> list[bytes]:
+        return []
+
+    def text(self, stream: TextStream, text: str) -> bytes:
+        return encode_json(self._piece(stream, text, finished=False))
+
+    def finish(self, stream: TextStream) -> bytes:
+        return encode_json(self._piece(stream, "", finished=True))
+
+    def closing(self) -> list[bytes]:
+        return []
+
+    def whole(self, texts: Sequence[str]) -> bytes:
+        pieces = [
+            self._object(stream, text, stream.all_tokens, finished=True)
+            for stream, text in zip(self._streams, texts, strict=True)
+        ]
+        return encode_json(pieces if self._is_list else pieces[0])
+
+    def _piece(self, stream: TextStream, text: str, *, finished: bool) -> dict[str, Any]:
+        limit = None if self._texts is None or finished else MAX_EVENT_LOGPROBS
+        return self._object(stream, text, stream.tell_tokens(limit), finished=finished)
+
+    def _object(
+        self, stream: TextStream, text: str, tokens: slice, *, finished: bool
+    ) -> dict[str, Any]:
+        piece: dict[str, Any] = {
+            "text": text,
+            "output_ids": stream.token_ids[tokens],
+            "meta_info": {
+                "id": public_id(stream.reply),
+                "finish_reason": _finish_object(stream) if finished else None,
+                "prompt_tokens": stream.reply.num_prompt_tokens,
+                "completion_tokens": stream.position,
+                "cached_tokens": num_cached_tokens(stream),
+                **self._logprobs(stream, tokens),
+            },
+        }
+        if self._is_list:
+            piece["index"] = stream.reply.choice_idx
+        return piece
+
+    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
+        """Of these tokens; those of the prompt come with the first of them."""
+        reply, texts = stream.reply, self._texts
+        if texts is None:
+            return {}
+        view: dict[str, Any] = {}
+        if reply.num_prompt_top is not None and not tokens.start:
+            prompt = stream.prompt_records(reply.num_prompt_top)
+            view |= native_logprobs(prompt, texts, "input")
+        if reply.num_top is not None:
+            view |= native_logprobs(stream.records(tokens), texts, "output")
+        return view
+
+
+def _finish_object(stream: TextStream) -> dict[str, Any] | None:
+    finish = stream.finish
+    if finish is None:
+        return None
+    reason: dict[str, Any] = {"type": finish.reason.value}
+    if finish.matched is not None:
+        reason["matched"] = finish.matched
+    if finish.reason == "length":
+        reason["length"] = stream.position
+    return reason

@@ -1,0 +1,60 @@
+"""Bodies of all APIs: each becomes a job, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from frontend.grammars.checker import GrammarChecker
+from frontend.jobs.job import Caller, Job
+from frontend.models.model_directory import ServedModel
+from frontend.surfaces.responses.request import ResponseRequests
+from shared.errors import InvalidRequest
+from shared.protocol.reply import Surface
+
+
+class BodyReader(Protocol):
+    """Turns the bodies of one API into jobs."""
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        ...
+
+
+class JobReader:
+    """Asks the reader of the body's API, then checks what all of them have in common."""
+
+    def __init__(
+        self,
+        requests: Mapping[Surface, BodyReader],
+        response_requests: ResponseRequests,
+        grammar_checker: GrammarChecker,
+    ) -> None:
+        self._requests = requests
+        self._response_requests = response_requests
+        self._grammar_checker = grammar_checker
+
+    async def job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        with caller.span.child("prepare"):
+            return await self._job(surface, body, caller)
+
+    async def _job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
+        if surface is Surface.RESPONSES:
+            job = await self._response_requests.job(body, caller)
+        else:
+            job = await self._requests[surface].job(body, caller)
+        if job.pooling is None and not job.model.card.can_generate:
+            raise _generates_nothing(job.model)
+        grammar = job.sampling.params.grammar
+        if grammar is not None:
+            await self._grammar_checker.check(grammar, job.sampling.grammar_param)
+        return job
+
+
+def _generates_nothing(model: ServedModel) -> InvalidRequest:
+    does, route = "makes embeddings", "/v1/embeddings"
+    if model.card.score is not None:
+        does, route = "scores pairs of texts", "/v1/score or /v1/rerank"
+    message = f"The model '{model.name}' {does}, and generates nothing; use {route}."
+    return InvalidRequest(message, param="model")

@@ -1,0 +1,1 @@
+"""This package holds Ollama's API: its bodies, events, errors and names of models."""

@@ -1,0 +1,157 @@
+"""Bodies of /api/chat, /api/generate and /api/embed to jobs, whose answers Ollama's words tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from frontend.fields.renamed_errors import renamed_errors
+from frontend.fields.request_body import BodyReader
+from frontend.jobs.job import Caller, Job
+from frontend.models.model_directory import ModelDirectory
+from frontend.surfaces.chat.chat_request import ChatRequests
+from frontend.surfaces.completions.completion_request import CompletionRequests
+from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.ollama.body import (
+    EMBED_IGNORED,
+    EMBED_REFUSED,
+    GENERATE_REFUSED,
+    IGNORED,
+    REFUSED,
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaFields,
+    OllamaGenerateBody,
+)
+from frontend.surfaces.ollama.conversation import chat_messages, continues, user_message
+from frontend.surfaces.ollama.model_name import served_name
+from frontend.surfaces.ollama.options import NAMES, fields_of, thinking_of
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol.reply import Surface
+
+_NAME = re.compile(rf"(?<=')({'|'.join(NAMES)})(?=')")
+_FORMAT = re.compile(r"(?<=')response_format(\.json_schema(\.schema)?)?(?=\b)")
+_PART = re.compile(r"(?<=')messages\[(\d+)\]\.content\[(\d+)\]")
+
+
+class OllamaChats:
+    """Turns bodies of /api/chat into jobs."""
+
+    def __init__(self, models: ModelDirectory, chats: ChatRequests) -> None:
+        self._models = models
+        self._chats = chats
+        self._reader = BodyReader(OllamaChatBody, REFUSED, IGNORED)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        messages = chat_messages(body.messages)
+        chat = {
+            **fields_of(body, caller.unknown),
+            **thinking_of(body.think),
+            "model": served_name(self._models, body.model),
+            "messages": messages,
+            "continue_final_message": continues(messages),
+            "tools": body.tools,
+        }
+        return await chat_job(self._chats, chat, body, Surface.OLLAMA_CHAT, caller)
+
+
+class OllamaCompletions:
+    """Turns bodies of /api/generate into jobs: a chat of one message, or a bare prompt."""
+
+    def __init__(
+        self, models: ModelDirectory, chats: ChatRequests, completions: CompletionRequests
+    ) -> None:
+        self._models = models
+        self._chats = chats
+        self._completions = completions
+        self._reader = BodyReader(OllamaGenerateBody, GENERATE_REFUSED, IGNORED)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        name = served_name(self._models, body.model)
+        fields = {**fields_of(body, caller.unknown), "model": name}
+        if body.raw or body.suffix:
+            return await self._raw_job(body, fields, caller)
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        messages = [*system, user_message(body.prompt or "", body.images)]
+        chat = {**fields, **thinking_of(body.think), "messages": messages}
+        return await chat_job(self._chats, chat, body, Surface.OLLAMA_GENERATE, caller)
+
+    async def _raw_job(
+        self, body: OllamaGenerateBody, fields: dict[str, Any], caller: Caller
+    ) -> Job:
+        with_what = "raw" if body.raw else "suffix"
+        for name in ("system", "images", "think"):
+            if getattr(body, name):
+                raise InvalidRequest(f"'{with_what}' and '{name}' exclude each other", param=name)
+        completion = {**fields, "prompt": body.prompt, "suffix": body.suffix}
+        with renamed_errors(lambda text: _renamed(text, completion)):
+            job = await self._completions.job(completion, caller)
+        return _told(job, Surface.OLLAMA_GENERATE)
+
+
+class OllamaEmbeddings:
+    """Turns bodies of /api/embed into jobs."""
+
+    def __init__(self, models: ModelDirectory, embeddings: EmbeddingRequests) -> None:
+        self._models = models
+        self._embeddings = embeddings
+        self._reader = BodyReader(OllamaEmbedBody, EMBED_REFUSED, EMBED_IGNORED)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        fields = {
+            "model": served_name(self._models, body.model),
+            "input": body.input,
+            "dimensions": body.dimensions,
+            "truncate_prompt_tokens": None if body.truncate is False else -1,
+        }
+        job = await self._embeddings.job(fields, caller)
+        return replace(job, surface=Surface.OLLAMA_EMBED)
+
+
+async def chat_job(
+    chats: ChatRequests, chat: dict[str, Any], body: OllamaFields, surface: Surface, caller: Caller
+) -> Job:
+    """The job of a chat, told in Ollama's words. Raises RequestError."""
+    with renamed_errors(lambda text: _renamed(text, chat, surface)):
+        job = await chats.job(chat, caller)
+    if body.think and (job.answer is None or job.answer.reasoning is None):
+        raise UnsupportedParameter(
+            "think",
+            f"is {body.think!r}, and this answer has no reasoning: the model does not think "
+            "aloud, or 'format' is kept from its first token on",
+        )
+    return _told(job, surface)
+
+
+def _told(job: Job, surface: Surface) -> Job:
+    """What is found wrong later is named as it stands in Ollama's body, too."""
+    sampling = msgspec.structs.replace(
+        job.sampling,
+        max_tokens_param=NAMES["max_tokens"],
+        prompt_param="messages" if surface is Surface.OLLAMA_CHAT else "prompt",
+        grammar_param="format",
+    )
+    return replace(job, surface=surface, sampling=sampling)
+
+
+def _renamed(text: str, fields: dict[str, Any], surface: Surface | None = None) -> str:
+    """What is complained of is named as it stands in Ollama's body."""
+
+    def of_part(found: re.Match[str]) -> str:
+        part = fields["messages"][int(found[1])]["content"][int(found[2])]
+        return str(part["where"])
+
+    text = _NAME.sub(lambda found: NAMES[found[1]], text)
+    text = _PART.sub(of_part, _FORMAT.sub("format", text))
+    if surface is Surface.OLLAMA_GENERATE:
+        text = re.sub(r"(?<=')messages(\[\d+\]\.content)?(?=')", "prompt", text)
+    return text

@@ -1,0 +1,102 @@
+"""Conversations: what earlier responses said, and all of it as chat templates read it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from frontend.images.source import ImageSource
+from frontend.jobs.stored_response import KeptResponse
+from frontend.models.message_parts import joined
+from frontend.surfaces.responses.input_items import IMAGE
+from frontend.surfaces.responses.output_parser import OutputParser
+from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
+from shared.errors import InvalidRequest
+from shared.protocol.finish import FinishReason
+
+_Item = dict[str, Any]
+
+
+def conversation_of(previous: KeptResponse) -> list[_Item]:
+    """All that was said up to the end of a response. Raises InvalidRequest when it has none."""
+    record, done = previous.record, previous.done
+    if done is None or done.finish.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+        state = "still runs" if done is None else f"has no answer: {done.finish.reason.value}"
+        raise InvalidRequest(
+            f"'previous_response_id' names a response that {state}", param="previous_response_id"
+        )
+    output = OutputParser(record, lambda _: [])
+    output.add(done.text, 0)
+    output.finish(done.finish, 0)
+    return [*record.items, *output.views()]
+
+
+def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:
+    """As chat templates expect it: an answer, what preceded it in thought and its calls are one."""
+    messages: list[_Item] = []
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    turn: _Item | None = None  # of the assistant, to which more may belong
+    for item in items:
+        if item["type"] == "function_call_output":
+            turn = None
+            result = {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+            messages.append(result)
+        elif item["type"] == "message" and item["role"] != "assistant":
+            turn = None
+            messages.append({"role": item["role"], "content": _text_of(item)})
+        else:
+            if turn is None or not _belongs(item, turn):
+                turn = {"role": "assistant", "content": ""}
+                messages.append(turn)
+            _add(item, turn)
+    return messages
+
+
+def images_of(items: list[_Item], num_earlier: int) -> list[ImageSource]:
+    """In their order. The first `num_earlier` items are of earlier responses."""
+    return [
+        ImageSource(
+            part["image_url"],
+            "previous_response_id" if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
+        )
+        for i, item in enumerate(items)
+        if item["type"] == "message"
+        for j, part in enumerate(item["content"])
+        if part["type"] == IMAGE
+    ]
+
+
+def _belongs(item: _Item, turn: _Item) -> bool:
+    match item["type"]:
+        case "reasoning":
+            return not turn["content"] and "tool_calls" not in turn
+        case "message":
+            return not turn["content"] or "tool_calls" in turn
+    return True
+
+
+def _add(item: _Item, turn: _Item) -> None:
+    match item["type"]:
+        case "reasoning":
+            texts = item["content"] or item["summary"]
+            thought = "\n".join(part["text"] for part in texts)
+            if thought:
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+        case "message":
+            turn["content"] += _text_of(item)
+        case _:
+            turn.setdefault("tool_calls", []).append(_tool_call(item))
+
+
+def _tool_call(item: _Item) -> _Item:
+    """Templates want the arguments as an object."""
+    arguments = item["arguments"]
+    with contextlib.suppress(InvalidJson):  # a call that was cut stays text
+        arguments = read_arguments(arguments or "{}")
+    function = {"name": item["name"], "arguments": arguments}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def _text_of(message: _Item) -> str:
+    return joined([None if part["type"] == IMAGE else part["text"] for part in message["content"]])

@@ -1,0 +1,174 @@
+"""The typed events of a response: a function of its record, tokens and finish alone.
+
+So every frontend numbers them alike, and a client goes on behind any number at any frontend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.jobs.stored_response import ResponseView
+from frontend.streams.generation import error_of
+from frontend.surfaces.responses.object import finished_response, unfinished_response
+from frontend.surfaces.responses.output_items import ItemKind, OutputItem
+from frontend.surfaces.responses.output_parser import Change, Closed, Grown, Opened, OutputParser
+from frontend.text.event_writer import encode_json
+from frontend.text.logprob_view import chat_logprobs
+from frontend.text.text_pieces import TextPieces
+from frontend.text.text_stream import TextStream
+from shared.errors import InternalError
+
+# Of an item's text, by what the item is: what tells more of it, and the end of it.
+_MORE = {
+    ItemKind.MESSAGE: b"response.output_text.delta",
+    ItemKind.REASONING: b"response.reasoning_text.delta",
+    ItemKind.CALL: b"response.function_call_arguments.delta",
+}
+_LAST = {
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "failed": "response.failed",
+    "cancelled": "response.failed",  # OpenAI has no event for it; the object says which
+}
+
+
+class NamedEvent:
+    """`number` is its `sequence_number`."""
+
+    __slots__ = ("data", "name", "number")
+
+    def __init__(self, number: int, name: bytes, data: bytes) -> None:
+        self.number = number
+        self.name = name
+        self.data = data
+
+
+class ResponseEvents:
+    """Makes all events from the first one on, whatever a client has seen of them.
+
+    The text is cut where tokens end: a delta is what one token made visible. Where one detokenizer
+    chunk ends and the next begins is chance, and is not seen.
+    """
+
+    def __init__(self, view: ResponseView, stream: TextStream) -> None:
+        self._record = view.record
+        self._texts = view.model_text.token_texts
+        self._stream = stream
+        self._pieces = TextPieces(view.model_text.tokenizer, view.record.text)
+        self._output = OutputParser(view.record, self._logprobs)
+        self._number = 0
+        self._delta_tail = b""  # of the item that is open
+
+    def opening(self) -> list[NamedEvent]:
+        """Before any text."""
+        status = "queued" if self._record.params.background else "in_progress"
+        return [
+            self._of_response("response.created", unfinished_response(self._record, status)),
+            self._of_response(
+                "response.in_progress", unfinished_response(self._record, "in_progress")
+            ),
+        ]
+
+    def more(self) -> list[NamedEvent]:
+        """What the tokens add that came since the last call; with the finish, all that is left.
+
+        Raises InternalError when tokens and text do not fit: nobody is told what is not so.
+        """
+        stream = self._stream
+        tokens = stream.tell_tokens()
+        pieces = self._pieces.add(stream.token_ids[tokens])
+        if stream.finish is not None:
+            pieces += self._pieces.finish()
+            if len(self._pieces.text) != stream.have:
+                raise InternalError("The text of this response is not that of its tokens.")
+        changes: list[Change] = []
+        for piece in pieces:
+            changes += self._output.add(piece.text, piece.tokens.stop)
+        if stream.finish is None:
+            return [event for change in changes for event in self._told(change)]
+        changes += self._output.finish(stream.finish, stream.position)
+        events = [event for change in changes for event in self._told(change)]
+        response = self.response()
+        return [*events, self._of_response(_LAST[response["status"]], response)]
+
+    def response(self) -> dict[str, Any]:
+        """The response object as of now."""
+        stream, finish = self._stream, self._stream.finish
+        if finish is None:
+            status = "in_progress" if stream.position else "queued"
+            return unfinished_response(self._record, status)
+        error = error_of(stream)
+        return finished_response(
+            self._record,
+            finish,
+            self._output,
+            stream.token_ids,
+            "" if error is None else error.message,
+        )
+
+    def _told(self, change: Change) -> list[NamedEvent]:
+        match change:
+            case Grown(item, text, logprobs):
+                return [self._delta(item, text, logprobs)]
+            case Opened(item):
+                return self._opened(item)
+            case Closed(item):
+                return self._closed(item)
+
+    def _opened(self, item: OutputItem) -> list[NamedEvent]:
+        place = self._place(item)
+        self._delta_tail = b"," + encode_json(place)[1:]
+        added = {"output_index": item.idx, "item": item.begun()}
+        events = [self._event("response.output_item.added", added)]
+        if item.kind is not ItemKind.CALL:
+            events.append(
+                self._event("response.content_part.added", {**place, "part": item.begun_part()})
+            )
+        return events
+
+    def _delta(self, item: OutputItem, text: str, logprobs: list[dict[str, Any]]) -> NamedEvent:
+        """The hot path: what is the same in all of them is made once."""
+        name, number = _MORE[item.kind], self._next_number()
+        data = b'{"type":"%b","sequence_number":%d,"delta":' % (name, number) + encode_json(text)
+        if item.kind is ItemKind.MESSAGE:
+            data += b',"logprobs":' + encode_json(logprobs)
+        return NamedEvent(number, name, data + self._delta_tail)
+
+    def _closed(self, item: OutputItem) -> list[NamedEvent]:
+        place, part = self._place(item), item.part()
+        match item.kind:
+            case ItemKind.CALL:
+                done = {"name": item.name, "arguments": item.text}
+                name = "response.function_call_arguments.done"
+            case ItemKind.REASONING:
+                done = {"text": part["text"]}
+                name = "response.reasoning_text.done"
+            case ItemKind.MESSAGE:
+                done = {"text": part["text"], "logprobs": part["logprobs"]}
+                name = "response.output_text.done"
+        events = [self._event(name, {**place, **done})]
+        if item.kind is not ItemKind.CALL:
+            events.append(self._event("response.content_part.done", {**place, "part": part}))
+        ended = {"output_index": item.idx, "item": item.view()}
+        return [*events, self._event("response.output_item.done", ended)]
+
+    def _place(self, item: OutputItem) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": item.item_id, "output_index": item.idx}
+        return place if item.kind is ItemKind.CALL else {**place, "content_index": 0}
+
+    def _logprobs(self, tokens: slice) -> list[dict[str, Any]]:
+        records = self._stream.records(tokens)
+        content: list[dict[str, Any]] = chat_logprobs(records, self._texts)["content"]
+        return content
+
+    def _of_response(self, name: str, response: dict[str, Any]) -> NamedEvent:
+        return self._event(name, {"response": response})
+
+    def _event(self, name: str, fields: dict[str, Any]) -> NamedEvent:
+        number = self._next_number()
+        data = encode_json({"type": name, "sequence_number": number, **fields})
+        return NamedEvent(number, name.encode(), data)
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number - 1

@@ -1,0 +1,200 @@
+"""Items of a conversation as /v1/responses takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.images.source import image_source
+from frontend.surfaces.responses.output_items import output_text, reasoning_text
+from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.subjects import new_rid
+
+ROLES = ("user", "assistant", "system", "developer")
+KINDS = ("message", "function_call", "function_call_output", "reasoning")
+MAX_ITEMS = 4096
+IMAGE = "input_image"
+_OF_CALL = ("name", "call_id", "arguments")
+_TEXT_KEYS = {
+    "input_text": "text",
+    "output_text": "text",
+    "summary_text": "text",
+    "reasoning_text": "text",
+    "refusal": "refusal",
+}
+
+_Item = dict[str, Any]
+
+
+def input_items(value: Any) -> list[_Item]:
+    """The checked `input` of a request, each item with an id. Raises InvalidRequest."""
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if value is None:
+        raise InvalidRequest("'input' is required", param="input", code="missing_field")
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            "'input' must be a string or a list of items", param="input", code="invalid_type"
+        )
+    if not 1 <= len(value) <= MAX_ITEMS:
+        raise InvalidRequest(
+            f"'input' has {len(value)} items, must have 1 to {MAX_ITEMS}", param="input"
+        )
+    return [_item(item, f"input[{i}]") for i, item in enumerate(value)]
+
+
+def check_calls(items: list[_Item], num_earlier: int) -> None:
+    """Every output is of a call before it. Raises InvalidRequest.
+
+    The first `num_earlier` items are of earlier responses.
+    """
+    call_ids = set()
+    for i, item in enumerate(items):
+        if item["type"] == "function_call":
+            call_ids.add(item["call_id"])
+        elif item["type"] == "function_call_output" and item["call_id"] not in call_ids:
+            where = f"input[{i - num_earlier}].call_id"
+            raise InvalidRequest(
+                f"'{where}' is {item['call_id'][:100]!r}, and no function_call before it has this "
+                "call_id",
+                param=where,
+            )
+
+
+def _item(item: Any, where: str) -> _Item:
+    if not isinstance(item, dict):
+        raise InvalidRequest(f"'{where}' must be an object", param=where, code="invalid_type")
+    match item.get("type", "message"):
+        case "message":
+            return _message(item, where)
+        case "function_call":
+            return _call(item, where)
+        case "function_call_output":
+            return _call_output(item, where)
+        case "reasoning":
+            return _reasoning(item, where)
+        case kind:
+            raise UnsupportedParameter(
+                where, f"is an item of type {str(kind)[:100]!r}, must be one of {', '.join(KINDS)}"
+            )
+
+
+def _message(item: _Item, where: str) -> _Item:
+    role = item.get("role")
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"'{where}.role' is {str(role)[:100]!r}, must be one of {', '.join(ROLES)}",
+            param=f"{where}.role",
+        )
+    content, where = item.get("content"), f"{where}.content"
+    if role == "assistant":
+        parts = [output_text(text) for text in _texts(content, where)]
+    else:
+        parts = [
+            _image(part, f"{where}[{i}]")
+            if isinstance(part, dict) and part.get("type") == IMAGE
+            else {"type": "input_text", "text": _part_text(part, f"{where}[{i}]")}
+            for i, part in enumerate(_parts(content, where))
+        ]
+    return {
+        "id": f"msg_{new_rid()}",
+        "type": "message",
+        "role": role,
+        "status": "completed",
+        "content": parts,
+    }
+
+
+def _image(part: _Item, where: str) -> _Item:
+    source = image_source(part, where)
+    detail = part.get("detail") or "auto"
+    return {"type": IMAGE, "image_url": source.url, "detail": detail, "file_id": None}
+
+
+def _call(item: _Item, where: str) -> _Item:
+    name, call_id, arguments = (_required_text(item, key, where) for key in _OF_CALL)
+    try:
+        value = read_arguments(arguments or "{}")
+    except InvalidJson:  # a call that was cut: the template gets what there was
+        value = {}
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"'{where}.arguments' must be an object in JSON",
+            param=f"{where}.arguments",
+            code="invalid_type",
+        )
+    return {
+        "id": f"fc_{new_rid()}",
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        "status": "completed",
+    }
+
+
+def _call_output(item: _Item, where: str) -> _Item:
+    return {
+        "id": f"fco_{new_rid()}",
+        "type": "function_call_output",
+        "call_id": _required_text(item, "call_id", where),
+        "output": "\n".join(_texts(item.get("output"), f"{where}.output")),
+        "status": "completed",
+    }
+
+
+def _reasoning(item: _Item, where: str) -> _Item:
+    if item.get("encrypted_content"):
+        raise UnsupportedParameter(
+            f"{where}.encrypted_content", "is not supported: reasoning is told in 'content'"
+        )
+    return {
+        "id": f"rs_{new_rid()}",
+        "type": "reasoning",
+        "summary": [
+            {"type": "summary_text", "text": text}
+            for text in _texts(item.get("summary") or [], f"{where}.summary")
+        ],
+        "content": [
+            reasoning_text(text) for text in _texts(item.get("content") or [], f"{where}.content")
+        ],
+        "status": "completed",
+    }
+
+
+def _required_text(item: _Item, key: str, where: str) -> str:
+    value = item.get(key)
+    if isinstance(value, str) and (value or key == "arguments"):
+        return value
+    raise InvalidRequest(
+        f"'{where}.{key}' is required, as text",
+        param=f"{where}.{key}",
+        code="missing_field" if value is None else "invalid_type",
+    )
+
+
+def _texts(content: Any, where: str) -> list[str]:
+    """Of a string, or of a list of parts."""
+    return [_part_text(part, f"{where}[{i}]") for i, part in enumerate(_parts(content, where))]
+
+
+def _parts(content: Any, where: str) -> list[Any]:
+    parts = [content] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise InvalidRequest(
+            f"'{where}' must be a string or a list of parts", param=where, code="invalid_type"
+        )
+    return parts
+
+
+def _part_text(part: Any, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind not in _TEXT_KEYS:
+        raise UnsupportedParameter(
+            where, f"is a part of type {kind[:100]!r}: only text is supported"
+        )
+    if isinstance(kind, str) and isinstance(text := part.get(_TEXT_KEYS[kind]), str):
+        return text
+    raise InvalidRequest(f"'{where}' is not a text part", param=where)

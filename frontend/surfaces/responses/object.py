@@ -1,0 +1,111 @@
+"""OpenAI's response object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.jobs.stored_response import ResponseView, StoredResponse
+from frontend.models.tool_marks import REASONING_MARKS
+from frontend.streams.generation import failure_of
+from frontend.surfaces.responses.output_parser import OutputParser
+from frontend.text.event_writer import public_id
+from frontend.text.logprob_view import chat_logprobs
+from frontend.text.text_pieces import TextPieces
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.logprobs import unpack_logprobs
+from shared.protocol.reply import AnswerFormat
+from shared.protocol.text import Done
+from shared.protocol.token_ids import unpack_token_ids
+
+_STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
+
+
+def status_of(finish: Finish) -> str:
+    """As OpenAI spells it."""
+    if finish.reason is FinishReason.CANCEL:
+        return "cancelled"
+    return _STATUS.get(finish.reason, "failed")
+
+
+def unfinished_response(record: StoredResponse, status: str) -> dict[str, Any]:
+    """Of a request that waits or runs: `queued` or `in_progress`."""
+    return {
+        "id": public_id(record.reply),
+        "object": "response",
+        "created_at": record.reply.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": record.reply.model,
+        "output": [],
+        **msgspec.structs.asdict(record.params),
+    }
+
+
+def done_response(view: ResponseView, done: Done) -> dict[str, Any]:
+    """Of a result as it is stored."""
+    error = failure_of(done.finish, view.record.reply)
+    token_ids = unpack_token_ids(done.token_ids)
+    return finished_response(
+        view.record,
+        done.finish,
+        done_output(view, done, token_ids),
+        token_ids,
+        "" if error is None else error.message,
+    )
+
+
+def done_output(view: ResponseView, done: Done, token_ids: list[int]) -> OutputParser:
+    """What a stream of it told, made in one go."""
+    record, texts = view.record, view.model_text.token_texts
+    num_top = record.reply.num_top
+    logprobs = [] if num_top is None else unpack_logprobs(done.logprobs, num_top)
+    output = OutputParser(record, lambda at: chat_logprobs(logprobs[at], texts)["content"])
+    if logprobs or _has_spelled_mark(record.reply.answer, done.text, token_ids):
+        pieces = TextPieces(view.model_text.tokenizer, record.text)
+        for piece in pieces.add(token_ids) + pieces.finish():
+            output.add(piece.text, piece.tokens.stop)
+    else:
+        output.add(done.text, len(token_ids))
+    output.finish(done.finish, len(token_ids))
+    return output
+
+
+def _has_spelled_mark(answer: AnswerFormat | None, text: str, token_ids: list[int]) -> bool:
+    """Whether it takes the text of each token to know where the reasoning ended."""
+    if answer is None or answer.reasoning is None or not token_ids:
+        return False
+    return (
+        answer.reasoning_end_id not in token_ids and REASONING_MARKS[answer.reasoning].end in text
+    )
+
+
+def finished_response(
+    record: StoredResponse,
+    finish: Finish,
+    output: OutputParser,
+    token_ids: list[int],
+    error: str,
+) -> dict[str, Any]:
+    """`error`: what went wrong, of a request that failed."""
+    status = status_of(finish)
+    response = unfinished_response(record, status)
+    response["output"] = output.views()
+    if finish.reason is FinishReason.LENGTH:
+        response["incomplete_details"] = {"reason": "max_output_tokens"}
+    if status == "failed":
+        response["error"] = {"code": "server_error", "message": error}
+    num_prompt_tokens = record.reply.num_prompt_tokens
+    response["usage"] = {
+        "input_tokens": num_prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": finish.num_cached_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": len(token_ids),
+        "output_tokens_details": {"reasoning_tokens": output.num_reasoning_tokens(token_ids)},
+        "total_tokens": num_prompt_tokens + len(token_ids),
+    }
+    return response

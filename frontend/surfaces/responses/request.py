@@ -1,0 +1,270 @@
+"""Bodies of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.fields.field_ranges import RANGES
+from frontend.fields.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
+from frontend.fields.logprob_fields import LogprobWish
+from frontend.fields.peer_fields import peer_refusals
+from frontend.fields.request_body import (
+    IGNORED,
+    OF_OPENAI,
+    BodyReader,
+    Refused,
+    always,
+    non_empty,
+    required_model,
+)
+from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
+from frontend.images.loader import ImageLoader
+from frontend.images.placeholders import prompt_of
+from frontend.jobs.dry_fields import dry_breakers
+from frontend.jobs.job import Caller, Job, ResponseDraft
+from frontend.jobs.prompt_encoder import PromptEncoder
+from frontend.jobs.stored_response import ResponseParams
+from frontend.models.model_directory import ModelDirectory, ServedModel
+from frontend.surfaces.chat.reasoning_effort import effort_kwargs
+from frontend.surfaces.responses.conversation import conversation_of, images_of, messages_of
+from frontend.surfaces.responses.input_items import check_calls, input_items
+from frontend.surfaces.responses.store import ResponseStore
+from frontend.surfaces.tools.answer_styles import AnswerStyles
+from frontend.surfaces.tools.constrained import with_answer
+from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
+from frontend.surfaces.tools.tool_messages import for_template
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol.reply import Surface
+
+MAX_METADATA = 16  # pairs
+MAX_METADATA_KEY = 64  # characters
+MAX_METADATA_VALUE = 512
+MAX_CHAIN_ITEMS = 4096
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (
+    LOGPROBS,
+    # Of items that no response here has:
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+
+
+class TextField(msgspec.Struct):
+    """`text`: what the output is."""
+
+    format: Any = None
+    verbosity: str | None = None
+
+
+class ResponseBody(SamplingFields, omit_defaults=True):
+    """The fields that have an effect; None means default."""
+
+    model: str | None = None
+    input: Any = None
+    instructions: str | None = None
+    text: TextField | None = None
+    max_output_tokens: int | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+    tools: Any = None
+    tool_choice: Any = None
+
+
+_OWN: Refused = {
+    **OF_OPENAI,
+    **dict.fromkeys(GrammarFields.__struct_fields__, always),  # `text.format` says it here
+    "n": lambda value: value != 1,
+    "max_tokens": always,
+    "max_completion_tokens": always,
+    "messages": always,
+    "prompt_logprobs": always,
+    "logprobs": non_empty,
+    "conversation": always,
+    "prompt": always,
+    "context_management": non_empty,
+}
+IGNORED_HERE = (IGNORED - {"metadata", "store"}) | {"stream_options", "prompt_cache_options"}
+REFUSED = peer_refusals(ResponseBody, _OWN, ignored=IGNORED_HERE)
+
+
+class ResponseRequests:
+    """Turns bodies into jobs."""
+
+    def __init__(
+        self,
+        models: ModelDirectory,
+        encoder: PromptEncoder,
+        store: ResponseStore,
+        images: ImageLoader,
+        *,
+        use_model_defaults: bool,
+        styles: AnswerStyles | None = None,
+    ) -> None:
+        self._styles = styles or AnswerStyles()
+        self._models = models
+        self._encoder = encoder
+        self._store = store
+        self._images = images
+        self._use_model_defaults = use_model_defaults
+        self._reader = BodyReader(ResponseBody, REFUSED, IGNORED_HERE)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        name = required_model(body.model)
+        _check(body, caller)
+        items = input_items(body.input)
+        use = read_tools(
+            body.tools, body.tool_choice, body.parallel_tool_calls, ToolShape.RESPONSES
+        )
+        grammar = None if body.text is None else resolve_text_format(body.text.format)
+        model = await self._models.model(name)
+        body.max_tokens = body.max_output_tokens
+        sampling = resolve_sampling(
+            body,
+            model.card,
+            default_max_tokens=None,
+            prompt_param="input",
+            max_tokens_param="max_output_tokens",
+            use_model_defaults=self._use_model_defaults,
+            tokenizer=model.text.tokenizer,
+            breakers=await dry_breakers(body, self._encoder, caller, model),
+            logprobs=LogprobWish(num_top=_num_top(body), param="top_logprobs"),
+            text_format=grammar,
+        )
+        earlier: list[dict[str, Any]] = []
+        if body.previous_response_id is not None:
+            earlier = await self._earlier_items(body.previous_response_id, caller)
+        items = earlier + items
+        check_calls(items, len(earlier))
+        images = await self._images.load(images_of(items, len(earlier)), model, caller.tenant.id)
+        token_ids = await self._encode(
+            caller, model, messages_of(items, body.instructions), use, body.reasoning
+        )
+        prompt = prompt_of(token_ids, images, model, "input")
+        answer = self._styles.answer_format(
+            model, use, token_ids, tells_reasoning=use is not None or grammar is None
+        )
+        return Job(
+            surface=Surface.RESPONSES,
+            model=model,
+            prompts=(prompt,),
+            sampling=with_answer(sampling, answer, use, model),
+            stream=bool(body.stream),
+            answer=answer,
+            response=ResponseDraft(_params(body, sampling, grammar), items),
+        )
+
+    async def _encode(
+        self,
+        caller: Caller,
+        model: ServedModel,
+        messages: list[dict[str, Any]],
+        use: ToolUse | None,
+        reasoning: dict[str, Any] | None,
+    ) -> list[int]:
+        template = model.chat_template()
+        effort = (reasoning or {}).get("effort")
+        template_kwargs = effort_kwargs(effort, template, "reasoning.effort")
+        declared = [] if use is None else use.declared
+        style = None if use is None else self._styles.tools(template)
+        return await self._encoder.encode_chat(
+            caller,
+            model,
+            for_template(template, messages, declared, style),
+            "input",
+            add_generation_prompt=True,
+            continue_final_message=False,
+            template_kwargs={**template_kwargs, "tools": declared} if declared else template_kwargs,
+        )
+
+    async def _earlier_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:
+        items = conversation_of(await self._store.get(response_id, caller.owner))
+        if len(items) > MAX_CHAIN_ITEMS:
+            raise InvalidRequest(
+                f"'previous_response_id' names a conversation of {len(items)} items, at most "
+                f"{MAX_CHAIN_ITEMS}",
+                param="previous_response_id",
+            )
+        return items
+
+
+def _check(body: ResponseBody, caller: Caller) -> None:
+    """What is not about the input. Raises InvalidRequest."""
+    RANGES["top_logprobs"].check("top_logprobs", body.top_logprobs)
+    for name in body.include or ():
+        if name not in INCLUDABLE:
+            raise InvalidRequest(
+                f"'include' holds {name[:100]!r}, must be of {', '.join(INCLUDABLE)}",
+                param="include",
+            )
+    if body.store is False and body.background:
+        raise InvalidRequest(
+            "'store' is false, and 'background' is true: nobody could read it", param="store"
+        )
+    if body.store is False and caller.idempotency_key:
+        raise UnsupportedParameter("store", "is false, and an Idempotency-Key needs it kept")
+    metadata = body.metadata or {}
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(
+            f"'metadata' has {len(metadata)} pairs, at most {MAX_METADATA}", param="metadata"
+        )
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+            raise InvalidRequest(
+                f"'metadata' has a pair of {len(key)} and {len(value)} characters, at most "
+                f"{MAX_METADATA_KEY} and {MAX_METADATA_VALUE}",
+                param="metadata",
+            )
+
+
+def _num_top(body: ResponseBody) -> int | None:
+    """Logprobs are told to who names them in `include`, or wants alternatives."""
+    if body.top_logprobs or LOGPROBS in (body.include or ()):
+        return body.top_logprobs or 0
+    return None
+
+
+def _params(
+    body: ResponseBody, sampling: Sampling, grammar: WantedGrammar | None
+) -> ResponseParams:
+    text_format = {"type": "text"}
+    if grammar is not None and body.text is not None:
+        text_format = body.text.format
+    return ResponseParams(
+        background=bool(body.background),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        previous_response_id=body.previous_response_id,
+        store=body.store is not False,
+        temperature=sampling.params.temperature,
+        text={"format": text_format},
+        top_logprobs=body.top_logprobs or 0,
+        top_p=sampling.params.top_p,
+        max_tool_calls=body.max_tool_calls,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=body.reasoning,
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        tools=[_shown_tool(tool) for tool in body.tools or ()],
+    )
+
+
+def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """With what it takes for granted."""
+    return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}

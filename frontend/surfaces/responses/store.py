@@ -1,0 +1,193 @@
+"""Responses in JetStream: any frontend reads what another one has accepted.
+
+A response is one subject. Its first message is the record, stored before the request is queued;
+the second is the result, stored by the detokenizer and only behind that very record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import nats.errors
+
+from frontend.jobs.stored_response import KeptResponse, StoredResponse
+from frontend.streams.detok_client import DetokClient
+from shared.broker.jetstream import StoredMessage
+from shared.broker.piece_chain import PieceChain
+from shared.cluster import Cluster
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CasConflict,
+    ConfigError,
+    LimitReached,
+    NotFound,
+    ProtocolError,
+    RequestTooLarge,
+    ServiceUnavailable,
+)
+from shared.protocol.codec import decode, encode
+from shared.protocol.text import Done, ReplayStatus
+from shared.protocol.token_ids import pack_token_ids
+from shared.subjects import is_rid
+from shared.telemetry.log import get_logger
+
+ID_PREFIX = "resp_"
+_MAX_USAGE = 0.9  # beyond it no request is kept: results of those that run have room
+_ATTEMPTS = 3
+_RETRY_AFTER_S = 60
+_HEADER_ROOM = 1024
+
+log = get_logger(__name__)
+
+
+class ResponseStore:
+    """All reads are leader reads. A response of another API key does not exist."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        detok: DetokClient,
+        max_record_bytes: int,
+        older: ResponseStore | None = None,
+    ) -> None:
+        """`older`: the store that the service has moved away from, which is still read.
+
+        Raises ConfigError where a record of so many bytes would be too large for a message."""
+        max_payload = cluster.nc.max_payload
+        if max_record_bytes > max_payload - _HEADER_ROOM:
+            raise ConfigError(
+                f"max_response_bytes is {max_record_bytes}, must be at most "
+                f"{max_payload - _HEADER_ROOM}: NATS has max_payload {max_payload}"
+            )
+        self._cluster = cluster
+        self._detok = detok
+        self._max_record_bytes = max_record_bytes
+        self._older = older
+
+    async def put(self, record: StoredResponse) -> int:
+        """Returns the sequence that the result has to follow; doing it twice is harmless.
+
+        Raises RequestTooLarge or ServiceUnavailable.
+        """
+        payload = encode(record)
+        if len(payload) > self._max_record_bytes:
+            raise _too_large(len(payload), self._max_record_bytes)
+        subject = self._cluster.subjects.response(record.rid)
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._check_room(len(payload))
+                ack = await self._cluster.js.publish(subject, payload, expected_last=0)
+            except CasConflict:  # ours, and the answer was lost; or of the same idempotency key
+                if (message := await self._message(record.rid, 1)) is not None:
+                    return message.seq
+            except BrokerUnavailable:
+                continue
+            except nats.errors.MaxPayloadError as exc:  # of another server than at the start
+                raise _too_large(len(payload), self._cluster.nc.max_payload) from exc
+            except LimitReached as exc:  # many came at once
+                raise _full(str(exc)) from exc
+            except BrokerError as exc:
+                raise ServiceUnavailable(f"The response cannot be kept: {exc}") from exc
+            else:
+                return ack.seq
+        raise ServiceUnavailable("The store of responses did not answer.")
+
+    async def get(self, response_id: str, owner: str) -> KeptResponse:
+        """Raises NotFound or ServiceUnavailable."""
+        rid = response_id.removeprefix(ID_PREFIX)
+        if not response_id.startswith(ID_PREFIX) or not is_rid(rid):
+            raise _unknown(response_id)
+        first = await self._message(rid, 1)
+        if first is None:
+            if self._older is not None:
+                return await self._older.get(response_id, owner)
+            raise _unknown(response_id)
+        result = await self._result(rid, first.seq)
+        try:
+            record = decode(StoredResponse, first.data)
+            done = None if result is None else decode(Done, result)
+        except ProtocolError as exc:
+            log.error("response_unreadable", rid=rid, error=str(exc))
+            raise _unknown(response_id) from exc
+        if record.reply.owner != owner:
+            raise _unknown(response_id)
+        return KeptResponse(record, done) if done else await self._unfinished(record)
+
+    async def delete(self, rid: str) -> None:
+        """Record and result; a result that is still to come is not stored. Raises BrokerError."""
+        subjects = self._cluster.subjects
+        subject = subjects.response(rid)
+        await self._cluster.js.purge_for_good(subjects.responses_stream, subject)
+        if self._older is not None:
+            await self._older.delete(rid)
+
+    def forget_older(self) -> None:
+        """Its streams are gone."""
+        self._older = None
+
+    async def forget(self, rid: str) -> None:
+        """Of a request that was not accepted; a failure leaves rubbish, nothing worse."""
+        with contextlib.suppress(BrokerError):
+            await self.delete(rid)
+
+    async def _unfinished(self, record: StoredResponse) -> KeptResponse:
+        """Without a result in the store: it may be in the log for a moment already."""
+        rid = record.rid
+        try:
+            answer = await self._detok.look(rid)
+        except (BrokerError, ProtocolError):
+            return KeptResponse(record, None)  # no more can be said without a detokenizer
+        chunk = answer.chunk
+        if chunk is None or chunk.finish is None:
+            return KeptResponse(record, None, answer.status is ReplayStatus.QUEUED)
+        token_ids = pack_token_ids(chunk.token_ids)
+        done = Done(rid, token_ids, chunk.text, chunk.finish, answer.reply, chunk.logprobs)
+        return KeptResponse(record, done)
+
+    async def _result(self, rid: str, record_seq: int) -> bytes | None:
+        subjects = self._cluster.subjects
+        results = PieceChain(self._cluster.js, subjects.responses_stream)
+        try:
+            return await results.read(subjects.response(rid), record_seq + 1)
+        except BrokerError as exc:
+            raise ServiceUnavailable("The store of responses cannot be read now.") from exc
+
+    async def _message(self, rid: str, seq: int) -> StoredMessage | None:
+        subjects = self._cluster.subjects
+        try:
+            return await self._cluster.js.get_next(
+                subjects.responses_stream, subjects.response(rid), seq
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The store of responses cannot be read now.") from exc
+
+    async def _check_room(self, num_bytes: int) -> None:
+        info = await self._cluster.js.api(f"STREAM.INFO.{self._cluster.subjects.responses_stream}")
+        max_bytes = info["config"]["max_bytes"]
+        if max_bytes > 0 and info["state"]["bytes"] + num_bytes > _MAX_USAGE * max_bytes:
+            raise _full(f"{info['state']['bytes'] / max_bytes:.0%} of {max_bytes} bytes are used")
+
+
+def _too_large(num_bytes: int, most: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"The conversation has {num_bytes} bytes, a kept response has at most {most}: send "
+        "'store': false.",
+        param="input",
+    )
+
+
+def _full(why: str) -> ServiceUnavailable:
+    return ServiceUnavailable(
+        f"The store of responses is full (--response-store-bytes; {why}): try again later, delete "
+        "responses, or send 'store': false.",
+        _RETRY_AFTER_S,
+    )
+
+
+def _unknown(response_id: str) -> NotFound:
+    return NotFound(
+        f"No response {response_id[:64]!r} is known: it may have expired, been deleted, not been "
+        "kept, or belong to another API key.",
+        code="response_not_found",
+    )

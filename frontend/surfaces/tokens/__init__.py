@@ -1,0 +1,1 @@
+"""This package holds the bodies of /tokenize and /detokenize."""

@@ -1,0 +1,66 @@
+"""Bodies of POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.fields.peer_fields import Touches, changing, peer_refusals
+from frontend.fields.request_body import IGNORED as GENERAL_IGNORED
+from frontend.fields.request_body import Refused, always, non_empty
+
+
+class TemplateBody(msgspec.Struct, omit_defaults=True):
+    """A chat: all fields that change what its template makes of it. None means default."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    reasoning_effort: Any = None
+
+
+class TokenizeBody(TemplateBody, omit_defaults=True):
+    """A text, or a chat."""
+
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, omit_defaults=True):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int] | None = None
+
+
+class ModelBody(msgspec.Struct, omit_defaults=True):
+    """Over NATS; HTTP has it in the query."""
+
+    model: str | None = None
+
+
+OF_CHAT = frozenset(
+    {
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template_kwargs",
+        "documents",
+        "tools",
+        "tool_choice",
+        "reasoning_effort",
+    }
+)
+# Nothing is generated.
+IGNORED = GENERAL_IGNORED | changing(Touches.OUTPUT, Touches.ANSWER)
+_OWN: Refused = {"mm_processor_kwargs": always, "chat_template": always}
+REFUSED = peer_refusals(TokenizeBody, _OWN, ignored=IGNORED)
+TEMPLATE_REFUSED = peer_refusals(TemplateBody, _OWN, ignored=IGNORED)
+DETOKENIZE_IGNORED = IGNORED | changing(Touches.PROMPT) - {"skip_special_tokens"}
+DETOKENIZE_REFUSED: Refused = {"skip_special_tokens": non_empty}

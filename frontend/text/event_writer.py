@@ -1,0 +1,172 @@
+"""What the wire formats have in common: the JSON of each event, most of it built once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from frontend.text.text_stream import TextStream
+from frontend.text.token_texts import TokenTexts
+from shared.errors import RequestError
+from shared.protocol.finish import Beam
+from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.token_ids import unpack_token_ids
+
+encode_json = msgspec.json.Encoder().encode
+
+
+class EventWriter(Protocol):
+    """JSON of the events of one group."""
+
+    def opening(self) -> list[bytes]:
+        """What comes before any text."""
+        ...
+
+    def text(self, stream: TextStream, text: str) -> bytes:
+        """Nothing when the text says nothing yet; the stream's mark then stays before it."""
+        ...
+
+    def finish(self, stream: TextStream) -> bytes: ...
+
+    def closing(self) -> list[bytes]:
+        """What comes after all choices have finished."""
+        ...
+
+    def whole(self, texts: Sequence[str]) -> bytes:
+        """The answer that is not streamed: the text of every choice, in order."""
+        ...
+
+
+def public_id(reply: ReplyParams) -> str:
+    """The `id` that clients see."""
+    match reply.surface:
+        case Surface.CHAT:
+            return f"chatcmpl-{reply.group_id}"
+        case Surface.COMPLETIONS:
+            return f"cmpl-{reply.group_id}"
+        case Surface.RESPONSES:
+            return f"resp_{reply.group_id}"
+        case Surface.SCORE:
+            return f"score-{reply.group_id}"
+        case Surface.RERANK:
+            return f"rerank-{reply.group_id}"
+        case Surface.MESSAGES:
+            return f"msg_{reply.group_id}"
+        case (
+            Surface.GENERATE
+            | Surface.EMBEDDINGS
+            | Surface.OLLAMA_CHAT
+            | Surface.OLLAMA_GENERATE
+            | Surface.OLLAMA_EMBED
+        ):
+            return reply.group_id
+
+
+def head_of(reply: ReplyParams, object_name: str) -> dict[str, Any]:
+    """How the objects of OpenAI's completions and chats begin, whole and in pieces."""
+    return {
+        "id": public_id(reply),
+        "object": object_name,
+        "created": reply.created,
+        "model": reply.model,
+        "system_fingerprint": None,
+    }
+
+
+def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> dict[str, Any]:
+    """OpenAI's usage object: each prompt counts once, however many choices it has.
+
+    `num_reasoning` of the output tokens are reasoning; None: nobody can tell.
+    """
+    first = streams[0].reply
+    n = max(1, first.num_choices // first.num_prompts)
+    prompts = streams[::n]
+    num_prompt_tokens = sum(stream.reply.num_prompt_tokens for stream in prompts)
+    num_output_tokens = sum(stream.num_output_tokens for stream in streams)
+    usage = {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_output_tokens,
+        "total_tokens": num_prompt_tokens + num_output_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(map(num_cached_tokens, prompts))},
+    }
+    if num_reasoning is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
+    return usage
+
+
+def prompt_usage_of(streams: Sequence[TextStream]) -> dict[str, Any]:
+    """OpenAI's usage object of what has no output tokens."""
+    usage = usage_of(streams)
+    del usage["completion_tokens"]
+    return usage
+
+
+def usage_tail(streams: Sequence[TextStream], num_reasoning: int | None = None) -> bytes:
+    """How each event of a stream ends: with the usage so far, when that is asked for."""
+    reply = streams[0].reply
+    if reply.continuous_usage:
+        return b'],"usage":' + encode_json(usage_of(streams, num_reasoning)) + b"}"
+    return b'],"usage":null}' if reply.include_usage else b"]}"
+
+
+def tells_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
+    """Whether an event with text has anything in it that was not known before."""
+    return texts is not None or reply.tells_token_ids or reply.continuous_usage
+
+
+def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, list[int]]:
+    """vLLM's field of a choice, where it is asked for."""
+    return {"token_ids": stream.token_ids[tokens]} if stream.reply.tells_token_ids else {}
+
+
+def beam_fields(stream: TextStream, beam: Beam) -> dict[str, Any]:
+    """Of a choice that a beam search has found, beside its text."""
+    fields: dict[str, Any] = {
+        "logprobs": None,
+        "finish_reason": beam.reason.value,
+        "cumulative_logprob": beam.cumulative_logprob,
+    }
+    if stream.reply.tells_token_ids:
+        fields["token_ids"] = unpack_token_ids(beam.token_ids)
+    return fields
+
+
+def prompt_ids_field(reply: ReplyParams) -> dict[str, list[int]]:
+    """vLLM's field of a chat, or of a choice of completions."""
+    if not reply.tells_token_ids:
+        return {}
+    return {"prompt_token_ids": unpack_token_ids(reply.prompt_ids)}
+
+
+def num_cached_tokens(stream: TextStream) -> int:
+    """Prompt tokens that came from the prefix cache; known at the end."""
+    return 0 if stream.finish is None else stream.finish.num_cached_tokens
+
+
+def finish_reason(stream: TextStream) -> str | None:
+    """As OpenAI spells it."""
+    return None if stream.finish is None else stream.finish.reason.value
+
+
+def stop_fields(stream: TextStream) -> dict[str, str | int | None]:
+    """What ended a choice, in vLLM's field and in SGLang's, which tells end-of-turn tokens too."""
+    matched = None if stream.finish is None else stream.finish.matched
+    eos_ids = stream.reply.eos_token_ids
+    is_eos = isinstance(matched, int) and (eos_ids is None or matched in eos_ids)
+    return {"stop_reason": None if is_eos else matched, "matched_stop": matched}
+
+
+def error_body(error: RequestError) -> bytes:
+    """OpenAI's error object."""
+    return encode_json(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.error_type,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )

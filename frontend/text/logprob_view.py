@@ -1,0 +1,111 @@
+"""Logprobs as clients read them: in OpenAI's two shapes, vLLM's for prompts, and SGLang's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from frontend.text.token_texts import TextOffsets, TokenTexts
+from shared.protocol.logprobs import NO_RANK, TokenLogprob
+
+MAX_EVENT_LOGPROBS = 256  # with 20 alternatives each they stay below NATS's max_payload
+LEAST_LOGPROB = -9999.0  # JSON has no -Infinity
+
+
+def chat_logprobs(
+    records: Sequence[TokenLogprob], texts: TokenTexts, *, as_ids: bool = False
+) -> dict[str, Any]:
+    """`logprobs` of a chat choice. `as_ids`: tokens are named by their ids."""
+
+    def item(token_id: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": _id_name(token_id) if as_ids else texts.text_of(token_id),
+            "logprob": _finite(logprob),
+            "bytes": list(texts.bytes_of(token_id)),
+        }
+
+    content = [
+        item(record.token_id, record.logprob) | {"top_logprobs": [item(*top) for top in record.top]}
+        for record in records
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    records: Sequence[TokenLogprob],
+    texts: TokenTexts,
+    offsets: TextOffsets,
+    *,
+    as_ids: bool = False,
+) -> dict[str, Any]:
+    """`logprobs` of a completion choice; the first token of a prompt has none."""
+
+    def name(token_id: int) -> str:
+        return _id_name(token_id) if as_ids else texts.text_of(token_id, prefix="bytes:")
+
+    return {
+        "tokens": [name(record.token_id) for record in records],
+        "token_logprobs": [
+            None if record.rank == NO_RANK else _finite(record.logprob) for record in records
+        ],
+        "top_logprobs": [_by_name(record, name) for record in records],
+        "text_offset": [offsets.next(record.token_id) for record in records],
+    }
+
+
+def prompt_logprobs(records: Sequence[TokenLogprob], texts: TokenTexts) -> list[Any]:
+    """vLLM's `prompt_logprobs`: by token id, the prompt's own token first."""
+    return [None if record.rank == NO_RANK else _by_id(record, texts) for record in records]
+
+
+def native_logprobs(
+    records: Sequence[TokenLogprob], texts: TokenTexts, prefix: str
+) -> dict[str, Any]:
+    """SGLang's `<prefix>_token_logprobs`: (logprob, id, text) of each token."""
+    view: dict[str, Any] = {
+        f"{prefix}_token_logprobs": [
+            _triple(record.token_id, None if record.rank == NO_RANK else record.logprob, texts)
+            for record in records
+        ]
+    }
+    if any(record.top for record in records):
+        view[f"{prefix}_top_logprobs"] = [
+            None
+            if record.rank == NO_RANK
+            else [_triple(token_id, logprob, texts) for token_id, logprob in record.top]
+            for record in records
+        ]
+    return view
+
+
+def _triple(token_id: int, logprob: float | None, texts: TokenTexts) -> list[Any]:
+    return [None if logprob is None else _finite(logprob), token_id, texts.text_of(token_id)]
+
+
+def _by_name(record: TokenLogprob, name: Callable[[int], str]) -> dict[str, float] | None:
+    """The chosen token first. Of tokens with the same name the likelier one is told."""
+    if record.rank == NO_RANK:
+        return None
+    by_name: dict[str, float] = {}
+    for token_id, logprob in ((record.token_id, record.logprob), *record.top):
+        key = name(token_id)
+        by_name[key] = max(_finite(logprob), by_name.get(key, LEAST_LOGPROB))
+    return by_name
+
+
+def _by_id(record: TokenLogprob, texts: TokenTexts) -> dict[str, Any]:
+    ranked = [(record.rank, record.token_id, record.logprob)]
+    ranked += [(rank, *top) for rank, top in enumerate(record.top, start=1)]
+    by_id: dict[str, Any] = {}
+    for rank, token_id, logprob in ranked:
+        view = {"logprob": _finite(logprob), "rank": rank, "decoded_token": texts.text_of(token_id)}
+        by_id.setdefault(str(token_id), view)
+    return by_id
+
+
+def _id_name(token_id: int) -> str:
+    return f"token_id:{token_id}"
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)

@@ -1,0 +1,298 @@
+"""The admin plane over HTTP, on a port of its own. Paths are SGLang's, where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from frontend.http.error_response import error_response, json_response
+from frontend.http.http_request import read_body
+from jetflock.admin_plane.admin_key import AdminKey
+from jetflock.admin_plane.page_origins import NO_PAGES, PageOrigins
+from shared.admin.control import (
+    Continue,
+    ControlReply,
+    ControlRequest,
+    Drain,
+    FlushCache,
+    GetStats,
+    Kill,
+    Pause,
+    PauseMode,
+)
+from shared.admin.control_plane import ControlPlane, Target, worker_facts
+from shared.admin.lora_orders import LoraOrders
+from shared.admin.rolling_update import RollingUpdate, WeightsOrder
+from shared.cluster import Cluster
+from shared.errors import (
+    BrokerError,
+    ConfigError,
+    Forbidden,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RequestError,
+    ServiceUnavailable,
+)
+from shared.status.http_host import HostRule
+from shared.telemetry.log import get_logger
+
+_MAX_BODY_BYTES = 1 << 20
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom an order is for: all workers, those of a model, or these."""
+
+    model: str | None = None
+    workers: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        return Target(self.model, self.workers)
+
+
+class PauseBody(TargetBody, frozen=True, forbid_unknown_fields=True):
+    """POST /pause_generation."""
+
+    mode: PauseMode = PauseMode.FINISH
+    freeze_s: float = Pause().freeze_s
+
+
+class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /drain_worker."""
+
+    worker: str
+    timeout_s: float | None = None
+
+
+class KillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /kill_worker."""
+
+    worker: str
+
+
+class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /abort_request: one request, or all of a model."""
+
+    rid: str | None = None
+    abort_all: bool = False
+    model: str | None = None
+
+
+class LoadLoraBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: str
+    lora_path: str  # a folder on this machine
+    model: str | None = None  # that it is for
+
+
+class UnloadLoraBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str
+    model: str | None = None
+
+
+class AdminApp:
+    """The ASGI application. Every path but /health needs the key, if there is one.
+
+    Of pages in a browser only those of `page_origins` may ask, and they need it too.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        key: AdminKey,
+        page_origins: PageOrigins = NO_PAGES,
+        hosts: HostRule | None = None,
+    ) -> None:
+        """`hosts`: by which names it may be called, where it asks for no key."""
+        self._cluster = cluster
+        self._key = key
+        self._page_origins = page_origins
+        self._hosts = hosts
+        self._plane = ControlPlane(cluster, "admin")
+        self._router = Router(self._routes(), redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        scope["app"] = self  # starlette then raises for unknown paths and methods
+        request = Request(scope)
+        try:
+            if self._page_origins.is_preflight(request):
+                await self._page_origins.preflight_answer(request)(scope, receive, send)
+                return
+            send = self._page_origins.readable(request, send)
+            self._check_caller(request)
+            await self._router(scope, receive, send)
+        except RequestError as exc:
+            await error_response(exc)(scope, receive, send)
+        except HTTPException as exc:
+            await error_response(_routing_error(exc, scope))(scope, receive, send)
+
+    def _check_caller(self, request: Request) -> None:
+        """Raises Forbidden or AuthenticationFailed. A page in a browser on this machine is no
+        operator.
+        """
+        host = request.headers.get("host", "")
+        if self._hosts is not None and not self._hosts.allows(host):
+            raise Forbidden(
+                f"The admin plane is not known as {host[:100]!r}; --allowed-hosts names it.",
+                param="Host",
+                code="foreign_host",
+            )
+        if request.url.path == "/health":
+            return
+        self._page_origins.check(request)
+        self._key.check(request.headers.get("authorization", ""))
+
+    def _routes(self) -> list[Route]:
+        def route(path: str, method: str, handler: Handler) -> Route:
+            async def answer(request: Request) -> Response:
+                return await _answered(handler, request)
+
+            return Route(path, answer, methods=[method])
+
+        return [
+            route("/health", "GET", _health),
+            route("/workers", "GET", self._workers),
+            route("/stats", "GET", self._stats),
+            route("/get_server_info", "GET", self._stats),
+            route("/pause_generation", "POST", self._pause),
+            route("/continue_generation", "POST", self._continue),
+            route("/flush_cache", "POST", self._flush),
+            route("/drain_worker", "POST", self._drain),
+            route("/kill_worker", "POST", self._kill),
+            route("/abort_request", "POST", self._abort),
+            route("/update_weights_from_disk", "POST", self._update_weights),
+            route("/v1/load_lora_adapter", "POST", self._load_lora),
+            route("/v1/unload_lora_adapter", "POST", self._unload_lora),
+        ]
+
+    async def _workers(self, request: Request) -> Response:
+        cards = await self._plane.workers(Target(request.query_params.get("model")))
+        return _json({"workers": [worker_facts(card) for card in cards]})
+
+    async def _stats(self, request: Request) -> Response:
+        model = request.query_params.get("model")
+        return _json(
+            {
+                "models": [card.name for card in await self._plane.models()],
+                "queues": await self._plane.queues(model),
+                "workers": await self._plane.tell(Target(model), GetStats()),
+            }
+        )
+
+    async def _pause(self, request: Request) -> Response:
+        body = await _body(request, PauseBody)
+        return await self._tell(body.target, Pause(body.mode, body.freeze_s))
+
+    async def _continue(self, request: Request) -> Response:
+        return await self._tell((await _body(request, TargetBody)).target, Continue())
+
+    async def _flush(self, request: Request) -> Response:
+        return await self._tell((await _body(request, TargetBody)).target, FlushCache())
+
+    async def _drain(self, request: Request) -> Response:
+        body = await _body(request, DrainBody)
+        return await self._tell(Target(None, (body.worker,)), Drain(body.timeout_s))
+
+    async def _kill(self, request: Request) -> Response:
+        body = await _body(request, KillBody)
+        return await self._tell(Target(None, (body.worker,)), Kill())
+
+    async def _abort(self, request: Request) -> Response:
+        body = await _body(request, AbortBody)
+        if body.abort_all == (body.rid is not None):
+            raise InvalidRequest("give 'rid', or 'abort_all' and 'model'", param="rid")
+        if body.rid is not None:
+            return _json({"num_aborted": await self._plane.abort(body.rid)})
+        if body.model is None:
+            raise InvalidRequest("'abort_all' needs 'model'", param="model")
+        return _json({"num_aborted": await self._plane.abort_all(body.model)})
+
+    async def _update_weights(self, request: Request) -> Response:
+        """Answers when all is done: minutes later."""
+        order = await _body(request, WeightsOrder)
+        result = await RollingUpdate(self._cluster, self._plane, order).run()
+        facts: dict[str, Any] = msgspec.to_builtins(result)
+        message = f"serves revision {result.revision}" if result.ok else "some keep their weights"
+        body = {"success": result.ok, "message": message} | facts
+        return _json(body, 200 if result.ok else 409)
+
+    async def _load_lora(self, request: Request) -> Response:
+        """Answers when every worker has it, or none."""
+        body = await _body(request, LoadLoraBody)
+        orders = LoraOrders(self._cluster, self._plane)
+        result = await orders.load(body.lora_name, body.lora_path, body.model)
+        return _json({"success": True} | msgspec.to_builtins(result))
+
+    async def _unload_lora(self, request: Request) -> Response:
+        body = await _body(request, UnloadLoraBody)
+        result = await LoraOrders(self._cluster, self._plane).unload(body.lora_name, body.model)
+        return _json({"success": True} | msgspec.to_builtins(result))
+
+    async def _tell(self, target: Target, order: ControlRequest) -> Response:
+        replies = await self._plane.tell(target, order)
+        if not replies:
+            raise NotFound("No worker lives.")
+        return _replies(replies)
+
+
+async def _health(_: Request) -> Response:
+    return _json({"status": "ok"})
+
+
+async def _answered(handler: Handler, request: Request) -> Response:
+    """Errors become answers."""
+    try:
+        return await handler(request)
+    except RequestError as exc:
+        return error_response(exc)
+    except ConfigError as exc:
+        return error_response(InvalidRequest(str(exc)))
+    except BrokerError as exc:
+        return error_response(ServiceUnavailable(f"NATS refused: {exc}"))
+    except Exception:
+        log.exception("admin_request_failed", path=request.url.path)
+        return error_response(InternalError("The admin plane could not handle the request."))
+
+
+async def _body(request: Request, body_type: type[T]) -> T:
+    """Raises InvalidRequest, which names the field. No body is an empty one."""
+    data = await read_body(request, _MAX_BODY_BYTES)
+    try:
+        return msgspec.json.decode(data or b"{}", type=body_type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"The body is not valid JSON: {exc}") from exc
+
+
+def _replies(replies: Sequence[ControlReply]) -> Response:
+    success = all(reply.ok for reply in replies)
+    return _json({"success": success, "workers": replies}, 200 if success else 409)
+
+
+def _json(body: object, status_code: int = 200) -> Response:
+    return json_response(msgspec.json.encode(body), status_code)
+
+
+def _routing_error(exc: HTTPException, scope: Scope) -> RequestError:
+    path = scope["path"][:200]
+    if exc.status_code == 405:
+        return MethodNotAllowed(f"{scope['method']} is not allowed on {path}.")
+    return NotFound(f"There is nothing at {path}.")

@@ -1,0 +1,1 @@
+"""This package finds the programs behind commands, and prints what commands say."""

@@ -1,0 +1,127 @@
+"""`jetflock migrate`: moves a running service to other streams."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the fields.
+
+import asyncio
+import dataclasses
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import nats.errors
+
+from jetflock.migration.new_streams import new_streams_config
+from jetflock.migration.stream_move import StreamMove
+from jetflock.running.existing_cluster import existing_cluster
+from jetflock.running.running_service import ServiceConfig
+from shared.cli.program import Program
+from shared.cluster import Cluster, open_cluster
+from shared.config import FLAT, ClusterConfig
+from shared.errors import BrokerError, ConfigError
+from shared.telemetry.log import setup_logging
+
+_NAME = "jetflock migrate"
+_SUMMARY = """\
+Move a running service to streams with another prefix: with other partitions or replicas.
+
+Frontends and detokenizers serve both sides from then on; workers end what the old queue holds, then
+go over. Nothing is lost, and no client needs to notice. Killed anywhere, it is run again.
+Both sets of streams need their room on the servers. --delete-old removes the old ones later, when
+nothing is left there."""
+_TELL_S = 5.0
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrateConfig(ServiceConfig):
+    """Flags of `jetflock migrate`."""
+
+    to_prefix: str = ""
+    """First token of the new streams' names; what is not said of them is as with the old ones."""
+    replicas: int = 0
+    """Copies of each new stream in a NATS cluster; 0 is as many as of the old ones."""
+    delete_old: bool = False
+    """Remove the old streams of a service that has moved; refused while something is left."""
+    wait: bool = True
+    """Wait until the old queue is empty; else leave once it is closed."""
+    timeout_s: float = 60.0
+    """Time for roles to open the new streams, or to leave the old ones; workers take their own."""
+
+
+def main(config: Annotated[MigrateConfig, FLAT] = MigrateConfig()) -> None:
+    """Move it."""
+    setup_logging("migrate", config.log_level, config.log_format)
+    if not config.to_prefix:
+        raise ConfigError("to_prefix is '', must name the new streams: give --to-prefix")
+    if config.to_prefix == config.prefix:
+        raise ConfigError(f"to_prefix is {config.to_prefix!r}, which is the old prefix, too")
+    try:
+        asyncio.run(_migrate(config))
+    except (BrokerError, nats.errors.Error) as exc:
+        raise ConfigError(f"{config.nats_url} refused: {exc}; run it again to go on") from exc
+
+
+async def _migrate(config: MigrateConfig) -> None:
+    async with existing_cluster(config, _NAME) as old:
+        if config.delete_old:
+            await _delete(old, config)
+            return
+        wanted = await new_streams_config(old.js, old.subjects, old.config, config.to_prefix)
+        async with _new_streams(wanted) as new:
+            move = StreamMove(old, new)
+            await move.prepare()
+            await move.announce()
+            _say(f"the streams with prefix {config.to_prefix!r} are there, and announced")
+            await move.close(config.timeout_s)
+            _say("the old queue is closed: new requests go to the new one")
+            if config.wait:
+                await _wait_until_empty(move)
+
+
+@asynccontextmanager
+async def _new_streams(wanted: ClusterConfig) -> AsyncIterator[Cluster]:
+    """Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        try:
+            cluster = await stack.enter_async_context(open_cluster(wanted, "migrate"))
+        except ConfigError as exc:
+            raise ConfigError(
+                f"the new streams: {exc}. The old ones keep their room until --delete-old"
+            ) from exc
+        yield cluster
+
+
+async def _delete(old: Cluster, config: MigrateConfig) -> None:
+    there = dataclasses.replace(config, prefix=config.to_prefix, nats_url=old.config.nats_url)
+    async with existing_cluster(there, _NAME) as new:
+        await StreamMove(old, new).delete_old(config.timeout_s)
+    _say(f"the streams with prefix {config.prefix!r} are gone")
+
+
+async def _wait_until_empty(move: StreamMove) -> None:
+    told_at = float("-inf")
+    while num_queued := await move.queued():
+        if time.monotonic() - told_at >= _TELL_S:
+            told_at = time.monotonic()
+            _say(f"{num_queued} requests wait or run in the old queue")
+        await asyncio.sleep(_LOOK_S)
+    _say("the old queue is empty: give --prefix to all roles when you start them next")
+
+
+def _say(sentence: str) -> None:
+    sys.stdout.write(sentence + "\n")
+    sys.stdout.flush()
+
+
+PROGRAM = Program(
+    name=_NAME,
+    summary=_SUMMARY,
+    main=main,
+    first=("nats_url", "prefix", "num_partitions", "replicas", "to_prefix", "delete_old"),
+)
+
+if __name__ == "__main__":
+    PROGRAM.run()

@@ -1,0 +1,266 @@
+"""`jetflock service`: `jetflock serve` as a systemd unit, for this user or for the machine."""
+
+# No `from __future__ import annotations` here: cyclopts reads the types of the commands.
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from deploy.local.__main__ import PROGRAM as SERVE
+from deploy.local.serve_config import ServeConfig
+from jetflock.command_line.output import print_json
+from jetflock.commands.service_unit import ServiceUnit
+from shared.checkpoint.hub import is_hub_id
+from shared.cli.program import Program
+from shared.config import ENV_PREFIX
+from shared.errors import ConfigError, JetflockError
+
+_NAME = "jetflock service"
+_SUMMARY = """\
+Run jetflock serve as a systemd unit: it starts at boot, and again when it dies.
+
+Flags behind -- are those of jetflock serve. The unit is one of this user; root makes one of the
+machine by --system."""
+UNIT = "jetflock.service"
+_SYSTEM_UNITS = Path("/etc/systemd/system")
+_BOOTED = Path("/run/systemd/system")  # there where systemd runs the machine: sd_booted(3)
+_MIN_STOP_S = 90.0
+_STOP_MARGIN_S = 30.0
+_CONTROL_S = 180.0  # stopping may take as long as the unit says
+# Where models and data are: serve in a unit must find those that serve in this shell has.
+_FOLDER_VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+_SHOWN = ("ActiveState", "SubState", "UnitFileState", "MainPID", "NRestarts", "ExecMainStatus")
+
+_Words = Annotated[str, Parameter(allow_leading_hyphen=True)]
+_Flag = Annotated[bool, Parameter(negative="")]
+_AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+
+
+class ServiceFailed(JetflockError):
+    """systemd refused, or what it runs does not run."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """systemd's for this user, or that of the machine."""
+
+    is_system: bool
+
+    @property
+    def unit_path(self) -> Path:
+        """Where it looks for units that no package brought."""
+        if self.is_system:
+            return _SYSTEM_UNITS / UNIT
+        config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+        return Path(config).expanduser() / "systemd" / "user" / UNIT
+
+    @property
+    def control(self) -> str:
+        return "systemctl" if self.is_system else "systemctl --user"
+
+    @property
+    def log(self) -> str:
+        return f"journalctl {'' if self.is_system else '--user '}-u {UNIT}"
+
+    def ask(self, *words: str) -> str:
+        """What systemctl prints. Raises ServiceFailed with what it says."""
+        argv = [*self.control.split(), *words]
+        try:
+            done = subprocess.run(  # noqa: S603 - systemd's own program
+                argv, capture_output=True, text=True, check=False, timeout=_CONTROL_S
+            )
+        except (OSError, subprocess.SubprocessError) as exc:
+            raise ServiceFailed(f"{' '.join(argv)}: {exc}") from exc
+        if done.returncode:
+            told = done.stderr.strip() or f"status {done.returncode}"
+            raise ServiceFailed(f"{' '.join(argv)}: {told}")
+        return done.stdout
+
+
+def install(
+    *words: _Words, dry_run: _Flag = False, system: _Flag = False, user: str | None = None
+) -> None:
+    """Write the unit for `jetflock serve WORDS`; --dry-run prints it. Nothing is started.
+
+    With --system it is the machine's, and runs as USER, whose folder holds the data.
+    """
+    _check_owner(system, user)
+    config, model = _understood(words)
+    program = str(Path(sys.executable).parent / "jetflock")
+    folder = Path.cwd()
+    if user is not None:
+        _check_reach(user, program, folder, model)
+    text = ServiceUnit(
+        argv=(program, "serve", *words),
+        folder=folder,
+        user=user,
+        stop_s=max(_MIN_STOP_S, config.leave_timeout_s + _STOP_MARGIN_S),
+        environ={} if system else _folders(),
+    ).text()
+    _tell_what_is_left_out()
+    if dry_run:
+        sys.stdout.write(text)
+        return
+    _check_systemd("nothing was written; --dry-run prints the unit")
+    manager = Manager(system)
+    is_there = manager.unit_path.exists()
+    _write(manager.unit_path, text)
+    sys.stdout.write(_next_steps(manager, is_there))
+
+
+def uninstall(*, system: _Flag = False) -> None:
+    """Stop the service, and remove its unit. Its data stay."""
+    manager = Manager(system)
+    path = manager.unit_path
+    if not path.exists():
+        raise ConfigError(f"there is no {path}")
+    _check_systemd(f"remove {path} by hand")
+    manager.ask("disable", "--now", UNIT)
+    path.unlink()
+    manager.ask("daemon-reload")
+    sys.stdout.write(f"stopped it and removed {path}\n")
+
+
+def status(*, system: _Flag = False, as_json: _AsJson = False) -> None:
+    """Whether there is a unit, what it runs, and whether it does; status 1 where it does not."""
+    manager = Manager(system)
+    path = manager.unit_path
+    facts: dict[str, str | None] = {"unit": str(path), "runs": None}
+    if path.exists():
+        starts = (line for line in path.read_text().splitlines() if line.startswith("ExecStart="))
+        facts["runs"] = next(starts, "").partition("=")[2]
+        _check_systemd(f"{path} is there, and nobody runs it")
+        told = manager.ask("show", UNIT, f"--property={','.join(_SHOWN)}")
+        facts |= dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    if as_json:
+        print_json(facts)
+    elif facts["runs"] is None:
+        sys.stdout.write(f"there is no {path}: jetflock service install makes one\n")
+    else:
+        sys.stdout.write("".join(f"{name:15} {value}\n" for name, value in facts.items()))
+        sys.stdout.write(f"{'log':15} {manager.log} -f\n")
+    if facts.get("ActiveState") != "active":
+        raise SystemExit(ServiceFailed.exit_status)
+
+
+def _check_owner(system: bool, user: str | None) -> None:
+    if not system:
+        if user is not None:
+            raise ConfigError("--user is for --system: a unit of your own runs as you")
+        return
+    if os.geteuid() != 0:
+        raise ConfigError("--system makes a unit of the machine, which only root may")
+    if user is None:
+        raise ConfigError("with --system give --user NAME: the service should not run as root")
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        raise ConfigError(f"--user: there is no user {user!r} on this machine") from None
+
+
+def _understood(words: tuple[str, ...]) -> tuple[ServeConfig, str]:
+    """What serve would refuse is refused now. Raises ConfigError."""
+    bound = SERVE.bound(words)
+    config, model = bound.arguments["config"], str(bound.arguments["model"])
+    if not Path(model).expanduser().exists() and not is_hub_id(model):
+        raise ConfigError(f"there is no model at {model!r}")
+    assert isinstance(config, ServeConfig)
+    _ = config.worker_range
+    return config, model
+
+
+def _check_reach(user: str, program: str, folder: Path, model: str) -> None:
+    """Raises ConfigError for what root can reach, and the service's user cannot."""
+    if not _may(user, "-x", str(folder)):
+        raise ConfigError(f"{user} may not enter {folder}, where the service would run")
+    if not _may(user, "-x", program):
+        raise ConfigError(f"{user} may not run {program}: install jetflock where others may")
+    path = Path(model).expanduser().absolute()
+    if path.exists() and not _may(user, "-r", str(path / "config.json")):
+        raise ConfigError(f"{user} may not read the model {path}")
+    if Path("/tmp") in (folder, *folder.parents, *path.parents):  # noqa: S108
+        raise ConfigError(
+            f"a service has a /tmp of its own: neither {folder} nor {path} may be there"
+        )
+
+
+def _may(user: str, test: str, path: str) -> bool:
+    tool = shutil.which("test") or "/usr/bin/test"
+    owner = pwd.getpwnam(user)
+    done = subprocess.run(  # noqa: S603 - coreutils
+        [tool, test, path],
+        check=False,
+        cwd="/",
+        user=owner.pw_uid,
+        group=owner.pw_gid,
+        extra_groups=os.getgrouplist(user, owner.pw_gid),
+    )
+    return done.returncode == 0
+
+
+def _folders() -> dict[str, str]:
+    return {
+        name: str(Path(value).absolute())
+        for name in _FOLDER_VARIABLES
+        if (value := os.environ.get(name))
+    }
+
+
+def _tell_what_is_left_out() -> None:
+    """Keys among them should not lie in a unit, which others may read."""
+    names = sorted(name for name in os.environ if name.startswith(ENV_PREFIX))
+    if names:
+        sys.stderr.write(
+            f"{_NAME}: not in the unit: {', '.join(names)}; give flags, or a file by --config\n"
+        )
+
+
+def _check_systemd(consequence: str) -> None:
+    if not _BOOTED.is_dir() or shutil.which("systemctl") is None:
+        raise ConfigError(f"systemd does not run this machine (no {_BOOTED}): {consequence}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def _next_steps(manager: Manager, was_there: bool) -> str:
+    lines = [
+        f"wrote {manager.unit_path}",
+        "start it, now and at boot:",
+        f"  {manager.control} daemon-reload",
+        f"  {manager.control} enable --now {UNIT}",
+    ]
+    if was_there:
+        lines.append(f"  {manager.control} restart {UNIT}   # if it runs as it was before")
+    if not manager.is_system:
+        lines.append("  loginctl enable-linger   # so that it runs while nobody is logged in")
+    return "\n".join([*lines, "its log:", f"  {manager.log} -f", ""])
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "install": install,
+    "uninstall": uninstall,
+    "status": status,
+}
+
+PROGRAM = Program(
+    name=_NAME, summary=_SUMMARY, commands=_COMMANDS, takes_file=False, ignored=("--",)
+)
+
+if __name__ == "__main__":
+    PROGRAM.run()

@@ -1,0 +1,1 @@
+"""This package moves a running service to other streams."""

@@ -1,0 +1,184 @@
+"""What an operator can do to a running pool: each order goes to workers, each answer comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+
+from shared.admin.control import ControlReply, ControlRequest, decode_control_reply, encode_control
+from shared.admin.request_end import end_request
+from shared.broker.kv_bucket import readable
+from shared.broker.queue_age import oldest_wait_s
+from shared.catalog.model_catalog import ModelCatalog
+from shared.cluster import Cluster
+from shared.errors import BrokerError, NotFound, ProtocolError
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.request import GenerateRequest
+from shared.protocol.role_cards import WorkerCard
+from shared.subjects import JOB_CLASSES, LANES, Lane, is_rid
+from shared.telemetry.log import get_logger
+
+ANSWER_TIMEOUT_S = 10.0
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which workers are meant: all there are, those of a model, or some by their ids."""
+
+    model: str | None = None
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """Requests of one model and class."""
+
+    model: str
+    job_class: str
+    num_waiting: int
+    num_taken: int  # delivered to a worker, and not over
+    oldest_wait_s: float = 0.0
+
+
+class ControlPlane:
+    """Knows nothing between two calls: any number of them may be at work."""
+
+    def __init__(self, cluster: Cluster, by: str) -> None:
+        self._cluster = cluster
+        self._by = by  # who says so, in the records of what was ended
+        self._catalog = ModelCatalog(cluster)
+        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
+
+    async def models(self) -> list[ModelCard]:
+        """Raises BrokerError."""
+        return await self._catalog.cards()
+
+    async def workers(self, target: Target = Target()) -> list[WorkerCard]:
+        """Cards of the living ones that are meant, by model and start.
+
+        Raises NotFound for a model or worker that is not there, or BrokerError.
+        """
+        await self._check_model(target.model)
+        cards = readable(WorkerCard, await self._workers.entries())
+        if target.model is not None:
+            cards = [card for card in cards if card.model == target.model]
+        if target.workers:
+            unknown = set(target.workers) - {card.worker for card in cards}
+            if unknown:
+                raise NotFound(f"No worker {', '.join(sorted(unknown))} lives.", param="workers")
+            cards = [card for card in cards if card.worker in target.workers]
+        return sorted(cards, key=lambda card: (card.model, card.started_at, card.worker))
+
+    async def tell(
+        self, target: Target, request: ControlRequest, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> list[ControlReply]:
+        """All that are meant, at once; who does not answer in time is answered for."""
+        cards = await self.workers(target)
+        return await asyncio.gather(*(self.tell_one(card, request, timeout_s) for card in cards))
+
+    async def tell_one(
+        self, card: WorkerCard, request: ControlRequest, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> ControlReply:
+        subject = self._cluster.subjects.admin_worker(card.pool, card.worker)
+        try:
+            answer = await self._cluster.nc.request(subject, encode_control(request), timeout_s)
+            return decode_control_reply(answer.data)
+        except nats.errors.NoRespondersError:
+            return ControlReply(card.worker, False, "it is gone, or just starting")
+        except nats.errors.Error as exc:
+            why = str(exc) or type(exc).__name__
+            return ControlReply(card.worker, False, f"no answer in {timeout_s:g} s: {why}")
+        except ProtocolError as exc:
+            return ControlReply(card.worker, False, f"its answer cannot be read: {exc}")
+
+    async def abort(self, group_id: str) -> int:
+        """End a request, queued or running, with all its choices; how many had not ended.
+
+        Raises NotFound when it is not in the queue (any more), or BrokerError.
+        """
+        if not is_rid(group_id):
+            raise NotFound(f"{group_id[:64]!r} is no request id.", param="rid")
+        requests = await self._cluster.queue.of_group(group_id)
+        if not requests:
+            raise NotFound(f"No request {group_id} is queued or running.", param="rid")
+        return await self._end_all(requests)
+
+    async def abort_all(self, model: str) -> int:
+        """End everything that is queued or runs for a model. Raises NotFound or BrokerError."""
+        pool = (await self._check_model(model))[0].pool
+        return await self._end_all(await self._cluster.queue.of_pool(pool))
+
+    async def queues(self, model: str | None = None) -> list[QueueDepth]:
+        """Raises NotFound or BrokerError."""
+        cards = await self._check_model(model)
+        depths = (self._queue_depth(card, each) for card in cards for each in JOB_CLASSES)
+        return await asyncio.gather(*depths)
+
+    async def _queue_depth(self, card: ModelCard, job_class: str) -> QueueDepth:
+        lanes = [lane for lane in LANES if lane.job_class == job_class]
+        infos = await asyncio.gather(*(self._lane_info(card.pool, lane) for lane in lanes))
+        js, stream = self._cluster.js, self._cluster.subjects.requests_stream
+        ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
+        return QueueDepth(
+            card.name,
+            job_class,
+            sum(int(info["num_pending"]) for info in infos),
+            sum(int(info["num_ack_pending"]) for info in infos),
+            round(max(ages), 3),
+        )
+
+    async def _lane_info(self, pool: str, lane: Lane) -> dict[str, Any]:
+        subjects = self._cluster.subjects
+        consumer = subjects.consumer(pool, lane.token)
+        return await self._cluster.js.api(f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}")
+
+    async def _check_model(self, model: str | None) -> list[ModelCard]:
+        """The cards that are meant. Raises NotFound."""
+        cards = await self._catalog.cards()
+        if model is None:
+            return cards
+        cards = [card for card in cards if card.name == model]
+        if not cards:
+            raise NotFound(f"No model {model!r} is served.", param="model")
+        return cards
+
+    async def _end_all(self, requests: Sequence[GenerateRequest]) -> int:
+        return sum([await self._end(request) for request in requests])
+
+    async def _end(self, request: GenerateRequest) -> bool:
+        """False when it had ended before."""
+        end = End(
+            prev=0,
+            reason=FinishReason.CANCEL,
+            by=self._by,
+            message="The request was aborted by an operator.",
+            reply=request.reply,
+        )
+        is_new = await end_request(self._cluster, request.rid, request.pool, end)
+        if is_new and request.prompt_object:
+            with contextlib.suppress(BrokerError):  # else rubbish is left
+                await self._catalog.erase_object(request.prompt_object)
+        return is_new
+
+
+def worker_facts(card: WorkerCard) -> dict[str, object]:
+    """What is worth knowing of a worker card."""
+    return {
+        "worker": card.worker,
+        "model": card.model,
+        "revision": card.revision,
+        "state": card.state.value,
+        "running": card.num_running,
+        "waiting": card.num_waiting,
+        "host": card.host,
+        "pid": card.pid,
+    }

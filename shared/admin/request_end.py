@@ -1,0 +1,48 @@
+"""Ends a request from outside: the record that decides it, and who needs to know at once."""
+
+from __future__ import annotations
+
+import contextlib
+
+import nats.errors
+
+from shared.cluster import Cluster
+from shared.errors import BrokerError
+from shared.protocol.codec import encode
+from shared.protocol.log_records import End
+from shared.protocol.notices import Cancel
+
+
+async def end_request(cluster: Cluster, rid: str, pool: str, end: End) -> bool:
+    """Whatever it does now. False when it had ended before.
+
+    Raises BrokerError.
+    """
+    prev = await cluster.ownership.end(rid, end)
+    await _tell_workers(cluster, rid, pool)
+    if prev == 0:
+        await _leave_queue(cluster, rid)
+    return prev is not None
+
+
+async def end_unclaimed(cluster: Cluster, rid: str, pool: str, end: End) -> None:
+    """The ownership log itself decides who was first, a worker or we.
+
+    Raises CasConflict when it is claimed or has ended, perhaps by an earlier try of ours, or
+    BrokerError.
+    """
+    await cluster.ownership.append(rid, end)
+    await _tell_workers(cluster, rid, pool)
+    await _leave_queue(cluster, rid)
+
+
+async def _tell_workers(cluster: Cluster, rid: str, pool: str) -> None:
+    """Those that run it, or are about to."""
+    with contextlib.suppress(nats.errors.Error):
+        await cluster.nc.publish(cluster.subjects.control(pool), encode(Cancel(rid)))
+
+
+async def _leave_queue(cluster: Cluster, rid: str) -> None:
+    """Before a worker has it: one that is started for what waits would find nothing to do."""
+    with contextlib.suppress(BrokerError):  # whoever is given it drops it
+        await cluster.queue.remove(rid)

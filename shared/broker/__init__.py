@@ -1,0 +1,1 @@
+"""JetStream as jetflock uses it: messages, buckets, objects, readers, and typed errors."""

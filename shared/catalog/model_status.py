@@ -1,0 +1,95 @@
+"""Whether somebody serves a model, or will: judged by the heartbeats of workers and supervisors."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import msgspec
+
+from shared.broker.kv_bucket import KvEntry, readable
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import SUPERVISOR, RoleCard, WorkerState
+
+
+class ModelStatus(enum.StrEnum):
+    """In the order in which models are offered."""
+
+    READY = "ready"  # a worker takes requests
+    LOADING = "loading"  # workers are on their way
+    PAUSED = "paused"  # workers take nothing until an operator lets them
+    IDLE = "idle"  # no worker lives; one is started for requests, or expected
+    FAILED = "failed"  # its workers die again and again before they are ready
+    ABSENT = "absent"  # nobody serves it, and nobody is known to be about to
+
+    @property
+    def has_hope(self) -> bool:
+        """Whether a request that waits may be taken."""
+        return self not in (ModelStatus.FAILED, ModelStatus.ABSENT)
+
+
+class Standing(NamedTuple):
+    """A model's status, and of one that failed the last words of its workers."""
+
+    status: ModelStatus
+    failure: str = ""
+
+
+class _WorkerStanding(msgspec.Struct, frozen=True):
+    """What counts here of a worker card."""
+
+    pool: str
+    state: str
+
+
+_PAUSED = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHeartbeats:
+    """The states of workers, and the supervisors, by pool."""
+
+    states: dict[str, list[str]]
+    supervisors: dict[str, list[RoleCard]]
+
+    @classmethod
+    def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
+        """Of the entries of both buckets; what cannot be read is nobody's heartbeat."""
+        states: dict[str, list[str]] = defaultdict(list)
+        for worker in readable(_WorkerStanding, workers):
+            states[worker.pool].append(worker.state)
+        supervisors: dict[str, list[RoleCard]] = defaultdict(list)
+        for card in readable(RoleCard, roles):
+            if card.role == SUPERVISOR:
+                supervisors[card.pool].append(card)
+        return cls(states, supervisors)
+
+    def has_served(self, pool: str) -> bool:
+        """Whether a worker lives that has loaded the model."""
+        return any(state != WorkerState.LOADING for state in self.states.get(pool, ()))
+
+    def standing(self, card: ModelCard) -> Standing:
+        """Of a model whose card this is."""
+        states = self.states.get(card.pool, ())
+        supervisors = self.supervisors.get(card.pool, ())
+        if WorkerState.READY in states:
+            return Standing(ModelStatus.READY)
+        if any(state in _PAUSED for state in states):
+            return Standing(ModelStatus.PAUSED)
+        if failure := _failure_of_all(supervisors):
+            return Standing(ModelStatus.FAILED, failure)
+        if WorkerState.LOADING in states:
+            return Standing(ModelStatus.LOADING)
+        if supervisors or card.is_kept:
+            return Standing(ModelStatus.IDLE)
+        return Standing(ModelStatus.ABSENT)
+
+
+def _failure_of_all(supervisors: Sequence[RoleCard]) -> str:
+    """One that does not fail is hope enough."""
+    if not all(card.failure for card in supervisors):
+        return ""
+    return supervisors[0].failure if supervisors else ""

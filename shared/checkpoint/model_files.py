@@ -1,0 +1,217 @@
+"""A model on disk: found by path or hub id, and described by a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shared.checkpoint.embedding_files import embedding_card, is_embedder
+from shared.checkpoint.hub import fetch, is_hub_id
+from shared.checkpoint.json_file import read_json
+from shared.checkpoint.model_shape import why_no_checkpoint
+from shared.checkpoint.score_files import (
+    classifier_card,
+    encoder_context_len,
+    is_classifier,
+    is_encoder,
+    yes_no_card,
+)
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.checkpoint.vision_files import vision_card
+from shared.errors import ConfigError
+from shared.protocol.model_cards import ModelCard, ScoreCard
+from shared.subjects import pool_slug
+
+Number = TypeVar("Number", int, float)
+
+# What a request may ask for, too: frontend/fields/sampling_fields.py.
+_DEFAULT_LIMITS = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (-1, 1 << 31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
+_SAMPLE_BYTES = 1 << 20
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+
+
+def resolve_model(model: str) -> Path:
+    """The folder of a local checkpoint, or of a hub id, downloaded. Raises ConfigError."""
+    path = Path(model).expanduser()
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ConfigError(why_no_checkpoint(path))
+        return path
+    if not is_hub_id(model):
+        raise ConfigError(
+            f"no model at {model!r}; give a folder in Hugging Face format or a hub id (owner/name)"
+        )
+    return fetch(model)
+
+
+def served_name(model: str) -> str:
+    """The name under which MODEL is served when none is given."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The JSON side of a checkpoint."""
+
+    path: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+    has_dummy_weights: bool = False  # random ones are served instead of the files'
+    stretched_context_len: int | None = None  # wanted, beyond what config.json names
+
+    @classmethod
+    def read(
+        cls, path: Path, *, has_dummy_weights: bool = False, max_context_len: int | None = None
+    ) -> ModelFiles:
+        """`max_context_len` is what a worker is told. Raises ConfigError."""
+        files = cls(
+            path,
+            read_json(path / "config.json", dict),
+            read_json(path / "generation_config.json", dict, {}),
+            has_dummy_weights,
+        )
+        if max_context_len is None or max_context_len <= files.max_context_len:
+            return files
+        return dataclasses.replace(files, stretched_context_len=max_context_len)
+
+    def tokenizer_bundle(self) -> TokenizerBundle:
+        """With dummy weights a tokenizer may be missing: then each token's text is its number.
+
+        Raises ConfigError.
+        """
+        if self.has_dummy_weights and not TokenizerBundle.is_in(self.path):
+            return TokenizerBundle.of_numbers(self.vocab_size)
+        return TokenizerBundle.from_model_dir(self.path)
+
+    @property
+    def num_weight_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.path.glob("*.safetensors"))
+
+    @property
+    def revision(self) -> str:
+        """Names the weights: a hash of config and samples of every weight file.
+
+        A stretched context counts, since some models turn their positions by it.
+        """
+        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
+        if self.stretched_context_len is not None:
+            digest.update(f"context:{self.stretched_context_len}".encode())
+        if self.has_dummy_weights:
+            return f"dummy-{digest.hexdigest()[:16]}"
+        for file in sorted(self.path.glob("*.safetensors")):
+            size = file.stat().st_size
+            digest.update(f"{file.name}:{size}".encode())
+            with file.open("rb") as stream:
+                for start in range(0, size, max(_SAMPLE_BYTES, size // 16)):
+                    stream.seek(start)
+                    digest.update(stream.read(_SAMPLE_BYTES))
+                stream.seek(max(0, size - _SAMPLE_BYTES))
+                digest.update(stream.read(_SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+
+    @property
+    def max_context_len(self) -> int:
+        if self.stretched_context_len is not None:
+            return self.stretched_context_len
+        if is_encoder(self.config):
+            return encoder_context_len(self.path, self.config)
+        for key in _CONTEXT_KEYS:
+            if isinstance(value := self._text_config.get(key), int):
+                return value
+        raise ConfigError(f"{self.path}/config.json names no context length ({_CONTEXT_KEYS[0]})")
+
+    @property
+    def vocab_size(self) -> int:
+        value = self._text_config.get("vocab_size")
+        if not isinstance(value, int):
+            raise ConfigError(f"{self.path}/config.json has no vocab_size")
+        return value
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """From generation_config.json, else config.json."""
+        value = self.generation_config.get("eos_token_id")
+        if value is None:
+            value = self._text_config.get("eos_token_id")
+        if value is None:
+            return ()
+        return tuple(value) if isinstance(value, list) else (int(value),)
+
+    def _default_temperature(self) -> float | None:
+        """`do_sample: false` means greedy, whatever stands beside it."""
+        if self.generation_config.get("do_sample") is False:
+            return 0.0
+        return self._default("temperature", float)
+
+    def _default(self, name: str, kind: type[Number]) -> Number | None:
+        """A sampling default of generation_config.json."""
+        value = self.generation_config.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != kind(value):
+            raise ConfigError(
+                f"{self.path}/generation_config.json: {name!r} must be a number, not {value!r}"
+            )
+        low, high = _DEFAULT_LIMITS[name]
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{self.path}/generation_config.json: {name!r} is {value}, "
+                f"not between {low:g} and {high:g}"
+            )
+        return kind(value)
+
+    @property
+    def _has_head(self) -> bool:
+        """`LlamaForCausalLM` has one, `LlamaModel` has not."""
+        architectures = self.config.get("architectures") or [""]
+        name = str(architectures[0])
+        return not name.endswith("Model") or name.endswith("LMHeadModel")
+
+    @property
+    def _text_config(self) -> dict[str, Any]:
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, dict) else self.config
+
+    def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
+        """The model card under which this checkpoint is served. Raises ConfigError."""
+        is_scorer = is_classifier(self.config)
+        return ModelCard(
+            name=name,
+            pool=pool_slug(name),
+            revision=self.revision,
+            tokenizer_hash=bundle.content_hash,
+            max_context_len=self.max_context_len,
+            vocab_size=self.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+            created=int(time.time()),
+            default_temperature=self._default_temperature(),
+            default_top_p=self._default("top_p", float),
+            default_top_k=self._default("top_k", int),
+            default_min_p=self._default("min_p", float),
+            default_repetition_penalty=self._default("repetition_penalty", float),
+            can_generate=self._can_generate,
+            embedding=None if is_scorer else embedding_card(self.path, self._text_config),
+            score=self._score_card(bundle),
+            vision=vision_card(self.path, self.config),
+        )
+
+    @property
+    def _can_generate(self) -> bool:
+        return self._has_head and not is_classifier(self.config) and not is_embedder(self.path)
+
+    def _score_card(self, bundle: TokenizerBundle) -> ScoreCard | None:
+        if is_classifier(self.config):
+            return classifier_card(self.path, self.config)
+        return yes_no_card(bundle, self.vocab_size) if self._can_generate else None

@@ -1,0 +1,177 @@
+"""Leaves a NATS server that is cut off from its peers for one that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass
+from urllib.parse import ParseResult
+
+import nats.errors
+from nats.aio.client import Client, Server
+
+from shared.config import ClusterConfig
+from shared.event_wait import wait_event
+from shared.failover.leader_probe import PROBE_S, count_served, is_about_streams, stream_behind
+from shared.nats_client.connection import connect_once
+from shared.nats_client.connection_end import abort_transport, end_connection
+from shared.nats_client.watched_client import WatchedClient
+from shared.subjects import Subjects
+from shared.telemetry.log import get_logger
+
+_BETWEEN_MOVES_S = 10.0
+_JITTER_S = 0.3  # not all clients of a server in the same moment
+_PATIENCE_S = 4.0  # with another server: its peers may be choosing a leader
+_AGAIN_S = (0.3, 0.8)  # between two looks while nothing is stored
+_LOOK_S = 1.0
+_HEARD_S = 3.0  # leaders hear their followers each second
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class ServerVerdict:
+    """What the last look at our server found."""
+
+    is_cut_off: bool = False
+
+
+CUT_OFF = "NATS stores nothing: our server is cut off from its peers, or they have no leader"
+
+
+class ServerWatch:
+    """Looks when a request has waited for long, and does nothing otherwise.
+
+    Before it leaves, another server must reach more of the leaders that we wait for: ones that have
+    heard a majority after we began to suspect. While servers choose a leader nobody moves.
+    """
+
+    def __init__(
+        self, nc: WatchedClient, config: ClusterConfig, subjects: Subjects, verdict: ServerVerdict
+    ) -> None:
+        self._nc = nc
+        self._config = config
+        self._subjects = subjects
+        self._verdict = verdict
+        self._suspected: set[str] = set()  # streams
+        self._wake = asyncio.Event()
+        self._moved_at = float("-inf")
+        self._closing: object = None  # a transport that was closing at the last look
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._nc.on_slow = self._suspect
+        while True:
+            if await wait_event(self._wake, _LOOK_S):
+                self._wake.clear()
+                await self._judge()
+            self._abort_stuck()
+
+    def _suspect(self, subject: str) -> None:
+        if not is_about_streams(subject, self._subjects):
+            return
+        self._suspected.add(stream_behind(subject, self._subjects) or self._any_stream)
+        self._wake.set()
+
+    @property
+    def _any_stream(self) -> str:
+        return f"KV_{self._subjects.meta_bucket}"
+
+    async def _judge(self) -> None:
+        """Until our server, or one that we went to, reaches all leaders that we wait for."""
+        began_at = time.monotonic()
+        while (num_here := await self._num_here()) < len(self._suspected):
+            if not self._verdict.is_cut_off:
+                log.warning("nats_stores_nothing", url=_name(self._nc.connected_url))
+            self._verdict.is_cut_off = True
+            await self._maybe_move(num_here, began_at)
+            self._abort_stuck()
+            await asyncio.sleep(random.uniform(*_AGAIN_S))
+        if self._verdict.is_cut_off:
+            log.info("nats_stores_again", url=_name(self._nc.connected_url))
+        self._verdict.is_cut_off = False
+        self._suspected.clear()
+        self._wake.clear()
+
+    async def _num_here(self) -> int:
+        return await self._num_served(self._nc, time.monotonic() - _HEARD_S)
+
+    async def _num_served(self, nc: Client, heard_since: float) -> int:
+        return await count_served(nc, self._subjects, sorted(self._suspected), heard_since)
+
+    async def _maybe_move(self, num_here: int, began_at: float) -> None:
+        here = self._nc.connected_url
+        if here is None or time.monotonic() - self._moved_at < _BETWEEN_MOVES_S:
+            return
+        others = [url for url in self._nc.servers if url.netloc != here.netloc]
+        found = await self._first_better(others, num_here, began_at)
+        if found is None:
+            return
+        target, num_there = found
+        await asyncio.sleep(random.random() * _JITTER_S)
+        if await self._num_here() >= num_there or self._nc.connected_url != here:
+            return
+        log.warning("nats_server_left", url=_name(here), target=_name(target))
+        self._moved_at = time.monotonic()
+        await move(self._nc, target)
+
+    async def _first_better(
+        self, urls: list[ParseResult], num_here: int, began_at: float
+    ) -> tuple[ParseResult, int] | None:
+        """Of those that reach more leaders than ours, the first that shows it, and how many."""
+        asking = [asyncio.create_task(self._better(url, num_here, began_at)) for url in urls]
+        try:
+            for asked in asyncio.as_completed(asking):
+                if (found := await asked) is not None:
+                    return found
+            return None
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _better(
+        self, url: ParseResult, num_here: int, began_at: float
+    ) -> tuple[ParseResult, int] | None:
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                nc = await connect_once(self._config, "probe", url.geturl())
+                try:
+                    while True:
+                        num_there = await self._num_served(nc, began_at)
+                        if num_there > num_here:
+                            return url, num_there
+                        await asyncio.sleep(PROBE_S / 4)  # an answer may come at once
+                finally:
+                    await end_connection(nc)
+        return None
+
+    def _abort_stuck(self) -> None:
+        """nats-py connects anew only when the old connection is closed, and that waits until all is
+        written: into a dead link, for many minutes.
+        """
+        transport = self._nc._transport
+        if not self._nc.is_reconnecting or transport is None:
+            self._closing = None
+        elif self._closing is transport:
+            abort_transport(self._nc)
+        else:
+            self._closing = transport
+
+
+async def move(nc: Client, target: ParseResult) -> None:
+    """To that server, if it is known: nats-py would go to any. Its handler is asked once."""
+
+    def choose(servers: list[Server], _: object) -> tuple[Server | None, float]:
+        nc._reconnect_to_server_handler = None
+        return next((each for each in servers if each.uri.netloc == target.netloc), None), 0.0
+
+    nc._reconnect_to_server_handler = choose
+    await nc.force_reconnect()
+
+
+def _name(url: ParseResult | None) -> str:
+    """Without credentials."""
+    return "" if url is None else f"{url.hostname}:{url.port}"

@@ -1,0 +1,1 @@
+"""Turns the grammars that clients send into the one form that the engine compiles."""

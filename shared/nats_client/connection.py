@@ -1,0 +1,187 @@
+"""One NATS connection of a role: never gives up reconnecting, and says so when it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.config import ClusterConfig
+from shared.errors import ConfigError
+from shared.event_wait import wait_event
+from shared.nats_client.connection_end import end_connection, end_subscription
+from shared.nats_client.role_client import RoleClient
+from shared.nats_login import NatsLogin
+from shared.subjects import Subjects
+from shared.telemetry.log import get_logger
+
+MIN_MAX_PAYLOAD = 1 << 20  # of the server: frames, pieces and queued prompts are cut to fit
+
+_RETRY_S = 0.2
+# Nobody listens yet, or nobody answers; a refusal would only be repeated.
+_WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
+
+log = get_logger(__name__)
+
+ReconnectCallback = Callable[[], Awaitable[None]]
+
+
+async def connect(
+    config: ClusterConfig,
+    name: str,
+    *,
+    on_reconnect: ReconnectCallback | None = None,
+    login: NatsLogin | None = None,
+    role: str | None = None,
+) -> RoleClient:
+    """Connect, trying for `nats_connect_timeout_s`. Raises ConfigError.
+
+    As the role that the configuration is of, with its login, unless others are given.
+    """
+    login = login or config.login()
+    login.check()
+    options = _options(config, name, role or config.role)
+    deadline = time.monotonic() + config.nats_connect_timeout_s
+    while True:
+        nc = RoleClient(login)
+        try:
+            # Without reconnecting the first error is raised: a wrong password is told at once.
+            await nc.connect(
+                **options,
+                **nc.login_options(),
+                **_callbacks(nc, on_reconnect),
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+            )
+        except (nats.errors.Error, OSError, ssl.SSLError, ValueError) as exc:
+            if time.monotonic() > deadline or not isinstance(exc, _WORTH_RETRYING):
+                raise ConfigError(
+                    f"cannot connect to NATS at {config.nats_url}: {exc or type(exc).__name__}; "
+                    "check --nats-url and the credentials"
+                ) from exc
+            await asyncio.sleep(_RETRY_S)
+            continue
+        if nc.max_payload < MIN_MAX_PAYLOAD:
+            await nc.close()
+            raise ConfigError(
+                f"NATS at {config.nats_url} has max_payload {nc.max_payload} (bytes of a message), "
+                f"jetflock needs {MIN_MAX_PAYLOAD}: set max_payload: 1MB in its configuration"
+            )
+        nc.options["allow_reconnect"] = True
+        nc.options["max_reconnect_attempts"] = -1
+        return nc
+
+
+async def connect_once(config: ClusterConfig, name: str, url: str) -> Client:
+    """One attempt at one server. Raises nats.errors.Error, OSError, or TimeoutError."""
+    nc = RoleClient(config.login())
+    options = _options(config, name, config.role) | nc.login_options() | {"servers": [url]}
+
+    async def on_error(_: Exception) -> None:
+        return
+
+    await nc.connect(**options, error_cb=on_error, allow_reconnect=False, max_reconnect_attempts=1)
+    return nc
+
+
+@asynccontextmanager
+async def open_connection(
+    config: ClusterConfig,
+    name: str,
+    *,
+    on_reconnect: ReconnectCallback | None = None,
+    login: NatsLogin | None = None,
+    role: str | None = None,
+) -> AsyncIterator[RoleClient]:
+    """The same, closed at the end."""
+    nc = await connect(config, name, on_reconnect=on_reconnect, login=login, role=role)
+    try:
+        yield nc
+    finally:
+        await end_connection(nc)
+
+
+def _options(config: ClusterConfig, name: str, role: str) -> dict[str, Any]:
+    return {
+        "servers": [url.strip() for url in config.nats_url.split(",") if url.strip()],
+        "name": name,
+        "reconnect_time_wait": _RETRY_S,
+        # A connection that swallows everything is given up after 3 to 4.5 s: before `ack_wait`
+        # ends, and not for a loop that stood still for less.
+        "ping_interval": 1.5,
+        "max_outstanding_pings": 2,
+        "pending_size": 64 << 20,
+        "tls": _tls_context(config),
+        "inbox_prefix": Subjects(config.prefix).inbox_prefix(role),
+    }
+
+
+def _callbacks(nc: Client, on_reconnect: ReconnectCallback | None) -> dict[str, Any]:
+    refusal = ""  # the last one that was told
+
+    async def on_error(exc: Exception) -> None:
+        nonlocal refusal
+        if nc.is_connected:
+            log.warning("nats_error", error=repr(exc))
+        elif type(exc) is nats.errors.Error and str(exc) != refusal:
+            refusal = str(exc)
+            log.error("nats_refuses", error=refusal)
+
+    async def on_disconnect() -> None:
+        if not nc.is_closed:
+            log.warning("nats_disconnected")
+
+    async def on_reconnected() -> None:
+        nonlocal refusal
+        refusal = ""
+        log.info("nats_reconnected")
+        if on_reconnect is not None:
+            await on_reconnect()
+
+    return {
+        "error_cb": on_error,
+        "disconnected_cb": on_disconnect,
+        "reconnected_cb": on_reconnected,
+    }
+
+
+def _tls_context(config: ClusterConfig) -> ssl.SSLContext | None:
+    if config.nats_tls_ca is None and config.nats_tls_cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(
+            cafile=None if config.nats_tls_ca is None else str(config.nats_tls_ca)
+        )
+        if config.nats_tls_cert is not None:
+            context.load_cert_chain(config.nats_tls_cert, config.nats_tls_key)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"cannot load the TLS files: {exc}") from exc
+    return context
+
+
+async def round_trip(nc: Client, timeout_s: float = 2.0) -> bool:
+    """Whether all that was sent so far has reached the server.
+
+    nats-py's own `flush` does not tell: its PING overtakes what waits to be written.
+    """
+    arrived = asyncio.Event()
+
+    async def on_message(_: Msg) -> None:
+        arrived.set()
+
+    try:
+        subscription = await nc.subscribe(inbox := nc.new_inbox(), cb=on_message)
+        try:
+            await nc.publish(inbox)
+            return await wait_event(arrived, timeout_s)
+        finally:
+            await end_subscription(subscription)
+    except nats.errors.Error:
+        return False

@@ -1,0 +1,1 @@
+"""What holds for a service as a whole: its feature level, and its move to other streams."""

@@ -1,0 +1,1 @@
+"""The streams, buckets and consumers of a service: how they are made, sized and checked."""

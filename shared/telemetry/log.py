@@ -1,0 +1,83 @@
+"""Structured logs: JSON when piped, coloured when a person looks on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from typing import Any, Literal, TextIO
+
+import msgspec
+import structlog
+
+LogFormat = Literal["auto", "json", "pretty"]
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger whose events are snake_case names with key-value pairs."""
+    return structlog.stdlib.get_logger(name)
+
+
+def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto") -> None:
+    """Called once, by a program's `__main__`. Logs go to stderr.
+
+    Our own lines go there at once, since a frontend writes one for every request; those of
+    libraries take the way of the standard library, to the same form.
+    """
+    pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR")) if pretty else _as_json
+    )
+    shared_processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared_processors,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("nats").setLevel(logging.WARNING)
+    lines = LineLogger(sys.stderr)
+    structlog.configure(
+        processors=[*shared_processors, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(root.level),
+        logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(role=role)
+
+
+class LineLogger:
+    """Writes finished lines. One that cannot be written is lost, and harms nobody."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # a full disk, a reader that has gone, a closed stream
+                pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+def _as_json(_: Any, __: str, event: structlog.typing.EventDict) -> str:
+    try:
+        return msgspec.json.encode(event, enc_hook=repr).decode()
+    except (TypeError, ValueError, OverflowError):  # half a surrogate pair, a number of 65 bits
+        return json.dumps(event, default=repr)

@@ -1,0 +1,1 @@
+"""The log of a request: who owns it, which tokens count, and what a client may see."""

@@ -1,0 +1,95 @@
+"""The nats-server of the frontend is cut off from its peers: streams go on, whole and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from shared.config import ClusterConfig
+from tests.e2e.role_stack import SCRIPTED, RoleStack
+from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.nats_cluster import ClusteredServer
+from tests.parted_cluster import PartedCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
+
+NUM_STREAMS = 4
+NUM_TOKENS = 1500  # 15 s
+ELECTION_S = 9.0  # at most, as NATS does it
+SILENCE_S = 5.0  # beyond
+
+
+async def test_streams_go_on_by_way_of_another_server(tmp_path: Path) -> None:
+    async with (
+        PartedCluster(tmp_path / "nats") as nats,
+        RoleStack(
+            tmp_path, "--replicas", "3", nats=nats, config=ClusterConfig(replicas=3)
+        ) as stack,
+    ):
+        stack.start_worker(*SCRIPTED)
+        stack.start_worker(*SCRIPTED)
+        await stack.wait_ready(2)
+        expected = await asyncio.gather(
+            *(run_stream(stack.url(), seed=seed, max_tokens=NUM_TOKENS) for seed in range(2))
+        )
+        streams = [Stream() for _ in range(NUM_STREAMS)]
+        tasks = [
+            asyncio.create_task(
+                stream.post(stack.url(), completion_body(seed=seed % 2, max_tokens=NUM_TOKENS))
+            )
+            for seed, stream in enumerate(streams)
+        ]
+        for stream in streams:
+            await stream.wait_for_tokens(30)
+        cut = server_of("frontend", nats)
+        nats.isolate(cut)
+        cut_at = time.monotonic()
+        reasons = await until_ready_again(stack)
+        ready_s = time.monotonic() - cut_at
+        async with asyncio.timeout(120):
+            await asyncio.gather(*tasks)
+        gap_s = max(stream.max_gap_s for stream in streams)
+        print(f"ready again after {ready_s:.1f} s, longest gap {gap_s:.1f} s; {reasons}")
+        assert [stream.text for stream in streams] == [expected[i % 2].text for i in range(4)]
+        assert any("NATS stores nothing" in reason for reason in reasons)
+        assert gap_s < ELECTION_S + SILENCE_S
+        assert server_of("frontend", nats) is not cut
+        nats.heal()
+        await asyncio.sleep(5)
+        assert all(role.is_alive for role in stack.roles), "a healed partition ends nobody"
+        assert (await run_stream(stack.url(), seed=0, max_tokens=50)).is_done
+
+
+def server_of(role: str, nats: PartedCluster) -> ClusteredServer:
+    for server in nats.servers:
+        connections = server.monitor("connz").get("connections", [])
+        if any(str(each.get("name", "")).startswith(role) for each in connections):
+            return server
+    raise AssertionError(f"no {role} is connected")
+
+
+async def until_ready_again(stack: RoleStack) -> set[str]:
+    """What `/health/ready` says meanwhile."""
+    reasons: set[str] = set()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        told = await asyncio.to_thread(reasons_of, f"{stack.url()}/health/ready")
+        reasons.update(told)
+        if reasons and not told:
+            return reasons
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"not ready again: {reasons}")
+
+
+def reasons_of(url: str) -> list[str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return []
+    except urllib.error.HTTPError as exc:
+        return list(json.load(exc)["why"])

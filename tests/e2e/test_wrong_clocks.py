@@ -1,0 +1,85 @@
+"""Hosts whose clocks are minutes off: no deadline comes early, no key runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
+from tests.frontend.sse import sse_events, text_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
+
+AHEAD_S = 300.0
+BODY: dict[str, Any] = {
+    "model": MODEL_NAME,
+    "prompt": "Once upon a time",
+    "max_tokens": 400,
+    "ignore_eos": True,
+    "seed": 7,
+}
+DEADLINE = {"X-Request-Timeout": "30"}
+
+
+@pytest.mark.parametrize("worker_ahead_s", [AHEAD_S, -AHEAD_S])
+async def test_a_stream_moves_between_hosts_whose_clocks_disagree(
+    tmp_path: Path, worker_ahead_s: float
+) -> None:
+    """Resumed at a frontend, and by a worker, whose clocks are ten minutes from the others'."""
+    async with RoleStack(tmp_path) as stack:
+        stack.clock_ahead_s = worker_ahead_s
+        doomed = stack.start_frontend()
+        first = stack.start_worker(*SCRIPTED)
+        stack.clock_ahead_s = -worker_ahead_s
+        other = stack.start_frontend()
+        await stack.wait_ready(1)
+        async with httpx.AsyncClient(timeout=60, headers=DEADLINE) as client:
+            async with client.stream(
+                "POST", f"{stack.url(doomed)}/v1/completions", json={**BODY, "stream": True}
+            ) as response:
+                assert response.status_code == 200
+                events = sse_events(response)
+                seen = [await anext(events) for _ in range(20)]
+                stack.start_worker(*SCRIPTED)
+                await stack.wait_ready(2)
+                doomed.kill()
+                first.kill()
+            last_id = seen[-1].event_id
+            async with client.stream(
+                "GET",
+                f"{stack.url(other)}/v1/streams/{last_id.split('.')[0]}",
+                headers={"Last-Event-ID": last_id},
+            ) as response:
+                assert response.status_code == 200
+                rest = [event async for event in sse_events(response)]
+            whole = await client.post(f"{stack.url(other)}/v1/completions", json=BODY)
+    assert whole.json()["choices"][0]["finish_reason"] == "length"
+    assert text_of([*seen, *rest]) == whole.json()["choices"][0]["text"]
+
+
+async def test_a_key_is_run_once_by_frontends_whose_clocks_disagree(tmp_path: Path) -> None:
+    """While no worker is there, and each frontend believes that the other asked long ago."""
+    async with RoleStack(tmp_path) as stack:
+        stack.clock_ahead_s = AHEAD_S
+        ahead = stack.start_frontend()
+        stack.clock_ahead_s = -AHEAD_S
+        behind = stack.start_frontend()
+        await stack.wait_ready(0)
+        urls = [f"{stack.url(role)}/v1/completions" for role in (behind, ahead, behind, ahead)]
+        headers = {**DEADLINE, "Idempotency-Key": "tale-2"}
+        async with httpx.AsyncClient(timeout=60, headers=headers) as client:
+            waiting = [asyncio.create_task(client.post(url, json=BODY)) for url in urls]
+            deadline = time.monotonic() + 20
+            while not await stack.num_queued():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            stack.start_worker(*SCRIPTED)
+            answers = await asyncio.gather(*waiting)
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 1
+    assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1

@@ -1,0 +1,116 @@
+"""Loads: cards of workers and depths of queues, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from msgspec import structs
+
+from frontend.cluster import load_board
+from frontend.cluster.load_board import Loads
+from frontend.cluster.load_view import loads_view
+from frontend.cluster.queue_metrics import QueueMetrics
+from frontend.openapi.document import openapi_document
+from shared.admin.control_plane import ControlPlane, QueueDepth
+from shared.protocol.codec import encode
+from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.frontend.conftest import Stack
+from tests.frontend.nats.test_nats_service import ask
+from tests.frontend.tiny_model import make_bundle, register
+from tests.frontend.tiny_model import make_card as make_model_card
+
+
+def make_card(worker: str, pool: str = "p", **fields: Any) -> WorkerCard:
+    return WorkerCard(worker, pool, **{"model": "tiny", "revision": "r", **fields})
+
+
+BUSY = make_card(
+    "worker-1",
+    state=WorkerState.READY,
+    num_running=3,
+    num_waiting=2,
+    max_running=4,
+    kv_cache_usage=1 - 700 / 1000,
+    num_kv_tokens=1000,
+    num_waiting_tokens=50,
+)
+LOADING = make_card("worker-2", model="other", state=WorkerState.LOADING)
+QUEUES = [QueueDepth("tiny", "interactive", 7, 5), QueueDepth("other", "batch", 1, 0)]
+
+
+def test_waiting_counts_in_queue_and_engine() -> None:
+    loads = Loads(1_790_000_000.5, [BUSY, LOADING], QUEUES)
+    view = loads_view(loads, "1")
+    assert view["timestamp"] == "2026-09-21T14:13:20.500000+00:00"
+    busy, loading = view["loads"]
+    assert (busy["num_used_tokens"], busy["num_total_tokens"]) == (300, 350)
+    assert (busy["token_usage"], busy["utilization"]) == (0.3, 0.75)
+    assert (loading["state"], loading["utilization"], loading["dp_rank"]) == ("loading", 0, 1)
+    aggregate = view["aggregate"]
+    assert aggregate["total_running_reqs"] == 3
+    assert aggregate["total_waiting_reqs"] == 2 + 7 + 1
+    assert aggregate["total_reqs"] == 13
+    assert aggregate["avg_utilization"] == 0.375
+    of_one = loads_view(loads.of_model("other"), "1")
+    assert [worker["worker"] for worker in of_one["loads"]] == ["worker-2"]
+    assert of_one["aggregate"]["total_waiting_reqs"] == 1
+    assert loads_view(Loads(0.0, [], []), "1")["aggregate"]["avg_token_usage"] == 0
+
+
+@pytest.mark.integration
+async def test_http_and_nats_tell_cards_and_queue(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_looks = 0
+    look = ControlPlane.queues
+
+    async def counted(plane: ControlPlane, model: str | None = None) -> list[QueueDepth]:
+        nonlocal num_looks
+        num_looks += 1
+        return await look(plane, model)
+
+    async def nothing(_: QueueMetrics) -> None: ...
+
+    monkeypatch.setattr(ControlPlane, "queues", counted)
+    monkeypatch.setattr(QueueMetrics, "run", nothing)  # it looks as well
+    monkeypatch.setattr(load_board, "_MAX_AGE_S", 60.0)
+    bundle = make_bundle()
+    card = make_model_card(bundle, "idle")  # nobody pulls for it
+    await register(stack.cluster, bundle, card)
+    workers = stack.cluster.bucket(stack.cluster.subjects.workers_bucket)
+    await workers.put(f"{card.pool}.worker-1", encode(structs.replace(BUSY, model="idle")))
+    running = await stack.start_frontend()
+    async with running.client() as http:
+        body = {"model": "idle", "prompt": "x"}
+        waiting = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in "123"]
+        while await stack.num_queued() < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        answers = await asyncio.gather(*(http.get("/v1/loads?model=idle") for _ in range(8)))
+        loads = answers[0].json()
+        assert {answer.content for answer in answers} == {answers[0].content}
+        assert num_looks == 1
+        Draft202012Validator(openapi_document("0")["components"]["schemas"]["Loads"]).validate(
+            loads
+        )
+        assert [worker["worker"] for worker in loads["loads"]] == ["worker-1"]
+        depths = {queue["class"]: queue["num_waiting"] for queue in loads["queues"]}
+        assert depths == {"interactive": 3, "batch": 0}
+        assert loads["aggregate"]["total_reqs"] == 3 + 2 + 3
+        assert (await ask(stack, "loads", {"model": "idle"})).data == answers[0].content
+        of_all = json.loads((await ask(stack, "loads", {})).data)
+        assert of_all["loads"] == loads["loads"]
+        assert {queue["model"] for queue in of_all["queues"]} == {"idle", "tiny"}
+        for query, status, param in (
+            ("model=no", 404, "model"),
+            ("dp_rank=0", 400, "dp_rank"),
+            ("format=prometheus", 400, "format"),
+        ):
+            answer = await http.get(f"/v1/loads?{query}")
+            assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+        for request in waiting:
+            request.cancel()
+        await asyncio.wait(waiting)

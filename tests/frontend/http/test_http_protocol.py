@@ -1,0 +1,186 @@
+"""Connections that never become a request: slow, huge or too many, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+import frontend.http.http_request
+from frontend.http.http_protocol import MAX_HEAD_BYTES, GuardedProtocol
+from frontend.inference.admission.accept_line import AcceptLine
+from tests.frontend.conftest import RunningFrontend, Stack
+
+BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class Connection:
+    """A client that writes what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, running: RunningFrontend) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", running.frontend.port))
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        """Status and JSON; the server closes afterwards."""
+        async with asyncio.timeout(10):
+            raw = await self._reader.read()
+        self.writer.close()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+    async def read_answer(self) -> bytes:
+        """One answer to /health, the connection stays open."""
+        async with asyncio.timeout(10):
+            return await self._reader.readuntil(b'{"status":"live"}')
+
+
+def code_of(body: dict[str, Any]) -> str:
+    return str(body["error"]["code"])
+
+
+@pytest.mark.integration
+async def test_a_long_body_is_no_head(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    connection = await Connection.open(running)
+    body = json.dumps({**BODY, "model": "x" * 8 * MAX_HEAD_BYTES}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    connection.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9])
+    await asyncio.sleep(0.1)  # the rest comes on its own, its end in a piece above the limit
+    connection.writer.write(body[9:])
+    status, answer = await connection.answer()
+    assert (status, code_of(answer)) == (404, "model_not_found")
+
+
+@pytest.mark.integration
+async def test_a_head_that_trickles_in_is_not_waited_for(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "head_timeout_s", 0.5)
+    running = await stack.start_frontend()
+    silent, trickling = await Connection.open(running), await Connection.open(running)
+
+    async def trickle() -> None:
+        for byte in HEAD * 100:
+            trickling.writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(trickle())
+    for connection in (silent, trickling):
+        status, body = await connection.answer()
+        assert (status, code_of(body)) == (408, "request_timeout")
+    task.cancel()
+
+
+@pytest.mark.integration
+async def test_a_kept_connection_may_be_idle_but_not_begin_and_stop(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "head_timeout_s", 1.0)
+    running = await stack.start_frontend()
+    connection = await Connection.open(running)
+    for _ in range(2):
+        connection.writer.write(HEAD + b"\r\n")
+        assert b"200" in await connection.read_answer()
+        await asyncio.sleep(1.5)  # longer than a head may take
+    connection.writer.write(HEAD)
+    status, body = await connection.answer()
+    assert (status, code_of(body)) == (408, "request_timeout")
+
+
+@pytest.mark.integration
+async def test_heads_are_bounded(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    at_once, in_pieces = await Connection.open(running), await Connection.open(running)
+    at_once.writer.write(HEAD + b"X-Long: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n")
+    in_pieces.writer.write(HEAD + b"X-Long: ")
+    for _ in range(MAX_HEAD_BYTES // 4096 + 1):
+        in_pieces.writer.write(b"a" * 4096)
+        await in_pieces.writer.drain()
+        await asyncio.sleep(0)
+    for connection in (at_once, in_pieces):
+        status, body = await connection.answer()
+        assert (status, code_of(body)) == (431, "headers_too_large")
+
+
+@pytest.mark.integration
+async def test_what_is_not_http_is_told_so(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    connection = await Connection.open(running)
+    connection.writer.write(b"\x16\x03\x01 hello\r\n\r\n")
+    status, body = await connection.answer()
+    assert (status, code_of(body)) == (400, "invalid_http")
+
+
+@pytest.mark.integration
+async def test_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await stack.start_frontend()
+    first = await Connection.open(running)
+    first.writer.write(HEAD + b"\r\n")
+    await first.read_answer()
+    monkeypatch.setattr(GuardedProtocol, "max_connections", 1)
+    status, body = await (await Connection.open(running)).answer()
+    assert (status, code_of(body)) == (503, "service_unavailable")
+    first.writer.write(HEAD + b"\r\n")
+    assert b"200" in await first.read_answer()
+    first.writer.close()
+
+
+@pytest.mark.integration
+async def test_a_body_that_stops_is_not_waited_for(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontend.http.http_request, "_BODY_TIMEOUT_S", 0.3)
+    running = await stack.start_frontend()
+    connection = await Connection.open(running)
+    connection.writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    )
+    status, body = await connection.answer()
+    assert (status, code_of(body)) == (408, "request_timeout")
+
+
+@pytest.mark.integration
+async def test_compressed_bodies_are_refused(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    bomb = gzip.compress(json.dumps(BODY).encode() + b" " * (1 << 22))
+    async with running.client() as client:
+        answer = await client.post(
+            "/v1/chat/completions", content=bomb, headers={"content-encoding": "gzip"}
+        )
+    assert answer.status_code == 415
+    assert code_of(answer.json()) == "unsupported_encoding"
+
+
+@pytest.mark.integration
+async def test_under_overload_requests_are_refused_unread_and_looks_are_not(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AcceptLine, "is_full", property(lambda _: True))
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        refused = await client.post("/v1/chat/completions", json=BODY)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert code_of(refused.json()) == "overloaded"
+        assert (await client.get("/v1/models")).status_code == 200
+
+
+@pytest.mark.integration
+async def test_connections_are_taken_many_at_a_time(stack: Stack) -> None:
+    """One in each turn of the loop would leave them in the system's backlog."""
+    running = await stack.start_frontend()
+    opened = await asyncio.gather(*(Connection.open(running) for _ in range(300)))
+    for connection in opened:
+        connection.writer.write(HEAD + b"\r\n")
+    answers = await asyncio.gather(*(connection.read_answer() for connection in opened))
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    for connection in opened:
+        connection.writer.close()

@@ -1,0 +1,335 @@
+"""Images in chats: what of them reaches the model, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import struct
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from frontend.images.pixels import BadImage, read_pixels
+from frontend.jobs.job import Caller, Job
+from frontend.models.model_directory import ModelDirectory
+from frontend.surfaces.chat.chat_request import ChatRequests
+from shared.errors import RequestError
+from shared.protocol.model_cards import VisionCard
+from shared.protocol.prompt_object import prompt_data
+from shared.protocol.request import ImageSpan
+from shared.protocol.token_ids import unpack_token_ids
+from tests.frontend.conftest import Stack
+from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
+from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
+from tests.frontend.seeing_model import (
+    IMAGE_TOKEN_ID,
+    NUM_TOKENS,
+    SIZE,
+    VISION,
+    data_url,
+    image_bytes,
+    image_part,
+    make_image,
+    make_seeing_bundle,
+    make_seeing_card,
+    text_part,
+)
+from tests.frontend.tiny_model import make_tokenizer, register
+
+PNG = image_bytes(make_image())
+STRETCHED = VisionCard(IMAGE_TOKEN_ID, NUM_TOKENS, 20, 28, None, 2, 1 / 255, (0.0,) * 3, (1.0,) * 3)
+
+
+def expected_pixels(image: Image.Image, vision: VisionCard) -> bytes:
+    """By transformers' own image processors."""
+    from transformers.image_utils import load_image
+    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+
+    size = {"height": vision.height, "width": vision.width}
+    is_cut = vision.shortest_edge is not None
+    processor = LlavaImageProcessorPil(
+        size={"shortest_edge": vision.shortest_edge} if is_cut else size,
+        do_center_crop=is_cut,
+        crop_size=size,
+        resample=vision.resample,
+        do_rescale=False,
+        do_normalize=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow: transparent palettes
+        pixels = processor(load_image(image), return_tensors="np")["pixel_values"][0]
+    return bytes(pixels.transpose(1, 2, 0).astype(np.uint8).tobytes())
+
+
+@pytest.mark.parametrize("vision", [VISION, STRETCHED], ids=["cut", "stretched"])
+@pytest.mark.parametrize("size", [(24, 24), (30, 20), (20, 31), (7, 100), (333, 57), (1, 1)])
+def test_pixels_are_those_of_transformers(size: tuple[int, int], vision: VisionCard) -> None:
+    image = make_image(1, *size)
+    pixels = read_pixels(image_bytes(image), vision, 1_000_000)
+    assert pixels == expected_pixels(image, vision)
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation
+    return exif.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("RGBA", "PNG", {}),
+        ("P", "PNG", {}),
+        ("L", "PNG", {}),
+        ("1", "PNG", {}),
+        ("I;16", "PNG", {}),
+        (
+            "RGB",
+            "JPEG",
+            {"exif": turned()},
+        ),
+        ("CMYK", "JPEG", {}),
+        ("RGBA", "WEBP", {"lossless": True}),
+        ("P", "GIF", {"save_all": True, "append_images": [make_image(9)]}),
+    ],
+)
+def test_formats(mode: str, kind: str, options: dict[str, Any]) -> None:
+    """Turned upright, the first frame, without transparency."""
+    image = make_image(2, mode="L").convert(mode) if mode == "I;16" else make_image(2, mode=mode)
+    data = image_bytes(image, kind, **options)
+    assert read_pixels(data, VISION, 10_000) == expected_pixels(
+        Image.open(io.BytesIO(data)), VISION
+    )
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A header that promises so many pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(1000))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "is none of PNG, JPEG, WEBP, GIF"),
+        (b"hello", "is none of PNG, JPEG, WEBP, GIF"),
+        (image_bytes(make_image(), "BMP"), "is none of"),
+        (image_bytes(make_image(), "TIFF"), "is none of"),
+        (PNG[:400], "cannot be decoded: "),
+        (png_of(1001, 1000), "has 1001 x 1000 pixels, at most 1000000 in all"),
+        (png_of(9_999, 9_999), "cannot be decoded: .*decompression bomb"),
+        (png_of(50_000, 50_000), "cannot be decoded: .*decompression bomb"),
+        (image_bytes(make_image(1, 2, 5000)), "has 24 x 60000 pixels"),
+    ],
+)
+def test_bytes_that_are_no_image_or_too_much_of_one(data: bytes, sentence: str) -> None:
+    with pytest.raises(BadImage, match=sentence):
+        read_pixels(data, VISION, 1_000_000)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_gives_pixels_or_a_refusal(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP", "GIF"]))
+    whole = bytearray(image_bytes(make_image(3), kind))
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        pixels = read_pixels(bytes(whole), VISION, 100_000)
+    except BadImage:
+        return
+    assert len(pixels) == 3 * SIZE * SIZE
+
+
+def make_chats(**changes: Any) -> ChatRequests:
+    bundle = make_seeing_bundle()
+    directory = ModelDirectory(FakeCatalog(bundle, make_seeing_card(bundle, **changes)))  # type: ignore[arg-type]
+    return AllRequests(directory).chat
+
+
+async def job_of(*content: Any, **fields: Any) -> Job:
+    messages = [{"role": "user", "content": list(content)}]
+    return await make_chats().job({"model": "tiny", "messages": messages, **fields}, Caller())
+
+
+def ids(text: str) -> list[int]:
+    token_ids: list[int] = make_tokenizer().encode(text, add_special_tokens=False).ids
+    return token_ids
+
+
+async def test_an_image_is_as_many_tokens_as_the_model_takes() -> None:
+    other = image_bytes(make_image(5))
+    job = await job_of(
+        text_part("Look: "), image_part(data_url(PNG)), text_part(" and "),
+        image_part(data_url(other), detail="high"), text_part("?"), max_tokens=5,
+    )  # fmt: skip
+    (prompt,) = job.prompts
+    image = [IMAGE_TOKEN_ID] * NUM_TOKENS
+    begin = ids("<|im_start|>user\nLook: ")
+    middle = ids(" and ")
+    end = ids("?<|im_end|>\n<|im_start|>assistant\n")
+    assert prompt.token_ids == begin + image + middle + image + end
+    pixels = tuple(read_pixels(data, VISION, 10_000) for data in (PNG, other))
+    assert prompt.pixels == pixels
+    second = len(begin) + NUM_TOKENS + len(middle)
+    assert prompt.images == (
+        ImageSpan(len(begin), NUM_TOKENS, hashlib.sha256(pixels[0]).digest()),
+        ImageSpan(second, NUM_TOKENS, hashlib.sha256(pixels[1]).digest()),
+    )
+
+
+async def test_texts_reach_a_template_of_parts() -> None:
+    chats = make_chats()
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [text_part("a"), text_part("b")]},
+        {"role": "assistant", "content": "So"},
+    ]
+    body = {"model": "tiny", "messages": messages, "continue_final_message": True}
+    prompt = (await chats.job(body, Caller())).prompts[0]
+    assert prompt.token_ids == ids(
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\na\nb<|im_end|>\n"
+        "<|im_start|>assistant\nSo"
+    )
+    assert prompt.images == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "sentence"),
+    [
+        (image_part("ftp://x/y.png"), {}, "whose URL must begin with https://"),
+        (image_part("https://127.0.0.1/x.png"), {}, "an address that is not public"),
+        (image_part("data:image/png;base64,@@@"), {}, "whose URL is not base64"),
+        (image_part("data:image/png"), {}, "whose URL has no comma"),
+        (image_part(data_url(bytes(20_001))), {}, "whose URL holds 20001 bytes, at most 20000"),
+        (image_part("data:," + "x" * 70_000), {}, "whose URL holds more than 20000 bytes"),
+        (image_part(data_url(b"hello")), {}, "is an image that is none of PNG"),
+        (image_part(data_url(PNG), detail="most"), {}, "has the detail 'most', must be one of"),
+        ({"type": "image_url", "image_url": {}}, {}, "needs a URL, not 'None'"),
+        ({"type": "image_url"}, {}, "needs a URL, not 'None'"),
+        ({"type": "image_url", "image_url": 7}, {}, "needs a URL, not '7'"),
+    ],
+)
+async def test_a_wrong_image_is_named(
+    part: dict[str, Any], fields: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        await job_of(text_part("x"), image_part(data_url(PNG)), part, **fields)
+    error = raised.value
+    assert error.param == "messages[0].content[2]"
+    assert str(error).startswith("'messages[0].content[2]' ")
+    assert sentence in str(error)
+    assert (error.status_code, error.code) == (400, "invalid_image")
+
+
+async def test_too_many_images() -> None:
+    with pytest.raises(RequestError, match="is image 4 of 5, a request may have 3") as raised:
+        await job_of(*[image_part(data_url(PNG))] * 5)
+    assert raised.value.param == "messages[0].content[3]"
+
+
+async def test_what_does_not_go_with_images() -> None:
+    image = image_part(data_url(PNG))
+    with pytest.raises(RequestError, match="'truncate_prompt_tokens' does not work with images"):
+        await job_of(image, text_part("x" * 90), truncate_prompt_tokens=20)
+    with pytest.raises(RequestError, match="has 2 image tokens for 1 images"):
+        await job_of(image, text_part("see <image>"))
+    with pytest.raises(RequestError, match="has 1 image tokens for 0 images"):
+        await job_of(text_part("see <image>"))
+    with pytest.raises(RequestError, match="'input_audio': only text and image_url"):
+        await job_of(image, {"type": "input_audio", "input_audio": {}})
+
+
+async def test_a_model_that_takes_no_images() -> None:
+    chats = AllRequests(make_directory()).chat
+    messages = [{"role": "user", "content": [image_part(data_url(PNG))]}]
+    sentence = r"'messages\[0\]\.content\[0\]' is an image, and the model 'tiny' takes no images"
+    with pytest.raises(RequestError, match=sentence):
+        await chats.job({"model": "tiny", "messages": messages}, Caller())
+
+
+async def test_the_pixels_travel_by_the_object_store(stack: Stack) -> None:
+    bundle = make_seeing_bundle()
+    await register(stack.cluster, bundle, make_seeing_card(bundle))
+    running = await stack.start_frontend()
+    stored: dict[str, bytes] = {}
+    messages = [{"role": "user", "content": [text_part("x"), image_part(data_url(PNG))]}]
+    stack.backend.hold.clear()
+    async with running.client() as client:
+        asking = asyncio.create_task(
+            client.post(
+                "/v1/chat/completions", json={"model": "tiny", "messages": messages, "n": 2}
+            )
+        )
+        await until_queued(stack, 2)
+        store = await stack.cluster.nc.jetstream().object_store(
+            stack.cluster.subjects.objects_bucket
+        )
+        for entry in await store.list():
+            if entry.name.startswith("prompt-"):
+                stored[entry.name] = (await store.get(entry.name)).data or b""
+        stack.backend.hold.set()
+        answer = await asking
+    assert answer.status_code == 200
+    num_prompt_tokens = answer.json()["usage"]["prompt_tokens"]
+    assert len(stack.backend.runs) == 2
+    for run in stack.backend.runs.values():
+        request = run.request
+        data = prompt_data(request, stored[request.prompt_object])
+        assert data.pixels == (read_pixels(PNG, VISION, 10_000),)
+        assert data.prompt_ids == request.prompt_ids
+        assert len(unpack_token_ids(data.prompt_ids)) == num_prompt_tokens
+        assert request.images[0].digest == hashlib.sha256(data.pixels[0]).digest()
+        await until_object_is_gone(stack, request.prompt_object)
+    refused = messages[0] | {"content": [image_part("data:,x")]}
+    async with running.client() as client:
+        answer = await client.post(
+            "/v1/chat/completions", json={"model": "tiny", "messages": [refused]}
+        )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages[0].content[0]"
+
+
+async def test_responses_take_images_and_see_them_again(stack: Stack) -> None:
+    bundle = make_seeing_bundle()
+    await register(stack.cluster, bundle, make_seeing_card(bundle))
+    running = await stack.start_frontend()
+    image = {"type": "input_image", "image_url": data_url(PNG)}
+    content = [{"type": "input_text", "text": "See "}, image]
+    first = {"model": "tiny", "input": [{"role": "user", "content": content}]}
+    async with running.client() as client:
+        answer = await client.post("/v1/responses", json=first)
+        assert answer.status_code == 200
+        second = {"model": "tiny", "input": "and?", "previous_response_id": answer.json()["id"]}
+        assert (await client.post("/v1/responses", json=second)).status_code == 200
+        items = await client.get(f"/v1/responses/{answer.json()['id']}/input_items")
+        bad = {"type": "input_image", "image_url": "data:,x"}
+        refused = first | {"input": [{"role": "user", "content": [*content, bad]}]}
+        error = (await client.post("/v1/responses", json=refused)).json()["error"]
+    shown = items.json()["data"][0]["content"][1]
+    assert shown == image | {"detail": "auto", "file_id": None}
+    assert error["param"] == "input[0].content[2]"
+    one, two = stack.backend.runs.values()
+    image_ids = [IMAGE_TOKEN_ID] * NUM_TOKENS
+    begin = [*ids("<|im_start|>user\nSee "), *image_ids, *ids("<|im_end|>\n")]
+    assert unpack_token_ids(one.request.prompt_ids)[: len(begin)] == begin
+    assert unpack_token_ids(two.request.prompt_ids)[: len(begin)] == begin
+    assert len(two.request.prompt_ids) > len(one.request.prompt_ids)
+    assert one.request.images == two.request.images
+    for run in (one, two):
+        await until_object_is_gone(stack, run.request.prompt_object)

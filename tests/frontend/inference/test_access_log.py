@@ -1,0 +1,79 @@
+"""One line for every answer, whatever came of it; nothing in it that a client has written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shared.protocol.finish import Finish, FinishReason, RunFacts
+from tests.frontend.conftest import Stack
+from tests.frontend.fake_backend import Script
+
+pytestmark = pytest.mark.integration
+
+CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def lines(logs: Any, event: str) -> list[dict[str, Any]]:
+    return [line for line in logs if line["event"] == event]
+
+
+async def test_a_finished_request_leaves_a_line_with_its_course(stack: Stack) -> None:
+    run = RunFacts(("worker-a", "worker-b"), 0.25, 0.5, 1.0)
+    stack.backend.script = lambda request: Script(["Hel", "lo"], Finish(FinishReason.STOP, run=run))
+    running = await stack.start_frontend()
+    with capture_logs() as logs:
+        async with running.client() as client:
+            answer = await client.post(CHAT, json=BODY)
+    assert answer.status_code == 200, answer.text
+    [line] = lines(logs, "request_finished")
+    assert line["workers"] == ["worker-a", "worker-b"]
+    assert line["hand_overs"] == 1
+    assert line["queue_ms"] is None  # not to be told of the first worker
+    assert (line["prefill_ms"], line["decode_ms"]) == (500, 1000)
+    assert (line["status"], line["finish"], line["transport"]) == (200, "stop", "http")
+    assert line["ttft_ms"] <= line["e2e_ms"]
+    assert line["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (BODY | {"temperature": "hot"}, 400, "invalid_type", "temperature"),
+        (BODY | {"model": "secret-model"}, 404, "model_not_found", "model"),
+        (BODY | {"messages": [{"role": "secret", "content": "x"}]}, 400, None, "messages"),
+    ],
+)
+async def test_a_refusal_leaves_a_line_on_both_transports(
+    stack: Stack, body: dict[str, Any], status: int, code: str | None, param: str
+) -> None:
+    running = await stack.start_frontend()
+    with capture_logs() as logs:
+        async with running.client() as client:
+            answer = await client.post(CHAT, json=body, headers={"x-request-id": "mine"})
+            assert answer.status_code == status
+        nc = stack.caller
+        subject = "jetflock.chat.completions"
+        await nc.request(subject, answer.request.content, timeout=10)
+    over_http, over_nats = lines(logs, "request_refused")
+    assert over_http["client_id"] == "mine"
+    assert (over_http["route"], over_http["transport"]) == (CHAT, "http")
+    assert over_nats["transport"] == "nats"
+    for line in (over_http, over_nats):
+        assert (line["status"], line["param"]) == (status, param)
+        assert code is None or line["code"] == code
+        assert "secret" not in repr(line)
+
+
+async def test_probes_and_scrapes_leave_no_line(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    with capture_logs() as logs:
+        async with running.client() as client:
+            for path in ("/health", "/health/live", "/metrics"):
+                assert (await client.get(path)).status_code == 200
+            assert (await client.get("/nothing-here")).status_code == 404
+    assert [line["route"] for line in lines(logs, "request_refused")] == ["unknown"]
+    assert not lines(logs, "request_finished")

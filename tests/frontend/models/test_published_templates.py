@@ -1,0 +1,117 @@
+"""Conversations with tools through the templates that models are published with, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from frontend.models.chat_template import ChatTemplate
+from frontend.surfaces.responses.conversation import messages_of
+from frontend.surfaces.tools.tool_messages import for_template
+from shared.errors import InvalidRequest
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from tests.frontend import published_templates as published
+from tests.frontend.surfaces.test_answer_parser import Answer, read
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+]
+CALL = {"name": "get_weather", "arguments": '{"city": "Osl\u00f3"}'}
+ITEMS: list[dict[str, Any]] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+    {"type": "function_call", "call_id": "call_1", **CALL},
+    {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
+]
+# Source, styles, how the call stands in the next prompt, and an answer with the same call.
+FAMILIES = {
+    "qwen 2.5": (
+        published.QWEN_2_5,
+        ToolStyle.HERMES,
+        None,
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}\n</tool_call>',
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}\n</tool_call>',
+    ),
+    "qwen 3": (
+        published.QWEN_3,
+        ToolStyle.HERMES,
+        ReasoningStyle.THINK,
+        '<think>\nHm.\n</think>\n\n\n<tool_call>\n{"name": "get_weather", "arguments": '
+        '{"city": "Osl\u00f3"}}\n</tool_call>',
+        '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": '
+        '{"city": "Osl\u00f3"}}\n</tool_call>',
+    ),
+    "qwen 3 coder": (
+        published.QWEN_3_CODER,
+        ToolStyle.QWEN3_CODER,
+        None,
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOsl\u00f3\n</parameter>\n</function>",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOsl\u00f3\n</parameter>\n"
+        "</function>\n</tool_call>",
+    ),
+    "llama 3.1": (
+        published.LLAMA_3_1,
+        ToolStyle.LLAMA3,
+        None,
+        '{"name": "get_weather", "parameters": {"city": "Osl\u00f3"}}<|eot_id|>',
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Osl\u00f3"}}',
+    ),
+    "mistral v3": (
+        published.MISTRAL_V3,
+        ToolStyle.MISTRAL,
+        None,
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, "id": "',
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, '
+        '"id": "abcdefghi"}]',
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_goes_there_and_back(family: str) -> None:
+    source, tools, reasoning, told, answer = FAMILIES[family]
+    template = ChatTemplate(source, SPECIAL)
+    assert (template.tool_style, template.reasoning_style) == (tools, reasoning)
+    messages = for_template(template, messages_of(ITEMS, None), TOOLS, tools)
+    prompt = template.render(messages, kwargs={"tools": TOOLS})
+    assert told in prompt
+    assert "rain" in prompt[prompt.index(told) :]
+    assert "Of a city." in prompt
+    form = AnswerFormat(tools=tools, tool_names=("get_weather",), reasoning=reasoning)
+    thought = "Hm." if reasoning else ""
+    assert read(form, answer) == Answer(thought, "", [(CALL["name"], CALL["arguments"])])
+
+
+def test_templates_of_other_calls_are_known_as_such() -> None:
+    deepseek = ChatTemplate(published.DEEPSEEK_R1, SPECIAL)
+    assert deepseek.tool_style is None
+    assert deepseek.reasoning_style is ReasoningStyle.THINK
+    for mark in ("<|channel|>commentary", "<tool_call>f\\n<arg_key>", "<start_function_call>"):
+        assert ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL).tool_style is None
+    assert ChatTemplate("{{ messages[0].content }}", SPECIAL).tool_style is ToolStyle.JSON
+
+
+def test_qwen_3_hears_whether_to_think() -> None:
+    template = ChatTemplate(published.QWEN_3, SPECIAL)
+    assert template.effort_names == {"enable_thinking"}
+    ask = [{"role": "user", "content": "Hi"}]
+    assert template.render(ask).endswith("assistant\n")
+    assert template.render(ask, kwargs={"enable_thinking": False}).endswith("</think>\n\n")
+
+
+def test_what_a_template_refuses_is_told_in_its_words() -> None:
+    """Llama 3.1 takes one call a turn."""
+    template = ChatTemplate(published.LLAMA_3_1, SPECIAL)
+    second = {"type": "function_call", "call_id": "call_2", **CALL}
+    messages = messages_of([*ITEMS[:3], second, ITEMS[3]], None)
+    with pytest.raises(InvalidRequest, match="single tool-calls"):
+        template.render(messages, kwargs={"tools": TOOLS})

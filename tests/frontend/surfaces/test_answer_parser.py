@@ -1,0 +1,241 @@
+"""Reasoning, content and calls of tools, read from text that comes in any pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser
+from shared.protocol.reply import AnswerFormat, ParamKind, ReasoningStyle, ToolStyle
+
+NAMES = ("add", "get_weather")
+HERMES = AnswerFormat(tools=ToolStyle.HERMES)
+LLAMA3 = AnswerFormat(tools=ToolStyle.LLAMA3, tool_names=NAMES)
+MISTRAL = AnswerFormat(tools=ToolStyle.MISTRAL)
+JSON = AnswerFormat(tools=ToolStyle.JSON, tool_names=NAMES)
+THINK = AnswerFormat(reasoning=ReasoningStyle.THINK)
+INSIDE = AnswerFormat(reasoning=ReasoningStyle.THINK, begins_in_reasoning=True)
+QWEN3 = AnswerFormat(tools=ToolStyle.HERMES, reasoning=ReasoningStyle.THINK)
+MAGISTRAL = AnswerFormat(tools=ToolStyle.MISTRAL_ARGS, reasoning=ReasoningStyle.MISTRAL)
+HIDDEN = AnswerFormat(reasoning=ReasoningStyle.THINK, hides_reasoning=True)
+CODER = AnswerFormat(
+    tools=ToolStyle.QWEN3_CODER,
+    param_kinds={"add": {"a": ParamKind.JSON, "c": ParamKind.TEXT_OR_NULL}},
+)
+FORMATS = (HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN)
+
+
+@dataclass
+class Answer:
+    """What a client puts together."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, delta: AnswerDelta) -> None:
+        self.reasoning += delta.reasoning
+        self.content += delta.content
+        for call in delta.calls:
+            if call.name:
+                assert call.idx == len(self.calls)
+                self.calls.append((call.name, ""))
+            name, arguments = self.calls[call.idx]
+            self.calls[call.idx] = (name, arguments + call.arguments)
+
+
+def read(answer: AnswerFormat, *pieces: str, is_cut: bool = False) -> Answer:
+    parser = AnswerParser(answer)
+    read = Answer()
+    for piece in pieces:
+        read.add(parser.feed(piece))
+    read.add(parser.finish(is_cut=is_cut))
+    text = "".join(pieces)
+    assert (parser.num_read, parser.checksum) == (len(text), crc32(text.encode()))
+    return read
+
+
+CASES = [
+    (HERMES, "Hello, <b>world</b>!", Answer(content="Hello, <b>world</b>!")),
+    (
+        HERMES,
+        'Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": [1, "}"], "b": "é\\"{"}}\n'
+        '</tool_call>\n<tool_call>{"name":"get_weather","arguments":{}}</tool_call>\n',
+        Answer(
+            "", "Let me see.", [("add", '{"a": [1, "}"], "b": "é\\"{"}'), ("get_weather", "{}")]
+        ),
+    ),
+    (
+        HERMES,
+        '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (HERMES, '<tool_call>{"name": "now"}</tool_call>', Answer(calls=[("now", "{}")])),
+    (
+        HERMES,
+        '<tool_call>{"name": "a", "arguments": {}}<tool_call>{"name": "b", "arguments": {}}',
+        Answer(calls=[("a", "{}"), ("b", "{}")]),
+    ),
+    (HERMES, "Write <tool_call> there", Answer(content="Write <tool_call> there")),
+    (HERMES, "a <<tool", Answer(content="a <<tool")),
+    (HERMES, '<tool_call>{"nom": 1}', Answer(content='<tool_call>{"nom": 1}')),
+    (
+        LLAMA3,
+        '{"name": "add", "parameters": {"a": 1}}; {"name": "get_weather", "parameters": {}}',
+        Answer(calls=[("add", '{"a": 1}'), ("get_weather", "{}")]),
+    ),
+    (
+        LLAMA3,
+        '<|python_tag|>{"type": "function", "name": "add", "parameters": {"a": 1}}',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (
+        LLAMA3,
+        'I ask: <|python_tag|>{"name": "add", "parameters": {"a": 1}}',
+        Answer("", "I ask:", [("add", '{"a": 1}')]),
+    ),
+    (LLAMA3, '{"name": "Ada"}', Answer(content='{"name": "Ada"}')),
+    (LLAMA3, ' {"a": 1}', Answer(content=' {"a": 1}')),
+    (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}, {"name": "sub", "arguments": {}}]',
+        Answer(calls=[("add", '{"a": 1}'), ("sub", "{}")]),
+    ),
+    (
+        MISTRAL,
+        '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}, "id": "abcdefghi"}]',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (
+        MAGISTRAL,
+        '[THINK]Hm.[/THINK]Sure.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]sub[CALL_ID]a1[ARGS]{}',
+        Answer("Hm.", "Sure.", [("add", '{"a": 1}'), ("sub", "{}")]),
+    ),
+    (MAGISTRAL, '[TOOL_CALLS]add{"a": 1}', Answer(calls=[("add", '{"a": 1}')])),
+    (
+        CODER,
+        "So:\n<tool_call>\n<function=add>\n<parameter=a>\n[1, 2]\n</parameter>\n<parameter=b>\n"
+        '12 "é"\n\n</parameter>\n<parameter=c>null</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call><function=now></function></tool_call>",
+        Answer(
+            "", "So:", [("add", '{"a": [1, 2], "b": "12 \\"é\\"\\n", "c": null}'), ("now", "{}")]
+        ),
+    ),
+    (
+        CODER,
+        "<tool_call><function=add><parameter=a>True</parameter><parameter=a>yes</parameter>"
+        "</tool_call>",
+        Answer(calls=[("add", '{"a": true, "a": "yes"}')]),
+    ),
+    (CODER, "<tool_call>\n{}", Answer(content="<tool_call>\n{}")),
+    (CODER, "<tool_call><function=a b>", Answer(content="<tool_call><function=a b>")),
+    (JSON, '{"name": "add", "arguments": {"a": 1}}', Answer(calls=[("add", '{"a": 1}')])),
+    (
+        JSON,
+        ' [ {"name": "add", "arguments": {"a": 1}} , {"name": "add", "arguments": {"a": 2}} ] ',
+        Answer(calls=[("add", '{"a": 1}'), ("add", '{"a": 2}')]),
+    ),
+    (
+        JSON,
+        '[{"name": "sub", "arguments": {}}]',
+        Answer(content='[{"name": "sub", "arguments": {}}]'),
+    ),
+    (JSON, "[1, 2]", Answer(content="[1, 2]")),
+    (THINK, "<think>\nHm, <b>.\n</think>\n\nYes.\n", Answer("Hm, <b>.", "Yes.\n")),
+    (THINK, "Yes. <think>no</think>", Answer(content="Yes. <think>no</think>")),
+    (THINK, "<think>\n\n</think>\n\nYes.", Answer(content="Yes.")),
+    (INSIDE, "Hm.\n</think>Yes.", Answer("Hm.", "Yes.")),
+    (INSIDE, "\nHm, </thin", Answer("Hm, </thin")),
+    (HIDDEN, "<think>Hm.</think>Yes.", Answer(content="Yes.")),
+    (
+        QWEN3,
+        '<think>A <tool_call>?</think>\n<tool_call>{"name": "a", "arguments": {}}</tool_call>',
+        Answer("A <tool_call>?", "", [("a", "{}")]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "text", "expected"), CASES)
+def test_a_text_is_told_apart(answer: AnswerFormat, text: str, expected: Answer) -> None:
+    assert read(answer, text) == expected
+
+
+@pytest.mark.parametrize(("answer", "text", "expected"), CASES)
+def test_every_cut_in_three_tells_the_same(
+    answer: AnswerFormat, text: str, expected: Answer
+) -> None:
+    for first in range(len(text)):
+        for second in range(first, len(text)):
+            assert read(answer, text[:first], text[first:second], text[second:]) == expected
+
+
+def test_arguments_are_told_as_they_come() -> None:
+    parser = AnswerParser(HERMES)
+    assert not parser.feed('<tool_call>{"name": "add", "argu')
+    [call] = parser.feed('ments": {"a').calls
+    assert (call.idx, call.name, call.arguments) == (0, "add", '{"a')
+    [call] = parser.feed('": "x').calls
+    assert (call.idx, call.name, call.arguments) == (0, "", '": "x')
+    assert not parser.has_complete_calls
+    assert parser.feed('"}}</tool_call>').calls[0].arguments == '"}'
+    assert parser.has_complete_calls
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cut", "expected"),
+    [
+        ('Hi <tool_call>{"name": "ad', True, Answer(content="Hi")),
+        ('Hi <tool_call>{"name": "ad', False, Answer(content='Hi <tool_call>{"name": "ad')),
+        ("Hi <tool_c", True, Answer(content="Hi <tool_c")),
+        ('<tool_call>{"name": "add", "arguments": {"a', True, Answer(calls=[("add", '{"a')])),
+    ],
+)
+def test_the_head_of_a_call_that_was_cut_is_no_content(
+    text: str, is_cut: bool, expected: Answer
+) -> None:
+    assert read(HERMES, text, is_cut=is_cut) == expected
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_an_argument_in_tags_is_told_when_it_is_whole(is_cut: bool) -> None:
+    text = "<tool_call><function=add><parameter=a>1</parameter><parameter=b>2"
+    assert read(CODER, text, is_cut=is_cut) == Answer(calls=[("add", '{"a": 1')])
+
+
+# Texts that come close to every mark.
+PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALLS] [ARGS]
+    <function=add> <parameter=a> </parameter> </function>
+    <|python_tag|> [CALL_ID] {"name": "add", "arguments": "parameters": {"a": 1} "id": add
+    {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} {"name":"add"} :
+    {} } ] [ , ; " \\ é 🙂 < <to x""".split()  # noqa: SIM905
+TEXTS = st.lists(
+    st.sampled_from([*PARTS, " ", "\n", '{"name": "get_weather", "arguments": ']), max_size=14
+).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(answer=st.sampled_from(FORMATS), text=TEXTS, is_cut=st.booleans(), data=st.data())
+def test_the_pieces_do_not_matter_and_any_event_can_be_resumed_from(
+    answer: AnswerFormat, text: str, is_cut: bool, data: st.DataObject
+) -> None:
+    whole = read(answer, text, is_cut=is_cut)
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert read(answer, *pieces, is_cut=is_cut) == whole
+    parser, so_far = AnswerParser(answer), Answer()
+    for piece in [*pieces, None]:
+        if piece is None:
+            so_far.add(parser.finish(is_cut=is_cut))
+        else:
+            so_far.add(parser.feed(piece))
+        again = AnswerParser(answer, num_told=parser.num_read)
+        rest = Answer(so_far.reasoning, so_far.content, list(so_far.calls))
+        for other in data.draw(st.sampled_from([[text], list(text)])):
+            rest.add(again.feed(other))
+        rest.add(again.finish(is_cut=is_cut))
+        assert rest == whole
+    assert so_far == whole

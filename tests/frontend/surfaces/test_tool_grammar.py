@@ -1,0 +1,262 @@
+"""What a grammar of tool calls lets through is what the parser reads as calls."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer
+
+from frontend.grammars.trial import try_grammar
+from frontend.models.tagged_arguments import param_kinds
+from frontend.surfaces.tools.answer_styles import mark_ids
+from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
+from frontend.surfaces.tools.tool_grammar import ToolGrammar
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.grammar.grammar_source import grammar_source, parser_limits
+from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.sampling import Grammar, GrammarKind
+from tests.frontend.surfaces.test_answer_parser import Answer, read
+from tests.frontend.tiny_model import IM_END, make_tokenizer
+
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Oslo", "R<[5]>om", 'a"b']},
+        "days": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "now"}},
+]
+NAMES = ("get_weather", "now")
+STYLES = list(ToolStyle)
+UNMARKED = (ToolStyle.LLAMA3, ToolStyle.JSON)
+MARKS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "</think>")
+
+
+def tokenizer(*, has_marks: bool) -> Tokenizer:
+    made = make_tokenizer()
+    if has_marks:
+        made.add_special_tokens([AddedToken(mark, special=True) for mark in MARKS])
+    return made
+
+
+def grammar_of(
+    style: ToolStyle,
+    tokens: Tokenizer,
+    use: ToolUse | None,
+    reasoning: ReasoningStyle | None = None,
+    content: Grammar | None = None,
+    **changes: Any,
+) -> tuple[Grammar, AnswerFormat]:
+    assert use is not None
+    kinds = {tool.name: param_kinds(tool.parameters) for tool in use.callable}
+    answer = AnswerFormat(
+        tools=style, tool_names=NAMES, reasoning=reasoning, param_kinds=kinds, **changes
+    )
+    ids = mark_ids(style, reasoning, tokens)
+    return ToolGrammar(use, answer, ids).grammar(content), answer
+
+
+class Walk:
+    """One output in a grammar."""
+
+    def __init__(self, grammar: Grammar, tokens: Tokenizer) -> None:
+        size = tokens.get_vocab_size()
+        read_by = LLTokenizer(tokens.to_str(), n_vocab=size, eos_token=[IM_END])
+        self._tokens = tokens
+        self.matcher = LLMatcher(read_by, grammar_source(grammar), limits=parser_limits())
+        assert not self.matcher.is_error(), self.matcher.get_error()
+        self.ids: list[int] = []
+
+    def allowed(self) -> list[int]:
+        mask = int.from_bytes(self.matcher.compute_bitmask(), "little")
+        return [token_id for token_id in range(mask.bit_length()) if mask >> token_id & 1]
+
+    def say(self, text: str) -> bool:
+        for token_id in self._tokens.encode(text, add_special_tokens=False).ids:
+            if token_id not in self.allowed():
+                return False
+            assert self.matcher.consume_token(token_id)
+        return True
+
+    def wander(self, source: random.Random, num_tokens: int) -> str:
+        """Random tokens; an end as soon as there may be one, after so many."""
+        while not self.matcher.is_stopped():
+            allowed = self.allowed()
+            if IM_END in allowed and (len(self.ids) >= num_tokens or len(allowed) == 1):
+                break
+            token_id = source.choice([each for each in allowed if each != IM_END])
+            assert self.matcher.consume_token(token_id)
+            self.ids.append(token_id)
+        return str(self._tokens.decode(self.ids, skip_special_tokens=False))
+
+
+def check_calls(answer: Answer) -> None:
+    schemas = {"get_weather": PARAMETERS, "now": {"type": "object", "maxProperties": 0}}
+    for name, arguments in answer.calls:
+        jsonschema.validate(json.loads(arguments), schemas[name])
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+@pytest.mark.parametrize("style", STYLES)
+def test_required_calls_are_calls_and_nothing_else(style: ToolStyle, has_marks: bool) -> None:
+    tokens = tokenizer(has_marks=has_marks)
+    several = 0
+    for seed in range(5):
+        use = read_tools(TOOLS, "required", None)
+        grammar, answer = grammar_of(style, tokens, use)
+        told = read(answer, Walk(grammar, tokens).wander(random.Random(seed), 150))
+        assert told.calls
+        assert (told.content, told.reasoning) == ("", "")
+        check_calls(told)
+        several += len(told.calls) > 1
+    assert several
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_named_function_is_called_once(style: ToolStyle) -> None:
+    tokens = tokenizer(has_marks=True)
+    choice = {"type": "function", "function": {"name": "now"}}
+    grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, choice, None))
+    told = read(answer, Walk(grammar, tokens).wander(random.Random(1), 1000))
+    assert [name for name, _ in told.calls] == ["now"]
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+@pytest.mark.parametrize("style", STYLES)
+def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
+    style: ToolStyle, has_marks: bool
+) -> None:
+    tokens = tokenizer(has_marks=has_marks)
+    tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]  # type: ignore[dict-item]
+    grammar, _ = grammar_of(style, tokens, read_tools(tools, "auto", None))
+    call = {
+        ToolStyle.HERMES: '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n'
+        "</tool_call>",
+        ToolStyle.QWEN3_CODER: "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
+        "</parameter>\n</function>\n</tool_call>",
+        ToolStyle.LLAMA3: '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
+        ToolStyle.MISTRAL: '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        ToolStyle.MISTRAL_ARGS: '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
+        ToolStyle.JSON: '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
+    }[style]
+    assert Walk(grammar, tokens).say(call)
+    assert Walk(grammar, tokens).say("Any text {at} all [1].\n")
+    assert not Walk(grammar, tokens).say(call.replace("Oslo", "Osaka"))
+    assert not Walk(grammar, tokens).say(call.replace("get_weather", "get_wealth"))
+    assert try_grammar(grammar, LLTokenizer("byte")) == ""
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_model_may_think_before_it_must_call(has_marks: bool, is_inside: bool) -> None:
+    tokens = tokenizer(has_marks=has_marks)
+    use = read_tools(TOOLS, "required", None)
+    grammar, answer = grammar_of(
+        ToolStyle.HERMES, tokens, use, ReasoningStyle.THINK, begins_in_reasoning=is_inside
+    )
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    text = ("" if is_inside else "<think>") + "Hm {\n</think>\n\n" + call
+    assert Walk(grammar, tokens).say(text)
+    assert read(answer, text) == Answer("Hm {", "", [("now", "{}")])
+    if has_marks or not is_inside:  # else it may think of calls
+        assert Walk(grammar, tokens).say(call) is not is_inside
+    assert not Walk(grammar, tokens).say(text.replace("<tool_call>", "No: "))
+
+
+@pytest.mark.parametrize("style", [each for each in STYLES if each not in UNMARKED])
+def test_beside_a_schema_the_answer_is_of_it_or_calls(style: ToolStyle) -> None:
+    tokens = tokenizer(has_marks=True)
+    schema = '{"type":"object","properties":{"x":{"const":1}},"required":["x"]}'
+    content = Grammar(GrammarKind.JSON_SCHEMA, schema, "")
+    grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, "auto", None), None, content)
+    assert Walk(grammar, tokens).say('{"x": 1}')
+    assert not Walk(grammar, tokens).say("text")
+    told = [read(answer, Walk(grammar, tokens).wander(random.Random(i), 150)) for i in range(8)]
+    assert any(each.calls for each in told)
+    assert any(each.content for each in told)
+    for each in told:
+        check_calls(each)
+
+
+@pytest.mark.parametrize("style", UNMARKED)
+def test_beside_a_schema_calls_need_a_mark(style: ToolStyle) -> None:
+    content = Grammar(GrammarKind.JSON_SCHEMA, "{}", "")
+    tokens = tokenizer(has_marks=True)
+    with pytest.raises(UnsupportedParameter, match="no mark"):
+        grammar_of(style, tokens, read_tools(TOOLS, "auto", None), None, content)
+
+
+def test_only_one_call_where_they_may_not_be_parallel() -> None:
+    tokens = tokenizer(has_marks=True)
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    grammar, _ = grammar_of(ToolStyle.HERMES, tokens, read_tools(TOOLS, "auto", False))
+    assert Walk(grammar, tokens).say(f"So: {call}")
+    assert not Walk(grammar, tokens).say(f"{call}\n{call}")
+    grammar, _ = grammar_of(ToolStyle.HERMES, tokens, read_tools(TOOLS, "required", None))
+    assert Walk(grammar, tokens).say(f"{call}\n{call}")
+
+
+def coder_grammar(properties: dict[str, Any], **function: Any) -> tuple[Grammar, AnswerFormat]:
+    parameters = {"type": "object", "properties": properties}
+    tools = [
+        {"type": "function", "function": {"name": "now", "parameters": parameters, **function}}
+    ]
+    use = read_tools(tools, "required", None)
+    return grammar_of(ToolStyle.QWEN3_CODER, tokenizer(has_marks=False), use)
+
+
+def test_arguments_in_tags_are_of_their_types_in_the_order_of_the_schema() -> None:
+    grammar, answer = coder_grammar(
+        {
+            "text": {"type": "string"},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "list": {"type": "array", "items": {"type": "integer"}},
+        }
+    )
+    call = "<tool_call>\n<function=now>\n{}</function>\n</tool_call>"
+    params = [
+        "<parameter=text>\n12 </p\n\n</parameter>\n",
+        "<parameter=note>\nnull\n</parameter>\n",
+        "<parameter=list>\n[1, 2]\n</parameter>\n",
+    ]
+    tokens = tokenizer(has_marks=False)
+    for given, arguments in (
+        (params, '{"text": "12 </p\\n", "note": null, "list": [1, 2]}'),
+        (params[2:], '{"list": [1, 2]}'),
+        ([], "{}"),
+    ):
+        text = call.format("".join(given))
+        assert Walk(grammar, tokens).say(text)
+        assert read(answer, text) == Answer(calls=[("now", arguments)])
+    assert not Walk(grammar, tokens).say(call.format("".join(params[::-1])))
+    assert not Walk(grammar, tokens).say(call.format(params[2].replace("1", "x")))
+
+
+@pytest.mark.parametrize(
+    ("properties", "param"),
+    [
+        ({"a": {"type": "string", "pattern": "x+"}}, "tools[0].function.parameters.properties.a"),
+        ({"a>": {}}, "tools[0].function.parameters"),
+    ],
+)
+def test_what_tags_cannot_be_held_to_is_refused(properties: dict[str, Any], param: str) -> None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        coder_grammar(properties)
+    assert caught.value.param == param
+
+
+def test_parameters_that_are_no_object_are_refused() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]
+    with pytest.raises(InvalidRequest) as caught:
+        grammar_of(ToolStyle.JSON, tokenizer(has_marks=False), read_tools(tools, "required", None))
+    assert caught.value.param == "tools[0].function.parameters.type"

@@ -1,0 +1,144 @@
+"""`jetflock pull`, `list`, `rm` and `ps`: models of the hub on this disk, and what runs of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.running_stack import RunningStack, announced
+from deploy.local.tree_memory import tree_memory_bytes
+from jetflock.command_line.output import num_bytes_text
+from tests.deploy.local_stack import REPOSITORY
+from tests.jetflock.local_hub import COMMIT, local_hub
+
+CHECKPOINT = REPOSITORY / "deploy" / "demo_model" / "checkpoint"
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One that can be served; one of another format; one whose weights are cut."""
+    folder = tmp_path_factory.mktemp("repositories")
+    found = {name: folder / name.replace("/", "-") for name in ("org/demo", "org/awq", "org/cut")}
+    for each in found.values():
+        shutil.copytree(CHECKPOINT, each)
+    config = json.loads((CHECKPOINT / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq"}
+    (found["org/awq"] / "config.json").write_text(json.dumps(config))
+    with (found["org/cut"] / "model.safetensors").open("r+b") as file:
+        file.truncate(1 << 16)
+    return found
+
+
+@pytest.fixture(scope="module")
+def hub(repositories: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
+    with local_hub(repositories) as found:
+        yield found
+
+
+@pytest.fixture
+def run(tmp_path: Path, hub: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command, with a disk of its own: its client reads the environment at import."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    hub[1].clear()
+    given = {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub[0], "HF_HUB_DISABLE_XET": "1"}
+
+    def command(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "jetflock", *argv],
+            cwd=REPOSITORY,
+            env={**os.environ, **given},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+
+    return command
+
+
+def test_a_model_comes_is_listed_and_goes(run: Command, hub: tuple[str, list[str]]) -> None:
+    done = run("pull", "org/demo")
+    assert done.returncode == 0, done.stderr
+    assert "serve it: jetflock serve org/demo" in done.stdout
+    assert hub[1].count("model.safetensors") == 1
+
+    [model] = json.loads(run("list", "--check", "--json").stdout)
+    assert (model["model"], model["commit"], model["problem"]) == ("org/demo", COMMIT, None)
+    assert model["num_bytes"] >= (CHECKPOINT / "model.safetensors").stat().st_size
+    assert run("list").stdout.startswith("org/demo\t")
+    assert "generate" in run("models", "org/demo").stdout
+
+    url = "http://127.0.0.1:1"
+    served = RunningStack(os.getpid(), url, "", "jf", "m", time.time(), model_path=model["path"])
+    with announced(served):
+        done = run("rm", "org/demo")
+        assert done.returncode == 2
+        assert f"served by pid {os.getpid()} at {url}" in done.stderr
+        [shown] = json.loads(run("ps", "--json").stdout)
+        assert shown["memory_bytes"] > 1 << 20
+    assert run("rm", "org/demo").returncode == 0
+    assert not Path(model["path"]).exists()
+    assert json.loads(run("list", "--json").stdout) == []
+    assert "'org/demo' is not on this machine" in run("rm", "org/demo").stderr
+
+
+def test_what_cannot_be_served_is_told_before_its_weights_come(
+    run: Command, hub: tuple[str, list[str]]
+) -> None:
+    done = run("pull", "org/awq")
+    assert done.returncode == 2
+    assert "quantised by awq are not supported" in done.stderr
+    assert "its weights were not fetched" in done.stderr
+    assert "model.safetensors" not in hub[1]
+    done = run("pull", "org/cut")
+    assert done.returncode == 2
+    assert "model.safetensors has 65536 bytes, its head says" in done.stderr
+    problems = {each["model"]: each["problem"] for each in json.loads(run("list", "--json").stdout)}
+    assert "no weights" in problems["org/awq"]
+    assert "its head says" in problems["org/cut"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("pull", "deploy"), "deploy is a folder here: there is nothing to fetch"),
+        (("pull", "llama3:8b"), "'llama3:8b' is no name of the hub: give owner/name"),
+        (("pull", "org/nobody"), "cannot download 'org/nobody'"),
+        (("rm", "deploy"), "deploy is a folder of yours"),
+        (("models", "org/nobody"), "jetflock pull org/nobody fetches it"),
+    ],
+)
+def test_a_wrong_name_is_told(run: Command, argv: tuple[str, ...], complaint: str) -> None:
+    done = run(*argv)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_memory_of_a_tree_is_that_of_its_children_too() -> None:
+    code = "import sys; x = b'x' * (64 << 20); print(flush=True); sys.stdin.read()"
+    own = tree_memory_bytes(os.getpid())
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        both = tree_memory_bytes(os.getpid())
+        child.communicate()
+    assert own is not None
+    assert both is not None
+    assert both - own > 48 << 20
+    assert tree_memory_bytes(1 << 30) is None
+
+
+def test_bytes_have_three_digits() -> None:
+    shown = [num_bytes_text(each) for each in (0, 1023, 1024, 50 << 20, 3 << 40, 5000 << 40)]
+    assert shown == ["0 B", "1023 B", "1.00 KiB", "50.0 MiB", "3.00 TiB", "5000 TiB"]

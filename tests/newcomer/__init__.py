@@ -1,0 +1,1 @@
+"""The first minutes of somebody who has a checkout, a shell, and nothing else."""

@@ -1,0 +1,40 @@
+"""Which tests may run again after a failure, and who says at once that one has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+# What these find is rare and real: a failure that does not come again is one all the same.
+ONCE_ONLY = ("simulation", "shared", "worker", "detok")
+# These start clusters of real servers, whose elections take as long as the machine lets them.
+CLUSTERS = ("shared",)
+# A mark of those that ask how long something took, or what a lease of a second survives: a machine
+# that was busy for a moment is no failure of ours.
+TIMED = "timed"
+
+
+def forbid_reruns(items: Iterable[pytest.Item]) -> None:
+    """A mark of a test counts more than --reruns of the command line."""
+    for item in items:
+        if not item.path.is_relative_to(ROOT):
+            continue
+        folder = item.path.relative_to(ROOT).parts[0]
+        is_cluster = folder in CLUSTERS and item.get_closest_marker("integration")
+        if folder in ONCE_ONLY and not is_cluster and not item.get_closest_marker(TIMED):
+            item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+class FailureTeller:
+    """Prints the name of a test when it has failed, in the middle of the dots."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)

@@ -1,0 +1,141 @@
+"""Model cards in KV."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.admin.control_plane import ControlPlane
+from shared.admin.forgotten_model import forget_model
+from shared.broker.objects import ObjectEntry
+from shared.catalog import model_catalog
+from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.cluster import open_cluster
+from shared.config import ClusterConfig
+from shared.errors import ConfigError, NotFound
+from shared.protocol.codec import encode
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.role_cards import SUPERVISOR, RoleCard
+from shared.subjects import new_rid
+from tests.e2e.role_stack import DEMO_MODEL
+from tests.nats_server import NatsServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_garbage_among_the_cards_concerns_no_model(nats_server: NatsServer) -> None:
+    """A frontend reads them all, every second: one bad card must not end it."""
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog = ModelCatalog(cluster)
+        card = await catalog.register(ModelFiles.read(DEMO_MODEL), "demo")
+        cards = cluster.bucket(cluster.subjects.models_bucket)
+        for number, garbage in enumerate((b"", b"\xc1", b"\x81", b"\x81\xa1v\x63")):
+            await cards.put(f"garbage-{number}", garbage)
+        assert await catalog.cards() == [card]
+
+
+async def test_a_model_is_announced_by_who_has_loaded_it(nats_server: NatsServer) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        card = await catalog.register(files, "demo", is_announced=False)
+        assert not card.is_announced
+        await catalog.announce(card.pool)
+        again = await catalog.register(files, "demo", is_announced=False)
+        assert again.is_announced, "whoever loads it as well hides it from nobody"
+        await catalog.announce("nobody-knows-it")
+        assert [card.name for card in await catalog.cards()] == ["demo"]
+
+
+async def test_what_others_serve_or_an_operator_keeps_is_not_withdrawn(
+    nats_server: NatsServer,
+) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        pool = (await catalog.register(files, "demo")).pool
+        workers = cluster.bucket(cluster.subjects.workers_bucket)
+        roles = cluster.bucket(cluster.subjects.roles_bucket)
+        await workers.put(f"{pool}.w", b"of another host")
+        assert not await catalog.withdraw(pool, "serve-1")
+        await workers.delete(f"{pool}.w")
+        for name in ("serve-1", "serve-2"):
+            await roles.put(name, encode(RoleCard(name, SUPERVISOR, pool=pool)))
+        assert not await catalog.withdraw(pool, "serve-1")
+        await roles.delete("serve-2")
+        assert await catalog.withdraw(pool, "serve-1")
+        assert not (await catalog.cards())[0].is_announced
+        await catalog.register(files, "demo", is_kept=True)
+        assert not await catalog.withdraw(pool, "serve-1")
+        assert (await catalog.cards())[0].is_announced
+
+
+async def test_a_forgotten_model_leaves_nothing_that_waits(nats_server: NatsServer) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        pool = (await catalog.register(files, "demo", is_kept=True)).pool
+        plane = ControlPlane(cluster, "test")
+        roles = cluster.bucket(cluster.subjects.roles_bucket)
+        await roles.put("serve-1", encode(RoleCard("serve-1", SUPERVISOR, pool=pool)))
+        with pytest.raises(ConfigError, match="'demo' is being served"):
+            await forget_model(cluster, plane, "demo")
+        await roles.delete("serve-1")
+        await cluster.js.publish(
+            cluster.subjects.request(pool, "interactive", "", new_rid()), b"garbage"
+        )
+        assert await forget_model(cluster, plane, "demo") == 0
+        assert await catalog.cards() == []
+        stream = cluster.subjects.requests_stream
+        state = (await cluster.js.api(f"STREAM.INFO.{stream}"))["state"]
+        assert (state["messages"], state["consumer_count"]) == (0, 0)
+        with pytest.raises(NotFound, match="no model 'demo'"):
+            await forget_model(cluster, plane, "demo")
+
+
+@pytest.mark.parametrize(
+    ("seen", "deleted"),
+    [
+        ("first look", "card"),
+        ("first look", "second look"),
+        ("first look", "end"),
+        ("card", "second look"),
+        ("card", "end"),
+    ],
+)
+async def test_who_registers_finds_the_tokenizer_that_another_deletes_just_then(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: str, deleted: str
+) -> None:
+    """Somebody has seen the tokenizer and no card that names it, before this step of a worker, and
+    deletes it before that one.
+    """
+    monkeypatch.setattr(model_catalog, "CONFIRMED_S", 0.0)  # as if it had been confirmed long ago
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        objects = cluster.objects(cluster.subjects.objects_bucket)
+        bundle = files.tokenizer_bundle()
+        await catalog.put_bundle(bundle)
+        found: list[ObjectEntry] = []
+
+        async def before(step: str) -> None:
+            if step == seen:
+                entry = await objects.find(bundle.content_hash)
+                assert entry is not None
+                found.append(entry)
+            if step == deleted:
+                await objects.delete_unchanged(found[0])
+
+        put_bundle, register = ModelCatalog.put_bundle, ModelCatalog._register
+        looks = iter(("first look", "second look"))
+
+        async def look(self: ModelCatalog, bundle: TokenizerBundle) -> None:
+            await before(next(looks))
+            await put_bundle(self, bundle)
+
+        async def write_card(self: ModelCatalog, card: ModelCard, **options: bool) -> ModelCard:
+            await before("card")
+            return await register(self, card, starts_over=options["starts_over"])
+
+        monkeypatch.setattr(ModelCatalog, "put_bundle", look)
+        monkeypatch.setattr(ModelCatalog, "_register", write_card)
+        card = await catalog.register(files, "demo")
+        await before("end")
+        assert await catalog.bundle(card.tokenizer_hash) == bundle

@@ -1,0 +1,78 @@
+"""What generation_config.json says becomes the model card's defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.errors import ConfigError
+from shared.protocol.model_cards import ModelCard
+
+CONFIG = {"vocab_size": 50, "max_position_embeddings": 128, "eos_token_id": 2}
+
+
+def card_of(path: Path, generation_config: dict[str, Any] | None) -> ModelCard:
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    if generation_config is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation_config))
+    return ModelFiles.read(path).card("m", TokenizerBundle.of_numbers(50))
+
+
+def test_sampling_defaults_and_end_tokens(tmp_path: Path) -> None:
+    card = card_of(
+        tmp_path,
+        {
+            "do_sample": True,
+            "temperature": 0.6,
+            "top_p": 0.9,
+            "top_k": 20,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "eos_token_id": [3, 4],
+        },
+    )
+    assert card.eos_token_ids == (3, 4)
+    assert (card.default_temperature, card.default_top_p, card.default_top_k) == (0.6, 0.9, 20)
+    assert (card.default_min_p, card.default_repetition_penalty) == (0.05, 1.1)
+
+
+@pytest.mark.parametrize("generation_config", [None, {}, {"eos_token_id": None}])
+def test_without_it_config_json_knows_the_end(
+    tmp_path: Path, generation_config: dict[str, Any] | None
+) -> None:
+    card = card_of(tmp_path, generation_config)
+    assert card.eos_token_ids == (2,)
+    assert card.default_temperature is None
+    assert card.default_top_k is None
+
+
+def test_no_sampling_means_greedy(tmp_path: Path) -> None:
+    assert card_of(tmp_path, {"do_sample": False, "top_p": 0.9}).default_temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"temperature": "hot"}, "'temperature' must be a number, not 'hot'"),
+        ({"top_k": 2.5}, "'top_k' must be a number, not 2.5"),
+        ({"top_p": 1.5}, "'top_p' is 1.5, not between"),
+        ({"repetition_penalty": 0}, "'repetition_penalty' is 0, not between"),
+    ],
+)
+def test_values_that_make_no_sense(tmp_path: Path, values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        card_of(tmp_path, values)
+
+
+def test_a_stretched_context_is_another_model(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    own, shorter, longer = (
+        ModelFiles.read(tmp_path, max_context_len=wanted) for wanted in (None, 100, 200)
+    )
+    assert [each.max_context_len for each in (own, shorter, longer)] == [128, 128, 200]
+    assert own.revision == shorter.revision != longer.revision

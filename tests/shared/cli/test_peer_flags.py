@@ -1,0 +1,90 @@
+"""Flags of other servers are taken, or answered with the words of docs/coming-from.md."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from deploy.local.__main__ import PROGRAM as SERVE
+from shared.cli.peer_flags import PEER_FLAGS, markdown_table, translated
+from shared.errors import ConfigError
+from tests.deploy.local_stack import REPOSITORY
+from worker.__main__ import PROGRAM as WORKER
+
+DOC = REPOSITORY / "docs" / "coming-from.md"
+
+
+def test_the_page_has_the_table() -> None:
+    assert markdown_table() in DOC.read_text(), "python -m shared.cli.peer_flags prints it"
+
+
+def test_what_is_named_exists() -> None:
+    serve = SERVE.flags() | {"--nats-url"}
+    for flag in PEER_FLAGS:
+        named = [flag.ours] if flag.ours else re.findall(r"`?(--[a-z][a-z-]+)", flag.advice)
+        assert set(named) <= serve, flag
+        assert bool(flag.ours) != bool(flag.advice), flag
+
+
+def test_no_flag_stands_twice() -> None:
+    names = [name for flag in PEER_FLAGS for name in flag.names]
+    assert len(names) == len(set(names))
+
+
+def test_metrics_of_the_page_exist() -> None:
+    told = set(re.findall(r"`(jetflock_\w+)`", DOC.read_text()))
+    known = set(re.findall(r"`(jetflock_\w+)", (REPOSITORY / "docs" / "metrics.md").read_text()))
+    assert told <= known
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["M", "--max-model-len", "512"], ["M", "--max-context-len", "512"]),
+        (["--served-model-name=x"], ["--model-name=x"]),
+        (["--tensor-parallel-size", "2"], ["--tp", "2"]),
+        (["-c", "4096", "-np", "4"], ["--max-context-len", "4096", "--max-running", "4"]),
+        (["--port", "8001"], ["--port", "8001"]),
+    ],
+)
+def test_what_means_the_same_is_taken(words: list[str], expected: list[str]) -> None:
+    assert translated(words, SERVE.flags()) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--quantization", "awq"], "In jetflock: weights are computed in float32 or bfloat16"),
+        (["--enable-lora"], r"In jetflock: adapters need no switch: --lora NAME=PATH"),
+        (["-m", "x.gguf"], "In jetflock: MODEL stands without a flag: jetflock serve MODEL"),
+        (["-ngl=99"], "--device cuda or cpu"),
+    ],
+)
+def test_what_means_something_else_is_answered(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        translated(words, SERVE.flags())
+
+
+def test_our_own_flags_keep_their_meaning() -> None:
+    for program in (SERVE, WORKER):
+        flags = program.flags()
+        for flag in flags:
+            assert translated([flag], flags) == [flag]
+
+
+def test_the_command_says_it_before_anything_starts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jetflock", "serve", "--pipeline-parallel-size", "2"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "jetflock serve: --pipeline-parallel-size is a flag of vLLM, SGLang. In jetflock: there is "
+        "none; --tp N divides a model among GPUs\n"
+    )

@@ -1,0 +1,220 @@
+"""Storing and deleting on three servers whose leaders die: what was stored is there and whole, what
+was deleted is gone, and of who confirms and who deletes one sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from shared.broker.objects import Objects
+from shared.cluster import Cluster, open_cluster
+from shared.config import ClusterConfig
+from shared.errors import BrokerError, NotFound
+from shared.subjects import new_rid
+from tests.nats_cluster import ClusteredServer, NatsCluster
+from tests.worker.io_stage import eventually_async
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PIECE = 128 * 1024
+STREAM = "OBJ_jf_objects"
+NUM_KILLS = 2
+NUM_OWNERS = 2
+NUM_RIVALS = 4
+NUM_ROUNDS = 3  # of each, with a server away
+NUM_PURGES = 300
+PATIENCE_S = 90.0
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path / "nats")
+    try:
+        await asyncio.to_thread(cluster.start)
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+async def answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Asked again while servers choose a leader."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await call()
+        except BrokerError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def outcome(call: Awaitable[bool]) -> bool | None:
+    """None: nobody has told."""
+    try:
+        return await call
+    except BrokerError:
+        return None
+
+
+class Client:
+    """Works on one object, round after round."""
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self.objects = objects
+        self.name = name
+        self.content: bytes | None = None  # that it must have; None: it must be gone
+        self.num_rounds = 0
+        self.is_over = False
+
+    async def run(self) -> None:
+        for number in itertools.count():
+            if self.is_over:
+                return
+            await self._round(number)
+            self.num_rounds += 1
+
+    async def _round(self, number: int) -> None:
+        raise NotImplementedError
+
+    async def _put(self, content: bytes) -> None:
+        await answered(lambda: self.objects.put(self.name, content))
+        self.content = content
+
+    async def check(self) -> None:
+        """By the leader's word, and in time by that of every replica."""
+        entry = await answered(lambda: self.objects.find(self.name))
+        assert (entry is None) == (self.content is None), self.name
+
+        async def is_as_it_must_be() -> bool:
+            try:
+                return await answered(lambda: self.objects.get(self.name)) == self.content
+            except NotFound:
+                return self.content is None
+
+        await eventually_async(is_as_it_must_be, PATIENCE_S)
+
+
+class Owner(Client):
+    """Stores, replaces and deletes what nobody else touches."""
+
+    async def _round(self, number: int) -> None:
+        await self._put(b"%d" % number + b"x" * (number % 3 * PIECE))
+        await self.check()
+        if number % 2:
+            await answered(lambda: self.objects.delete(self.name))
+            self.content = None
+            await self.check()
+
+
+class Rivals(Client):
+    """One confirms, the other deletes what he has seen."""
+
+    async def _round(self, number: int) -> None:
+        await self._put(b"%d" % number)
+        seen = await answered(lambda: self.objects.find(self.name))
+        assert seen is not None
+        is_confirmed, is_deleted = await asyncio.gather(
+            outcome(self.objects.confirm(seen)), outcome(self.objects.delete_unchanged(seen))
+        )
+        assert not (is_confirmed and is_deleted), f"round {number} of {self.name}"
+        if is_deleted or (not is_confirmed and await self._is_gone()):
+            self.content = None
+        await self.check()
+
+    async def _is_gone(self) -> bool:
+        return await answered(lambda: self.objects.find(self.name)) is None
+
+
+async def leader_of(cluster: Cluster, nats: NatsCluster) -> ClusteredServer:
+    info = await answered(lambda: cluster.js.api(f"STREAM.INFO.{STREAM}"))
+    return nats.named(info["cluster"]["leader"])
+
+
+async def make_lead(cluster: Cluster, server: ClusteredServer) -> None:
+    """Once it has all that the others have."""
+    order = {"placement": {"preferred": server.name}}
+
+    async def leads() -> bool:
+        info: dict[str, Any] = await answered(lambda: cluster.js.api(f"STREAM.INFO.{STREAM}"))
+        if info["cluster"].get("leader") == server.name:
+            return True
+        await outcome(_true(cluster.js.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", order)))
+        await asyncio.sleep(0.5)
+        return False
+
+    await eventually_async(leads, PATIENCE_S)
+
+
+async def _true(call: Awaitable[object]) -> bool:
+    await call
+    return True
+
+
+async def num_messages(cluster: Cluster) -> int:
+    info = await answered(lambda: cluster.js.api(f"STREAM.INFO.{STREAM}"))
+    return int(info["state"]["messages"])
+
+
+def num_wanted(clients: list[Client]) -> int:
+    """A name, and pieces."""
+    contents = [client.content for client in clients if client.content is not None]
+    return sum(1 + -(-len(content) // PIECE) for content in contents)
+
+
+async def test_leaders_die_and_no_object_is_lost_or_left(nats: NatsCluster) -> None:
+    config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
+    async with open_cluster(config, "test") as cluster:
+        objects = cluster.objects(cluster.subjects.objects_bucket)
+        clients: list[Client] = [Owner(objects, f"own-{idx}") for idx in range(NUM_OWNERS)]
+        clients += [Rivals(objects, f"file-{idx}") for idx in range(NUM_RIVALS)]
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                tasks.create_task(client.run())
+            for _ in range(NUM_KILLS):
+                killed = await leader_of(cluster, nats)
+                killed.kill()
+                await until_all_have_gone_on(clients)
+                await asyncio.to_thread(nats.start)
+            for client in clients:
+                client.is_over = True
+        for piece_id in await answered(lambda: objects.nameless(0.0)):
+            await answered(lambda piece_id=piece_id: objects.erase_pieces(piece_id))  # type: ignore[misc]
+        for server in nats.servers:
+            await make_lead(cluster, server)
+            for client in clients:
+                await client.check()
+            assert await num_messages(cluster) == num_wanted(clients), server.name
+        print(*(f"{client.name}: {client.num_rounds} rounds" for client in clients))
+
+
+async def test_nothing_is_stored_behind_what_was_purged(nats: NatsCluster) -> None:
+    """Such as the result of a response that is deleted in this moment."""
+    config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
+    async with open_cluster(config, "test") as cluster:
+        js, stream = cluster.js, cluster.subjects.responses_stream
+        for _ in range(NUM_PURGES):
+            subject = cluster.subjects.response(new_rid())
+            record = await js.publish(subject, b"record", expected_last=0)
+            result = _true(js.publish(subject, b"result", expected_last=record.seq))
+            await asyncio.gather(outcome(result), js.purge_for_good(stream, subject))
+            assert await js.get_last(stream, subject) is None
+
+
+async def until_all_have_gone_on(clients: list[Client]) -> None:
+    wanted = [client.num_rounds + NUM_ROUNDS for client in clients]
+
+    async def have_gone_on() -> bool:
+        return all(
+            client.num_rounds >= rounds for client, rounds in zip(clients, wanted, strict=True)
+        )
+
+    await eventually_async(have_gone_on, PATIENCE_S)

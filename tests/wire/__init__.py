@@ -1,0 +1,1 @@
+"""What is stored stays readable: messages as released versions have written them."""

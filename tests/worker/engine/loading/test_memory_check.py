@@ -1,0 +1,65 @@
+"""What does not fit into memory is refused before its weights are read, with the numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import ConfigError
+from tests.worker.engine.models.test_checkpoints import load
+from tests.worker.engine.tiny_models import save_tiny_model
+from worker.engine.loading import memory_check
+
+LLAMA_8B = {
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tied", "weights"),
+    [("llama", False, "14.96 GiB"), ("llama", True, "14.96 GiB"), ("olmo2", True, "13.98 GiB")],
+)
+def test_what_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, tied: bool, weights: str
+) -> None:
+    path = save_tiny_model(tmp_path, model_type)
+    (path / "model.safetensors").unlink()
+    file = path / "config.json"
+    changes = LLAMA_8B | {"tie_word_embeddings": tied, "max_position_embeddings": 8192}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 13 << 30)
+    sentence = (
+        rf"does not fit into memory: its [78]\.\d\d billion parameters take {weights} in bfloat16, "
+        r"keys and values 0\.12 GiB \(1024 tokens\), and 13\.00 GiB are available"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        load(path, dtype="bfloat16", num_kv_tokens=None)
+
+
+@pytest.mark.parametrize(
+    ("config", "fits"),
+    [
+        ({"num_kv_tokens": 1 << 20}, False),
+        ({"kv_memory_bytes": 1 << 29, "num_kv_tokens": None}, False),
+        ({"num_kv_tokens": 1 << 10}, True),
+    ],
+)
+def test_the_wanted_kv_pool_counts(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], fits: bool
+) -> None:
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 100 << 20)
+    if fits:
+        load(tiny_llama, **config)
+        return
+    with pytest.raises(ConfigError, match=r"and 0\.10 GiB are available"):
+        load(tiny_llama, **config)

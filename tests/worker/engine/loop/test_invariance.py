@@ -1,0 +1,161 @@
+"""In float32 a token does not depend on how it was computed: not one bit of its logits does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.protocol.logprobs import record_bytes
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import make_add
+from worker.engine_link.engine_messages import AddRequest
+
+PROMPT = random_prompt(37, seed=1)
+MAX_TOKENS = 100
+SEEDED = {"temperature": 1.0, "seed": 2**63 + 5}
+
+
+# Every control at once: a token that depended on anything but prompt, seed and output would show.
+CONTROLLED: dict[str, Any] = {
+    "temperature": 1.1,
+    "seed": 99,
+    "top_k": 60,
+    "top_p": 0.95,
+    "min_p": 0.001,
+    "typical_p": 0.97,
+    "xtc_probability": 0.3,
+    "xtc_threshold": 0.02,
+    "dynatemp_range": 0.2,
+    "dry_multiplier": 0.8,
+    "dry_allowed_length": 0,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.3,
+    "repetition_penalty": 1.1,
+    "min_tokens": 30,
+    "logit_bias": tuple((token_id, 3.0) for token_id in range(50, 70)),
+    "allowed_token_ids": tuple(range(20, 280)),
+    "bad_words": ((55,), (60, 61), (100, 101)),
+    "logprobs": 3,
+    "prompt_logprobs": 1,
+}
+
+
+def subject(output: list[int] | None = None, **sampling: Any) -> AddRequest:
+    return make_add(1, PROMPT, output or [], max_tokens=MAX_TOKENS, ignore_eos=True, **sampling)
+
+
+def company() -> list[AddRequest]:
+    """Other requests of many lengths."""
+    lens = [1, 5, 16, 40, 90, 130, 200, 290, 33, 64, 17]
+    return [
+        make_add(run_id, random_prompt(length, run_id), max_tokens=8 * run_id, ignore_eos=True)
+        for run_id, length in enumerate(lens, start=2)
+    ]
+
+
+def assert_same_logits(rig: Rig, reference: Rig) -> None:
+    keys = [key for key in rig.logits if key[0] == 1]
+    different = [key for key in keys if not torch.equal(rig.logits[key], reference.logits[key])]
+    assert keys
+    assert different == []
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_llama: Path) -> Rig:
+    rig = Rig(tiny_llama)
+    rig.run(subject())
+    return rig
+
+
+def records_of(rig: Rig) -> tuple[bytes, bytes]:
+    """Logprobs of the subject's output and prompt."""
+    outputs = [each for step in rig.channel.steps for each in step.outputs if each.run_id == 1]
+    return (
+        b"".join(each.logprobs for each in outputs),
+        b"".join(each.prompt_logprobs for each in outputs),
+    )
+
+
+@pytest.fixture(scope="module")
+def controlled(tiny_llama: Path) -> Rig:
+    rig = Rig(tiny_llama)
+    output = rig.run(subject(**CONTROLLED))[1]
+    assert 55 not in output
+    assert set(output) <= set(range(20, 280))
+    assert len({*output}) > 20
+    return rig
+
+
+@pytest.mark.parametrize("num_kv_tokens", [4096, 400], ids=["company", "retracted"])
+def test_every_control_in_company(tiny_llama: Path, controlled: Rig, num_kv_tokens: int) -> None:
+    rig = Rig(tiny_llama, num_kv_tokens=num_kv_tokens, max_step_tokens=48)
+    others = company()
+    others += [
+        make_add(run_id, random_prompt(20 + run_id, run_id), max_tokens=40, **CONTROLLED)
+        for run_id in (20, 21)
+    ]
+    tokens = rig.run(*others[:5], subject(**CONTROLLED), *others[5:])
+    assert (rig.channel.steps[-1].load.num_preemptions > 0) == (num_kv_tokens == 400)
+    assert tokens[1] == controlled.channel.tokens()[1]
+    assert records_of(rig) == records_of(controlled)
+
+
+def test_every_control_resumed(tiny_llama: Path, controlled: Rig) -> None:
+    output = controlled.channel.tokens()[1]
+    logprobs, _ = records_of(controlled)
+    for num_made in (1, 40, 99):
+        rig = Rig(tiny_llama, max_step_tokens=32)
+        rest = rig.run(subject(output[:num_made], **CONTROLLED))[1]
+        assert output[:num_made] + rest == output
+        rest_logprobs, prompt_logprobs = records_of(rig)
+        assert rest_logprobs == logprobs[num_made * record_bytes(3) :]
+        assert prompt_logprobs == b""
+
+
+@pytest.mark.parametrize("sampling", [{}, SEEDED], ids=["greedy", "seeded"])
+def test_resumed_anywhere(tiny_llama: Path, sampling: dict[str, Any]) -> None:
+    whole = Rig(tiny_llama)
+    output = whole.run(subject(**sampling))[1]
+    for num_made in (1, 28, 83):
+        rig = Rig(tiny_llama, max_step_tokens=32)
+        rest = rig.run(subject(output[:num_made], **sampling))[1]
+        assert output[:num_made] + rest == output
+        assert_same_logits(rig, whole)
+
+
+@pytest.mark.parametrize("max_step_tokens", [16, 33, 512])
+def test_in_company(tiny_llama: Path, alone: Rig, max_step_tokens: int) -> None:
+    rig = Rig(tiny_llama, max_step_tokens=max_step_tokens)
+    others = company()
+    tokens = rig.run(*others[:5], subject(), *others[5:])
+    assert tokens[1] == alone.channel.tokens()[1]
+    assert_same_logits(rig, alone)
+
+
+def test_after_retractions(tiny_llama: Path, alone: Rig) -> None:
+    rig = Rig(tiny_llama, num_kv_tokens=400)
+    others = company()
+    tokens = rig.run(*others[:5], subject(), *others[5:])
+    assert rig.channel.steps[-1].load.num_preemptions > 0
+    assert tokens[1] == alone.channel.tokens()[1]
+    assert_same_logits(rig, alone)
+
+
+@pytest.mark.slow
+def test_with_two_threads(tiny_llama: Path, alone: Rig) -> None:
+    rig = Rig(tiny_llama, num_threads=2)
+    tokens = rig.run(*company()[:5], subject())
+    torch.set_num_threads(1)
+    assert tokens[1] == alone.channel.tokens()[1]
+    assert_same_logits(rig, alone)
+
+
+def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
+    path = save_tiny_llama(tmp_path, num_key_value_heads=6)
+    alone, rig = Rig(path), Rig(path)
+    alone.run(subject())
+    rig.run(*company(), subject())
+    assert_same_logits(rig, alone)

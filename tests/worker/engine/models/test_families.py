@@ -1,0 +1,61 @@
+"""Every family through the whole engine, with transformers' own forward beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worker.engine.families import FUSED, GENERAL
+from tests.worker.engine.tiny_models import (
+    Rig,
+    assert_like_reference,
+    random_prompt,
+    reference_logits,
+    save_tiny_model,
+)
+from tests.worker.engine_fakes import make_add
+
+BFLOAT16_FACTOR = 1.5
+BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
+
+FAMILIES = FUSED | GENERAL
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_type, overrides = FAMILIES[request.param]
+    return save_tiny_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
+
+
+def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
+    """Prompts and 32 decoded tokens, one past the 128 of a stretched rope; mixed lengths, chunk
+    borders, prefix hits, retractions.
+    """
+    rig = Rig(path, max_step_tokens=33, num_kv_tokens=224, max_running=8)
+    shared = random_prompt(40, seed=2)
+    prompts = {1: shared + random_prompt(5, seed=3)}
+    prompts |= {run_id: random_prompt(length, run_id) for run_id, length in ((2, 1), (3, 33))}
+    prompts |= {run_id: shared + random_prompt(12 * run_id, seed=run_id) for run_id in (4, 5)}
+    outputs = rig.run(
+        *(make_add(run_id, ids, max_tokens=32, ignore_eos=True) for run_id, ids in prompts.items())
+    )
+    for run_id, prompt in prompts.items():
+        assert len(outputs[run_id]) == 32
+        assert_like_reference(path, rig, run_id, prompt + outputs[run_id])
+    assert rig.channel.steps[-1].load.num_preemptions > 0
+    assert rig.channel.steps[-1].load.num_prefix_hits > 0
+    assert any(len({end - start for _, start, end in batch}) > 1 for batch in rig.runner.batches)
+
+
+def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Path) -> None:
+    rig = Rig(path, dtype="bfloat16")
+    prompt = random_prompt(60, seed=8)
+    output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
+    exact = reference_logits(path, prompt + output)[59:67]
+    theirs = reference_logits(path, prompt + output, torch.bfloat16)[59:67]
+    ours = torch.stack([rig.logits[1, 60 + idx] for idx in range(8)])
+    error, their_error = ((each - exact).norm() / exact.norm() for each in (ours, theirs))
+    assert error < BFLOAT16_FACTOR * their_error
+    assert error < BFLOAT16_ERROR

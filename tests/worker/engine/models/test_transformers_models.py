@@ -1,0 +1,117 @@
+"""Models of transformers: which are taken, which are refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import ConfigError
+from tests.worker.engine.families import FUSED, GENERAL
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.models import transformers_config
+from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
+from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+
+DOCS = Path(__file__).parents[4] / "docs" / "models.md"
+
+
+def save_config(path: Path, model_type: str, architecture: str, **values: Any) -> Path:
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(model_type, **values)
+    config.architectures = [architecture]
+    config.save_pretrained(path)
+    return path
+
+
+def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] for model_type, _ in families.values()}
+
+
+def test_the_documents_list_what_the_tests_prove() -> None:
+    assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
+    assert architectures_of(FUSED) == set(FUSED_ARCHITECTURES)
+    fused, general = DOCS.read_text().split("## Refused")[0].split("## Through transformers")
+    names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
+    assert set(names.findall(fused)) == set(FUSED_ARCHITECTURES)
+    assert set(names.findall(general)) == TESTED_ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "values", "sentence"),
+    [
+        ("mamba", "MambaForCausalLM", {}, "layers of type linear_attention"),
+        ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": [0]}, "layers of type conv"),
+        ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, r"keys of \d+ and values of"),
+        ("llama4_text", "Llama4ForCausalLM", {}, "layers of type chunked_attention"),
+        ("stablelm", "StableLmForCausalLM", {"num_hidden_layers": 1}, "does not pass keywords on"),
+        ("gemma3", "Gemma3ForConditionalGeneration", {}, "has a vision_config: only text"),
+        ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),
+        ("bert", "BertForMaskedLM", {"num_hidden_layers": 1}, "BertForMaskedLM is not the text"),
+        ("bloom", "BloomForCausalLM", {}, "config.json names no max_position_embeddings"),
+    ],
+)
+def test_what_is_refused(
+    tmp_path: Path, model_type: str, architecture: str, values: dict[str, Any], sentence: str
+) -> None:
+    path = save_config(tmp_path, model_type, architecture, **values)
+    with pytest.raises(ConfigError, match=sentence):
+        read_model_config(path)
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    values = {"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoConfig": "m.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / "m.py").write_text("raise SystemExit('it was run')")
+    with pytest.raises(ConfigError, match="is not a model that transformers knows"):
+        read_model_config(tmp_path)
+
+
+def test_an_untested_family_is_taken_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save_tiny_model(tmp_path, "olmo2")
+    with caplog.at_level(logging.WARNING):
+        read_model_config(path)
+    assert caplog.messages == []
+    monkeypatch.setattr(transformers_config, "TESTED_ARCHITECTURES", frozenset())
+    with caplog.at_level(logging.WARNING):
+        read_model_config(path)
+    assert caplog.messages == [
+        "untested family: no test compares Olmo2ForCausalLM with transformers"
+    ]
+
+
+def test_positions_that_are_not_heeded(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path, "smollm3", pad_token_id=2, no_rope_layers=[0, 0])
+    with pytest.raises(ConfigError, match="no heed of the positions"):
+        Rig(path)
+
+
+def test_a_checkpoint_that_lacks_a_tensor(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny_model(tmp_path, "olmo2")
+    weights = load_file(path / "model.safetensors")
+    del weights["model.layers.1.self_attn.q_norm.weight"]
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"has no tensor 'model\.layers\.1\.self_attn\.q_norm"):
+        Rig(path)
+
+
+def test_shards_give_the_same_tokens(tmp_path: Path) -> None:
+    whole = save_tiny_model(tmp_path / "whole", "mixtral", num_local_experts=4)
+    sharded = save_tiny_model(
+        tmp_path / "sharded", "mixtral", max_shard_size="100KB", num_local_experts=4
+    )
+    assert len(list(sharded.glob("*.safetensors"))) > 2
+    add = make_add(1, random_prompt(20, seed=6), max_tokens=5, ignore_eos=True)
+    assert Rig(whole).run(add) == Rig(sharded).run(add)

@@ -1,0 +1,226 @@
+"""The C++ decoder: as close to transformers as bfloat16 allows, and independent of the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.protocol.sampling import PoolingKind, PoolingParams
+from tests.worker.engine.families import FUSED
+from tests.worker.engine.tiny_models import (
+    Rig,
+    assert_like_reference,
+    random_prompt,
+    save_tiny_llama,
+    save_tiny_model,
+)
+from tests.worker.engine_fakes import make_add
+from worker.engine.native import native_library
+from worker.engine.native.native_forward import NativeForward
+from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
+
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.cpu.get_capabilities().get("avx512_bf16"), reason="needs AVX512-BF16"
+)
+
+MAX_ERROR = 0.05  # relative, of logits: what rounding activations to 8 bits leaves of these weights
+SCORE = PoolingParams(PoolingKind.LOGITS, normalize=False)
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7}
+
+
+def native_rig(path: Path, **config: Any) -> Rig:
+    rig = Rig(path, **({"dtype": "bfloat16", "cpu_kernels": "native"} | config))
+    assert isinstance(rig.runner._forward._forward, NativeForward)
+    return rig
+
+
+def save_rounded(path: Path, model_type: str, **overrides: Any) -> Path:
+    """Weights that are the same in bfloat16."""
+    return save_tiny_model(path, model_type, is_rounded=True, **overrides)
+
+
+@pytest.fixture(scope="module")
+def tiny_rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_rounded(tmp_path_factory.mktemp("rounded"), "llama")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("family", FUSED)
+def test_every_family_of_the_fused_decoder(family: str, tmp_path: Path) -> None:
+    model_type, overrides = FUSED[family]
+    path = save_rounded(tmp_path, model_type, **overrides)
+    rig = native_rig(path, max_step_tokens=33, num_kv_tokens=320, max_running=8)
+    shared = random_prompt(40, seed=2)
+    prompts = {1: shared + random_prompt(5, seed=3)}
+    prompts |= {run_id: random_prompt(length, run_id) for run_id, length in ((2, 1), (3, 33))}
+    prompts |= {run_id: shared + random_prompt(8 * run_id, seed=run_id) for run_id in (4, 5, 6)}
+    outputs = rig.run(
+        *(make_add(run_id, ids, max_tokens=40, ignore_eos=True) for run_id, ids in prompts.items())
+    )
+    for run_id, prompt in prompts.items():
+        assert_like_reference(path, rig, run_id, prompt + outputs[run_id], MAX_ERROR)
+    assert rig.channel.steps[-1].load.num_preemptions > 0
+
+
+@needs_bfloat16
+def test_a_classifiers_one_label(tmp_path: Path) -> None:
+    path = save_rounded(tmp_path, "qwen3", is_classifier=True)
+    prompts = [random_prompt(length, length) for length in (1, 40, 200)]
+    adds = [make_add(run_id, ids, pooling=SCORE) for run_id, ids in enumerate(prompts)]
+    together, in_torch = native_rig(path), Rig(path)
+    together.run(*adds)
+    in_torch.run(*adds)
+    for run_id, add in enumerate(adds):
+        alone = native_rig(path)
+        alone.run(add)
+        score = together.channel.finishes()[run_id].embedding
+        assert alone.channel.finishes()[run_id].embedding == score
+        expected = np.frombuffer(in_torch.channel.finishes()[run_id].embedding, np.float32)
+        assert np.frombuffer(score, np.float32) == pytest.approx(expected, rel=0.1, abs=0.05)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("shape", [(2, 1, 64), (8, 1, 32), (6, 6, 80), (4, 2, 128), (3, 1, 256)])
+def test_head_shapes(shape: tuple[int, int, int], tmp_path: Path) -> None:
+    num_heads, num_kv_heads, head_dim = shape
+    path = save_rounded(
+        tmp_path,
+        "llama",
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=head_dim,
+        initializer_range=0.1,
+    )
+    rig = native_rig(path, page_size=32, max_step_tokens=100, num_threads=2)
+    prompt = random_prompt(230, seed=1)
+    output = rig.run(make_add(1, prompt, max_tokens=20, ignore_eos=True))[1]
+    assert_like_reference(path, rig, 1, prompt + output, MAX_ERROR)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("sampling", [{}, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_no_bit_depends_on_the_batch(
+    tiny_rounded: Path, sampling: dict[str, Any], num_threads: int
+) -> None:
+    prompt = random_prompt(137, seed=1)
+    subject = make_add(1, prompt, max_tokens=60, ignore_eos=True, **sampling)
+    company = [
+        make_add(run_id, random_prompt(length, run_id), max_tokens=8 * run_id, ignore_eos=True)
+        for run_id, length in enumerate([1, 5, 16, 40, 90, 130, 200, 290, 33, 64, 17], start=2)
+    ]
+    alone = native_rig(tiny_rounded)
+    tokens = alone.run(subject)[1]
+    rigs = [
+        native_rig(tiny_rounded, max_step_tokens=size, num_threads=num_threads, num_kv_tokens=slots)
+        for size, slots in ((16, 4096), (33, 4096), (512, 640))
+    ]
+    for rig in rigs:
+        assert rig.run(*company[:5], subject, *company[5:])[1] == tokens
+    assert rigs[2].channel.steps[-1].load.num_preemptions > 0
+    resumed = native_rig(tiny_rounded, num_threads=num_threads)
+    again = make_add(1, prompt, tokens[:31], max_tokens=60, ignore_eos=True, **sampling)
+    assert resumed.run(again)[1] == tokens[31:]
+    for rig in (*rigs, resumed):
+        keys = [key for key in rig.logits if key[0] == 1]
+        assert [key for key in keys if not torch.equal(rig.logits[key], alone.logits[key])] == []
+    torch.set_num_threads(1)
+
+
+@needs_bfloat16
+def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_rounded: Path) -> None:
+    others = [
+        make_add(run_id, random_prompt(20 * run_id, run_id), max_tokens=30, ignore_eos=True)
+        for run_id in (1, 2, 3)
+    ]
+    expected = native_rig(tiny_rounded, num_kv_tokens=320).run(*others)
+    rig = native_rig(tiny_rounded, num_kv_tokens=320)
+    used = {token_id for add in others for token_id in random_prompt(20 * add.run_id, add.run_id)}
+    used |= {token_id for token_ids in expected.values() for token_id in token_ids}
+    poison = min(set(range(300)) - used)
+    forward = rig.runner._forward._forward
+    assert isinstance(forward, NativeForward)
+    with torch.inference_mode():
+        forward._kept[0].embeddings[poison] = torch.nan
+    rig.run(others[0], make_add(9, [poison] * 200), *others[1:])
+    assert rig.channel.finishes()[9].message is not None
+    assert {run_id: rig.channel.tokens()[run_id] for run_id in (1, 2, 3)} == expected
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"dtype": "float32"}, "dtype is float32"),
+        ({"page_size": 8}, "page_size=8 is not a multiple of 16"),
+    ],
+)
+def test_what_is_not_native_is_refused(
+    tiny_rounded: Path, config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"cpu_kernels=native is not possible: .*{reason}"):
+        native_rig(tiny_rounded, **config)
+
+
+@needs_bfloat16
+def test_ours_are_used_where_the_processor_has_amx(
+    tiny_rounded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose products by oneDNN give a row other bits in other company."""
+    capabilities = torch.cpu.get_capabilities() | {"amx_bf16": True, "amx_tile": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    native_rig(tiny_rounded, cpu_kernels="auto")
+
+
+@needs_bfloat16
+def test_heads_that_do_not_fit(tmp_path: Path) -> None:
+    path = save_tiny_llama(tmp_path, head_dim=24)
+    with pytest.raises(ConfigError, match="heads of 24 values"):
+        native_rig(path)
+    Rig(path, dtype="bfloat16")  # auto: torch
+
+
+@needs_bfloat16
+@pytest.mark.slow
+def test_an_image_brings_a_library_and_no_compiler(
+    tiny_rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / native_library.prebuilt_library().name
+    native_library.build(library, native_library.PORTABLE_FLAGS)
+    monkeypatch.setattr(native_library, "prebuilt_library", lambda: library)
+    monkeypatch.setattr(native_library, "build", None)
+    add = make_add(1, random_prompt(30, seed=1), max_tokens=20, ignore_eos=True)
+    prebuilt = native_rig(tiny_rounded).run(add)
+    monkeypatch.undo()
+    assert prebuilt == native_rig(tiny_rounded).run(add)
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NativeUnavailable, match=r"there is no C\+\+ compiler"):
+        NativeLibrary.load()
+
+
+def test_a_source_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_library, "FLAGS", ("-march=no-such-processor",))
+    with pytest.raises(NativeUnavailable, match=r"does not compile decoder\.cpp: .*no-such-proc"):
+        NativeLibrary.load()
+    assert not list((tmp_path / "jetflock").iterdir())
+
+
+def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(NativeUnavailable, match="there is no home directory: set XDG_CACHE_HOME"):
+        NativeLibrary.load()

@@ -1,0 +1,169 @@
+"""With and without drafts a request gets the same tokens; with them in fewer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import SamplingParams
+from tests.worker.engine.fake_runner import Stage, expected_output, looping_token
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
+from tests.worker.engine_fakes import make_add
+from worker.engine.request.req import Req
+from worker.engine.request.schedule_batch import ScheduledReq
+from worker.engine.request.stop_check import StopCheck
+from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.speculation.ngram_drafter import MAX_STEP_ROWS, NgramDrafter
+from worker.engine_link.engine_messages import AddRequest
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.2, "seed": 2**63 + 5},
+    "penalised": {"frequency_penalty": 0.02, "presence_penalty": 0.02, "min_tokens": 60},
+}
+
+
+def counting(token_ids: Sequence[int]) -> int:
+    """0 to 9 again and again."""
+    return (token_ids[-1] + 1) % 10
+
+
+def drafting_stage(**options: Any) -> Stage:
+    defaults = {"model": counting, "drafter": NgramDrafter(4, 1, 2), "max_step_tokens": 32}
+    return Stage(**(defaults | options))
+
+
+def drafter_of(stage: Stage) -> NgramDrafter:
+    assert stage.scheduler._drafter is not None
+    return stage.scheduler._drafter
+
+
+def test_a_step_confirms_several_tokens() -> None:
+    stage = drafting_stage()
+    stage.add(1, [*range(10), 0], max_tokens=12)
+    stage.run()
+    assert stage.tokens[1] == expected_output([0], 12, counting)
+    assert stage.batches == [[(1, 0, 11)], [(1, 11, 16)], [(1, 16, 21)], [(1, 21, 22)]]
+    assert (drafter_of(stage).num_drafted, drafter_of(stage).num_accepted) == (8, 8)
+
+
+def test_behind_a_wrong_guess_nothing_counts() -> None:
+    stage = drafting_stage(model=lambda ids: 7 if len(ids) == 13 else counting(ids))
+    stage.add(1, [*range(10), 0], max_tokens=4)
+    stage.run()
+    assert stage.tokens[1] == [1, 2, 7, 8]
+    assert stage.batches[1:] == [[(1, 11, 14)], [(1, 13, 14)]]  # one guess of two was right
+
+
+def test_an_end_token_among_the_guesses_ends_it() -> None:
+    stage = drafting_stage(eos_token_ids=[3])
+    stage.add(1, [*range(10), 0], max_tokens=12)
+    stage.run()
+    assert stage.tokens[1] == [1, 2, 3]
+    assert stage.finishes[1] == Finish(FinishReason.STOP, matched=3)
+    load = stage.scheduler.load()
+    assert load.num_free_tokens == load.num_kv_tokens
+
+
+def test_unconfirmed_pages_are_nobodys_prefix() -> None:
+    stage = drafting_stage(
+        page_size=2, model=lambda ids: 8 if len(ids) == 12 else counting(ids), eos_token_ids=[8]
+    )
+    stage.add(1, [*range(10), 0], max_tokens=9)
+    stage.run()
+    assert stage.batches == [[(1, 0, 11)], [(1, 11, 16)]]
+    assert stage.tokens[1] == [1, 8]
+    assert stage.ledger.cache.num_cached_pages == 6
+
+
+def test_guesses_keep_within_memory_and_context() -> None:
+    stage = drafting_stage(num_pages=4, page_size=4)
+    stage.add(1, [*range(10), 0], max_tokens=50)
+    stage.run()
+    assert len(stage.tokens[1]) == 16 - 11 + 1
+    stage = drafting_stage(max_context_len=16)
+    stage.add(1, [*range(10), 0], max_tokens=50)
+    stage.run()
+    assert len(stage.tokens[1]) == 16 - 11
+    assert max(end for batch in stage.batches for _, _, end in batch) == 15
+
+
+def test_prefills_come_before_most_guesses() -> None:
+    stage = drafting_stage(max_step_tokens=13, num_pages=64)
+    stage.add(1, [*range(10), 0], max_tokens=12)
+    stage.step()
+    stage.add(2, list(range(10, 40)))
+    stage.step()
+    assert stage.batches[1] == [(1, 11, 15), (2, 0, 9)]  # 3 of the 12 that the decode left
+
+
+def test_a_full_step_takes_no_guesses() -> None:
+    drafter = NgramDrafter(4, 1, 2)
+    assert drafter.step_budget(MAX_STEP_ROWS, 10_000) == 0
+    assert drafter.step_budget(MAX_STEP_ROWS - 3, 10_000) == 3
+
+
+def test_what_has_ended_is_forgotten() -> None:
+    stage = drafting_stage(model=looping_token)
+    stage.add(1, [1, 2, 1, 2], max_tokens=20)
+    stage.add(2, [1, 2, 1, 2], max_tokens=20)
+    stage.step()
+    stage.step()
+    stage.scheduler.abort(2)
+    stage.run()
+    assert drafter_of(stage)._drafts == {}
+
+
+def test_guesses_count_as_output() -> None:
+    sampling = SamplingParams(max_tokens=9, seed=0, frequency_penalty=1.0, min_tokens=3)
+    req = Req(1, [5], [6], sampling, 0, 0, StopCheck([0], 99))
+    entry = ScheduledReq.drafting(req, [7, 7])
+    batch = SamplingBatch.from_points(entry.sample_points, 10)
+    assert batch.positions == [2, 3, 4]
+    assert batch.penalties is not None
+    assert batch.banned is not None
+    columns = (batch.penalties.rows, batch.penalties.token_ids, batch.penalties.subtracted)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (0, 6, 1.0), (1, 6, 1.0), (1, 7, 1.0), (2, 6, 1.0), (2, 7, 2.0),
+    ]  # fmt: skip
+    assert batch.banned[0].tolist() == [0, 1]  # the third has its min_tokens
+
+
+@pytest.fixture(scope="module")
+def loop_prone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("loop_prone"), initializer_range=0.12)
+
+
+def requests(**sampling: Any) -> list[AddRequest]:
+    prompts = [random_prompt(length, length) for length in (5, 40, 90)]
+    return [
+        make_add(run_id, prompt * 2, max_tokens=90, ignore_eos=True, **sampling)
+        for run_id, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_the_model_says_the_same(loop_prone: Path, sampling: dict[str, Any]) -> None:
+    plain = Rig(loop_prone)
+    rig = Rig(loop_prone, speculate="ngram", min_ngram_len=1)
+    expected = plain.run(*requests(**sampling))
+    assert rig.run(*requests(**sampling)) == expected
+    load = rig.channel.steps[-1].load
+    assert 0 < load.num_accepted < load.num_drafted
+    for key, logits in plain.logits.items():
+        assert torch.equal(rig.logits[key], logits)
+
+
+def test_retractions_change_nothing(loop_prone: Path) -> None:
+    expected = Rig(loop_prone).run(*requests())
+    rig = Rig(loop_prone, speculate="ngram", num_kv_tokens=352, max_step_tokens=32)
+    rig.engine._scheduler._reserve_ratio.value = 0.0
+    assert rig.run(*requests()) == expected
+    load = rig.channel.steps[-1].load
+    assert load.num_preemptions > 0
+    assert load.num_accepted > 0

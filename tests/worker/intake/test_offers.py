@@ -1,0 +1,458 @@
+"""Requests go to the worker that has their prefix, and no promise is given up for it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from nats.aio.msg import Msg
+
+from shared.admin.control import FlushCache
+from shared.nats_client.connection import round_trip
+from shared.protocol.codec import encode
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Claim, Release
+from shared.protocol.notices import Offer
+from shared.protocol.prefix_chain import BLOCK_TOKENS
+from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import SamplingParams
+from shared.protocol.token_ids import pack_token_ids
+from tests.worker.io_stage import POOL, Stage, eventually, make_reply, make_request
+from tests.worker.running_worker import RunningWorker, running_worker
+from worker.held.delivery import Delivery
+
+pytestmark = pytest.mark.integration
+
+STOP = Finish(FinishReason.STOP)
+PROMPT = list(range(6 * BLOCK_TOKENS))
+ANSWER_S = "worker.intake.offer_maker._ANSWER_S"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is silent only because the machine is busy."""
+    monkeypatch.setattr(ANSWER_S, 60.0)
+
+
+def make_turn(num_more: int = 10, **changes: Any) -> GenerateRequest:
+    """A request whose prompt begins with PROMPT."""
+    prompt_ids = PROMPT + [5] * num_more
+    request = make_request(prompt_ids=pack_token_ids(prompt_ids), **changes)
+    return make_request(
+        request.rid,
+        prompt_ids=request.prompt_ids,
+        reply=make_reply(request.rid, len(prompt_ids)),
+        **changes,
+    )
+
+
+@asynccontextmanager
+async def two_workers(
+    stage: Stage, **holder_config: Any
+) -> AsyncIterator[tuple[RunningWorker, RunningWorker]]:
+    """One that has computed PROMPT and pulls no more, one that pulls and knows of it."""
+    async with (
+        running_worker(stage, **holder_config) as holder,
+        running_worker(stage, is_ready=False) as puller,
+    ):
+        await stage.submit(make_turn())
+        run = await holder.engine.next_run()
+        holder.engine.emit(run.run_id, [1, 2], STOP)
+        await holder.until_idle()
+        await holder.runner._stop_pulling()
+        await eventually(lambda: puller.runner._prefixes.has_others)
+        puller.engine.become_ready()
+        yield holder, puller
+
+
+async def finish(worker: RunningWorker) -> None:
+    """The next run of this worker, to its end."""
+    run = await worker.engine.next_run()
+    worker.engine.emit(run.run_id, [3, 4], STOP)
+
+
+async def num_redelivered(stage: Stage) -> int:
+    subjects = stage.cluster.subjects
+    name = f"{subjects.requests_stream}.{subjects.consumer(POOL, 'interactive')}"
+    info = await stage.cluster.js.api(f"CONSUMER.INFO.{name}")
+    return int(info["num_redelivered"])
+
+
+@pytest.fixture
+async def acks(stage: Stage) -> AsyncIterator[list[bytes]]:
+    """What is told to the server of deliveries, by anybody."""
+    payloads: list[bytes] = []
+
+    async def on_ack(message: Msg) -> None:
+        payloads.append(message.data)
+
+    subject = f"$JS.ACK.{stage.cluster.subjects.requests_stream}.>"
+    subscription = await stage.cluster.nc.subscribe(subject, cb=on_ack)
+    await round_trip(stage.cluster.nc)
+    yield payloads
+    await subscription.unsubscribe()
+
+
+async def assert_answered_once(stage: Stage, request: GenerateRequest, by: RunningWorker) -> None:
+    """One claim, one finish, out of the queue, and never delivered twice."""
+    fold = await stage.until_finished(request.rid)
+    assert (fold.tokens, fold.finish) == ([3, 4], STOP)
+    await stage.until_queue_is_empty()
+    records = [stored.record for stored in await stage.records(request.rid)]
+    assert [record.worker for record in records if isinstance(record, Claim)] == [by.id]
+    assert len(records) == 1
+    assert await num_redelivered(stage) == 0
+
+
+async def test_the_holder_of_a_prefix_gets_the_request(stage: Stage) -> None:
+    async with two_workers(stage) as (holder, puller):
+        request = make_turn()
+        await stage.submit(request)
+        await finish(holder)
+        await assert_answered_once(stage, request, by=holder)
+        assert puller.engine.runs == {}
+        assert (puller.count("offers_made"), puller.count("offers_taken")) == (1, 1)
+        assert holder.count("affinity_tokens") == len(PROMPT)
+
+
+async def test_what_the_answer_was_counts_as_prefix_too(stage: Stage) -> None:
+    """The first turn is shorter than a block, the answer is not."""
+    answer = list(range(4 * BLOCK_TOKENS))
+    async with (
+        running_worker(stage) as holder,
+        running_worker(stage, is_ready=False) as puller,
+    ):
+        await stage.submit(make_request())
+        run = await holder.engine.next_run()
+        holder.engine.emit(run.run_id, answer, STOP)
+        await holder.until_idle()
+        await holder.runner._stop_pulling()
+        puller.engine.become_ready()
+        await eventually(lambda: puller.runner._prefixes.has_others)
+        await stage.submit(make_request(prompt_ids=pack_token_ids([1, 2, 3, *answer, 9])))
+        await finish(holder)
+        await stage.until_queue_is_empty()
+        assert puller.engine.runs == {}
+
+
+async def test_a_request_with_another_salt_is_not_offered(stage: Stage) -> None:
+    async with two_workers(stage) as (_, puller):
+        request = make_turn(cache_salt="mine")
+        await stage.submit(request)
+        await finish(puller)
+        await assert_answered_once(stage, request, by=puller)
+        assert puller.count("offers_made") == 0
+
+
+async def test_who_has_the_prefix_itself_offers_nothing(stage: Stage) -> None:
+    async with two_workers(stage) as (_, puller):
+        for request in (make_turn(cache_salt="a"), make_turn(cache_salt="a")):
+            await stage.submit(request)
+            await finish(puller)
+            await assert_answered_once(stage, request, by=puller)
+        assert puller.count("offers_made") == 0
+
+
+async def test_without_affinity_nothing_is_told_and_nothing_offered(stage: Stage) -> None:
+    async with (
+        running_worker(stage, prefix_affinity=False) as first,
+        running_worker(stage, is_ready=False) as second,
+    ):
+        await stage.submit(make_turn())
+        await finish(first)
+        await first.until_idle()
+        await first.runner._stop_pulling()
+        await second.runner._prefix_reporter.look()
+        assert first.worker._worker_card().prefix_hashes == b""
+        assert not second.runner._prefixes.has_others
+        second.engine.become_ready()
+        request = make_turn()
+        await stage.submit(request)
+        await finish(second)
+        await assert_answered_once(stage, request, by=second)
+
+
+async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
+    stage: Stage,
+) -> None:
+    async with running_worker(stage) as holder:
+        await stage.submit(make_turn())
+        await finish(holder)
+        await holder.until_idle()
+        await holder.runner._stop_pulling()
+        await holder.worker._heartbeat.beat()
+        async with running_worker(stage) as puller:
+            await eventually(lambda: puller.runner._prefixes.has_others)
+            request = make_turn()
+            await stage.submit(request)
+            await finish(holder)
+            await assert_answered_once(stage, request, by=holder)
+
+
+async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
+    stage: Stage,
+) -> None:
+    """Nobody can tell its prefix before it has been fetched."""
+    async with (
+        running_worker(stage) as home,
+        running_worker(stage, is_ready=False) as puller,
+    ):
+        await stage.submit(make_turn(session="s"))
+        await finish(home)
+        await home.until_idle()
+        await home.runner._stop_pulling()
+        await eventually(lambda: puller.runner._prefixes.has_others)
+        puller.engine.become_ready()
+        turn = make_turn(40, session="s")
+        request = msgspec.structs.replace(turn, prompt_ids=b"", prompt_object="prompt-1")
+        await home.runner._taker._catalog.put_object("prompt-1", turn.prompt_ids)
+        await stage.submit(request)
+        run = await home.engine.next_run()
+        assert run.prompt_ids == turn.prompt_ids
+        home.engine.emit(run.run_id, [3, 4], STOP)
+        await assert_answered_once(stage, request, by=home)
+        assert (puller.engine.runs, puller.count("offers_taken")) == ({}, 1)
+
+
+# Refusals
+
+
+async def test_a_holder_without_a_slot_refuses(stage: Stage) -> None:
+    async with two_workers(stage, max_running=1) as (holder, puller):
+        busy = make_turn()
+        await stage.submit(busy)
+        await holder.engine.next_run()
+        request = make_turn(200)
+        await stage.submit(request)
+        await finish(puller)
+        await eventually(lambda: not puller.held)
+        assert puller.count("offers_refused") == 1
+        assert len(await stage.records(request.rid)) == 1
+        assert (await stage.fold(request.rid)).finish == STOP
+
+
+async def test_a_holder_that_has_more_to_do_than_the_prefix_saves_refuses(stage: Stage) -> None:
+    async with two_workers(stage, max_running=30) as (holder, puller):
+        await take_another(holder, num_tokens=len(PROMPT))
+        first, second = make_turn(), make_turn(200)
+        await stage.submit(first)
+        await finish(holder)  # so much waiting is just as quick as computing the prefix again
+        await stage.until_finished(first.rid)
+        await take_another(holder, num_tokens=1)
+        await stage.submit(second)
+        await finish(puller)
+        await eventually(lambda: not puller.held)
+        assert puller.count("offers_refused") == 1
+        assert len(await stage.records(second.rid)) == 1
+
+
+async def take_another(worker: RunningWorker, num_tokens: int) -> None:
+    """It has something else to prefill."""
+    rid = make_request().rid
+    prompt_ids = pack_token_ids([9] * num_tokens)
+    request = make_request(rid, prompt_ids=prompt_ids, reply=make_reply(rid, num_tokens))
+    delivery = Delivery(
+        data=encode(request),
+        ack_subject="ack.none",
+        num_delivered=1,
+        request_seq=1,
+        queued_at=datetime.datetime.now(datetime.UTC),
+        rid=rid,
+        lane="interactive",
+        num_pending=0,
+    )
+    assert await worker.runner._taker.take(request, delivery)
+    await worker.engine.next_run()
+
+
+async def test_a_holder_that_has_lost_the_prefix_refuses_and_is_not_asked_again(
+    stage: Stage,
+) -> None:
+    async with two_workers(stage) as (holder, puller):
+        holder.runner._prefixes.close()
+        for salt in ("", "another"):
+            request = make_turn(cache_salt=salt)
+            await stage.submit(request)
+            await finish(puller)
+            await assert_answered_once(stage, request, by=puller)
+        assert (puller.count("offers_made"), puller.count("offers_refused")) == (1, 1)
+
+
+async def test_a_draining_holder_refuses(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_workers(stage) as (holder, puller):
+        holder.runner._capacity.close()
+        request = make_turn()
+        await stage.submit(request)
+        await finish(puller)
+        await assert_answered_once(stage, request, by=puller)
+        assert not puller.runner._prefixes.has_others
+
+
+async def test_unreadable_offers_are_passed_over(stage: Stage) -> None:
+    async with two_workers(stage) as (holder, _):
+        subject = stage.cluster.subjects.offer(POOL, holder.id)
+        bad = [b"\xc1", encode(Offer(b"", "no.ack", "", 0, 0, 0)), encode(make_turn())]
+        for payload in bad:
+            await stage.cluster.nc.publish(subject, payload)
+        request = make_turn()
+        await stage.submit(request)
+        await finish(holder)
+        await assert_answered_once(stage, request, by=holder)
+
+
+# Silence
+
+
+async def test_a_dead_holder_costs_nothing(stage: Stage) -> None:
+    async with two_workers(stage) as (holder, puller):
+        await holder.kill()
+        assert await round_trip(holder.cluster.nc)  # the server knows that nobody listens
+        request = make_turn()
+        await stage.submit(request)
+        await finish(puller)
+        await assert_answered_once(stage, request, by=puller)
+        assert puller.count("offers_unanswered") == 0
+
+
+async def test_a_holder_that_answers_too_late_loses_in_silence(
+    stage: Stage, acks: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes up and claims what the puller runs already."""
+    monkeypatch.setattr(ANSWER_S, 0.05)
+    async with two_workers(stage) as (holder, puller):
+        may_answer = asyncio.Event()
+        answer = holder.runner._offer_handler.answer
+
+        async def answer_late(message: Msg) -> None:
+            await may_answer.wait()
+            await answer(message)
+
+        monkeypatch.setattr(holder.runner._offer_handler, "answer", answer_late)
+        request = make_turn()
+        await stage.submit(request)
+        run = await puller.engine.next_run()
+        await stage.cluster.ownership.read(request.rid)
+        await eventually(lambda: puller.held[0].epoch > 0)
+        may_answer.set()
+        early = await holder.engine.next_run()
+        await eventually(lambda: holder.engine.aborted == [early.run_id])
+        await holder.until_idle()
+        puller.engine.emit(run.run_id, [3, 4], STOP)
+        await assert_answered_once(stage, request, by=puller)
+        assert acks.count(b"+ACK") == 2  # of the first turn, and of this one
+        assert not any(payload.startswith(b"-NAK") for payload in acks)
+        assert puller.count("offers_unanswered") == 1
+
+
+async def test_a_puller_that_does_not_hear_the_answer_loses_in_silence(
+    stage: Stage, acks: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder has claimed, and its answer is spoilt on the way."""
+    async with two_workers(stage) as (holder, puller):
+        respond = Msg.respond
+
+        async def respond_unreadably(message: Msg, data: bytes) -> None:
+            await respond(message, b"\xc1")
+
+        monkeypatch.setattr(Msg, "respond", respond_unreadably)
+        request = make_turn()
+        await stage.submit(request)
+        run = await holder.engine.next_run()
+        early = await puller.engine.next_run()
+        await eventually(lambda: puller.engine.aborted == [early.run_id])
+        await puller.until_idle()
+        holder.engine.emit(run.run_id, [3, 4], STOP)
+        await assert_answered_once(stage, request, by=holder)
+        assert acks.count(b"+ACK") == 2  # of the first turn, and of this one
+        assert not any(payload.startswith(b"-NAK") for payload in acks)
+
+
+async def test_a_holder_that_dies_after_its_claim_loses_nothing(
+    stage: Stage,
+) -> None:
+    async with two_workers(stage) as (holder, puller):
+        request = make_turn()
+        await stage.submit(request)
+        await holder.engine.next_run()
+        await eventually(lambda: puller.count("offers_taken") == 1)
+        await holder.kill()
+        [claim] = await stage.records(request.rid)
+        assert isinstance(claim.record, Claim)
+        await stage.cluster.nc.publish(claim.record.ack_subject, b"-NAK")  # as detok does
+        await finish(puller)
+        assert (await stage.until_finished(request.rid)).tokens == [3, 4]
+        await stage.until_queue_is_empty()
+
+
+async def test_a_holder_that_drains_while_it_claims_gives_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_workers(stage) as (holder, puller):
+        is_claimed, may_return = asyncio.Event(), asyncio.Event()
+        take = holder.runner._taker._claimer.take
+
+        async def take_slowly(*args: Any) -> object:
+            result = await take(*args)
+            is_claimed.set()
+            await may_return.wait()
+            return result
+
+        monkeypatch.setattr(holder.runner._taker._claimer, "take", take_slowly)
+        request = make_turn()
+        await stage.submit(request)
+        await is_claimed.wait()
+        stopping = asyncio.create_task(holder.stop())
+        await eventually(lambda: holder.runner._capacity.is_closed)
+        may_return.set()
+        await stopping
+        await finish(puller)
+        assert (await stage.until_finished(request.rid)).tokens == [3, 4]
+        await stage.until_queue_is_empty()
+        kinds = [type(stored.record) for stored in await stage.records(request.rid)]
+        assert kinds == [Claim, Release, Claim]
+
+
+async def test_a_puller_that_drains_while_it_asks_gives_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ANSWER_S, 0.05)
+    async with two_workers(stage) as (holder, puller):
+        is_asked = asyncio.Event()
+
+        async def keep_silent(message: Msg) -> None:
+            is_asked.set()
+
+        monkeypatch.setattr(holder.runner._offer_handler, "answer", keep_silent)
+        request = make_turn()
+        await stage.submit(request)
+        await is_asked.wait()
+        await puller.stop()
+        puller.assert_nothing_held()
+        delivery = await stage.pull()
+        assert delivery.rid == request.rid
+        assert (await stage.fold(request.rid)).tokens == []
+
+
+async def test_a_flushed_holder_refuses(stage: Stage) -> None:
+    async with two_workers(stage) as (holder, puller):
+        await stage.tell(FlushCache())
+        await eventually(lambda: not len(holder.runner._prefixes.own))
+        request = make_turn()
+        await stage.submit(request)
+        await finish(puller)
+        await assert_answered_once(stage, request, by=puller)
+
+
+async def test_a_request_for_the_logprobs_of_its_prompt_is_not_offered(stage: Stage) -> None:
+    sampling = SamplingParams(max_tokens=10, seed=1, prompt_logprobs=0)
+    async with two_workers(stage) as (_, puller):
+        request = make_turn(sampling=sampling)
+        await stage.submit(request)
+        await finish(puller)
+        await assert_answered_once(stage, request, by=puller)
+        assert puller.count("offers_made") == 0

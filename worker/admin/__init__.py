@@ -1,0 +1,1 @@
+"""What operators can order of one worker, and how it answers."""

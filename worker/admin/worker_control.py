@@ -1,0 +1,191 @@
+"""What operators can do to a worker: pause, continue, drain, flush, ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import assert_never
+
+from shared.admin.control import (
+    CheckWeights,
+    Continue,
+    ControlReply,
+    ControlRequest,
+    Drain,
+    FlushCache,
+    GetStats,
+    Kill,
+    LoadLora,
+    Pause,
+    PauseMode,
+    UnloadLora,
+    UpdateWeights,
+    WorkerStats,
+)
+from shared.errors import ConfigError
+from shared.protocol.role_cards import WorkerState
+from shared.telemetry.log import get_logger
+from worker.admin.weight_update import WeightUpdate
+from worker.engine_child.engine_host import EngineHost
+from worker.request_runner import RequestRunner
+from worker.weights.adapters import Adapters
+from worker.weights.checkpoint import Checkpoint
+
+log = get_logger(__name__)
+
+
+class Control:
+    """One wish after the other. What takes long is begun here, and seen in the worker card."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        engine: EngineHost,
+        runner: RequestRunner,
+        weight_update: WeightUpdate,
+        adapters: Adapters,
+        stats: Callable[[], WorkerStats],
+        on_change: Callable[[], None],
+        drain: Callable[[float | None], None],
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        self._worker_id = worker_id
+        self._engine = engine
+        self._runner = runner
+        self._weight_update = weight_update
+        self._adapters = adapters
+        self._stats = stats
+        self._on_change = on_change
+        self._drain = drain
+        self._is_leaving = is_leaving
+        self._lock = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._frozen_until = 0.0  # of the loop's clock
+        self.is_updating = False
+        self.num_updates = 0  # begun
+        self.update_error = ""  # of the last one
+        self.state: WorkerState | None = None  # PAUSED or FROZEN, if an operator wants it so
+
+    async def run(self) -> None:
+        """Until cancelled: owns what takes long."""
+        async with asyncio.TaskGroup() as self._tasks:
+            await asyncio.Event().wait()
+
+    async def handle(self, request: ControlRequest) -> ControlReply:
+        """Raises ConfigError for what cannot be done now."""
+        async with self._lock:
+            match request:
+                case Pause():
+                    await self._pause(request)
+                case Continue():
+                    self._continue()
+                case Drain():
+                    self._leave(request)
+                case Kill():
+                    raise AssertionError("the service dies by itself")
+                case FlushCache():
+                    self._runner.flush_cache()
+                case GetStats():
+                    return ControlReply(self._worker_id, True, stats=self._stats())
+                case CheckWeights():
+                    checkpoint = await self._weight_update.checked(request.model_path)
+                    return ControlReply(self._worker_id, True, card=checkpoint.card)
+                case UpdateWeights():
+                    await self._begin_update(request)
+                case LoadLora(revision=revision):
+                    return await self._load_lora(revision)
+                case UnloadLora():
+                    await self._adapters.sync()
+                case _:
+                    assert_never(request)
+        self._on_change()
+        return ControlReply(self._worker_id, True, num_updates=self.num_updates)
+
+    async def _load_lora(self, revision: str) -> ControlReply:
+        await self._adapters.sync()
+        error = await self._adapters.outcome(revision)
+        return ControlReply(self._worker_id, not error, error, refusal=error)
+
+    async def _pause(self, pause: Pause) -> None:
+        self._check_stays()
+        if not pause.freeze_s > 0:
+            raise ConfigError(f"freeze_s is {pause.freeze_s}, must be above 0")
+        await self._runner.pause()
+        self._thaw()
+        if pause.mode is PauseMode.FREEZE:
+            self._freeze(pause.freeze_s)
+        else:
+            self.state = WorkerState.PAUSED
+
+    def _continue(self) -> None:
+        self._check_stays()
+        self._thaw()
+        self.state = None
+        self._runner.unpause()
+
+    def _leave(self, drain: Drain) -> None:
+        if drain.timeout_s is not None and not drain.timeout_s >= 0:
+            raise ConfigError(f"timeout_s is {drain.timeout_s}, must be at least 0")
+        self._thaw()
+        self._drain(drain.timeout_s)
+
+    def _check_stays(self) -> None:
+        if self._is_leaving():
+            raise ConfigError("the worker is being drained")
+        if self.is_updating:
+            raise ConfigError("the weights are being updated")
+
+    def _freeze(self, freeze_s: float) -> None:
+        """Who freezes a worker and forgets it shall not hold its requests for ever."""
+        tasks = self._tasks
+        assert tasks is not None, "run() comes first"
+        self.state = WorkerState.FROZEN
+        self._engine.set_frozen(True)
+        loop = asyncio.get_running_loop()
+        self._frozen_until = loop.time() + freeze_s
+        loop.call_at(self._frozen_until, lambda: tasks.create_task(self._end_freeze()))
+
+    def _thaw(self) -> None:
+        self._engine.set_frozen(False)
+
+    async def _begin_update(self, update: UpdateWeights) -> None:
+        self._check_stays()
+        if not update.finish_timeout_s >= 0:
+            raise ConfigError(f"finish_timeout_s is {update.finish_timeout_s}, must be at least 0")
+        checkpoint = await self._weight_update.checked(update.model_path)
+        if update.revision not in ("", checkpoint.revision):
+            raise ConfigError(
+                f"{update.model_path} is revision {checkpoint.revision} here, not {update.revision}"
+            )
+        self.is_updating = True
+        self.num_updates += 1
+        self.update_error = ""
+        assert self._tasks is not None, "run() comes first"
+        self._tasks.create_task(self._update(checkpoint, update.finish_timeout_s))
+
+    async def _update(self, checkpoint: Checkpoint, finish_timeout_s: float) -> None:
+        """What stands still cannot finish. A worker that was paused before is so afterwards."""
+        try:
+            await self._runner.pause()
+            is_frozen = self.state is WorkerState.FROZEN
+            await self._weight_update.run(checkpoint, 0.0 if is_frozen else finish_timeout_s)
+        except ConfigError as exc:
+            log.error("weights_not_updated", path=str(checkpoint.path), error=str(exc))
+            self.update_error = str(exc)
+        finally:
+            self.is_updating = False
+        if self.state is None:
+            self._runner.unpause()
+        self._on_change()
+
+    async def _end_freeze(self) -> None:
+        """It took too long: others may have room for what stands still here."""
+        async with self._lock:
+            is_over = asyncio.get_running_loop().time() >= self._frozen_until
+            if self.state is not WorkerState.FROZEN or not is_over:
+                return
+            log.warning("frozen_too_long", num_requests=self._runner.num_held)
+            await self._runner.hand_over()
+            self._thaw()
+            self.state = WorkerState.PAUSED
+        self._on_change()

@@ -1,0 +1,1 @@
+"""Which worker of a pool has computed which prefix or served which session."""

@@ -1,0 +1,195 @@
+"""Who in a pool of workers has which prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
+from shared.protocol.prefix_namespace import PublicPrefix, prefix_namespace, public_namespace
+from shared.protocol.request import GenerateRequest
+from worker.affinity.prefix_set import PrefixSet
+from worker.affinity.session_registry import SessionRegistry, Turn, session_hash
+from worker.weights.served_weights import ServedWeights
+
+_MAX_TOLD_BLOCKS = 16_384  # of each other worker
+
+
+MIN_GAIN_BLOCKS = 2  # less is computed as quickly as it is offered
+
+
+class Holder(NamedTuple):
+    """A worker, and how much of a chain it has."""
+
+    worker: str
+    num_blocks: int
+
+
+class Untold(NamedTuple):
+    """What the other workers do not know yet."""
+
+    hashes: list[bytes]
+    sessions: list[bytes]
+
+
+class PoolPrefixes:
+    """What this worker has computed, and what the others of its pool have told of themselves.
+
+    `own` is an estimate: the chains of the latest requests, as many as the KV cache has room for.
+    The engine evicts by use as well, but by its own count, so that now and then a prefix that is
+    believed to be here is gone, or the other way round. Either costs one prefill.
+    """
+
+    def __init__(self, weights: ServedWeights) -> None:
+        self._weights = weights
+        self.own = PrefixSet(0)
+        self._others: dict[str, PrefixSet] = {}
+        self._sessions = SessionRegistry()
+        self._untold = Untold([], [])
+        self._has_untold = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this worker takes part."""
+        return self.own.max_blocks > 0
+
+    def open(self, num_kv_tokens: int, num_pinnable_tokens: int = 0) -> None:
+        """The engine is ready, and its cache empty."""
+        self.close()
+        self.own.resize(num_kv_tokens // BLOCK_TOKENS, num_pinnable_tokens // BLOCK_TOKENS)
+
+    def close(self) -> None:
+        """The cache is gone, or flushed."""
+        self.own.clear()
+        self._sessions.clear_own()
+
+    def namespace(self, request: GenerateRequest) -> bytes:
+        """Only requests with the same one share keys and values."""
+        return prefix_namespace(self._weights.revision, request.adapter, request.cache_salt)
+
+    def public(self, request: GenerateRequest) -> PublicPrefix | None:
+        """What of its prompt is shared under no salt; never more than the prompt."""
+        num_tokens = min(request.num_public_tokens, request.reply.num_prompt_tokens)
+        if not num_tokens:
+            return None
+        return PublicPrefix(public_namespace(self._weights.revision, request.adapter), num_tokens)
+
+    def chain(self, request: GenerateRequest, prompt_ids: bytes | None = None) -> PrefixChain:
+        """Of its prompt: as it was fetched, or as the request has it; that may be empty."""
+        ids = request.prompt_ids if prompt_ids is None else prompt_ids
+        return PrefixChain(
+            self.namespace(request), with_image_ids(ids, request.images), self.public(request)
+        )
+
+    def note(self, chain: PrefixChain, request: GenerateRequest | None = None) -> None:
+        """The engine computes these tokens now, or has computed them, for a request."""
+        new = self.own.add(chain.hashes)
+        session = b"" if request is None else self._session(request)
+        has_come = bool(session) and self._sessions.note(session, Turn.of(chain))
+        self._untold.hashes.extend(new)
+        self._untold.sessions.extend([session] if has_come else [])
+        if new or has_come:
+            self._has_untold.set()
+
+    def keep(self, chain: PrefixChain, request: GenerateRequest) -> None:
+        """The engine evicts the beginning of its prompt after all others, if it asks for that."""
+        keep, num_tokens = request.keep, request.reply.num_prompt_tokens
+        if keep is None:
+            return
+        if keep.num_tokens:
+            num_tokens = min(num_tokens, keep.num_tokens)
+        hashes = chain.hashes[: num_tokens // BLOCK_TOKENS]
+        self.own.keep(hashes, time.monotonic() + keep.seconds)
+
+    async def next_untold(self) -> Untold:
+        """Wait for something that the others have not been told, and take it."""
+        await self._has_untold.wait()
+        self._has_untold.clear()
+        untold, self._untold = self._untold, Untold([], [])
+        return untold
+
+    def learn(self, worker: str, hashes: Sequence[bytes], sessions: Sequence[bytes] = ()) -> None:
+        """Another worker says that it has these."""
+        self._sessions.learn(worker, sessions)
+        self._others.setdefault(worker, PrefixSet(_MAX_TOLD_BLOCKS)).add(hashes)
+
+    def unlearn(self, worker: str, chain: PrefixChain, request: GenerateRequest) -> None:
+        """It does not have this chain any more, nor what it had of the request's session."""
+        if worker in self._others:
+            self._others[worker].discard(chain.hashes)
+        if request.session:
+            self._sessions.forget(self._session(request), worker)
+
+    def forget(self, worker: str) -> None:
+        """It is gone, or does not answer. What it has is learnt again when it tells it."""
+        self._others.pop(worker, None)
+
+    def keep_only(self, workers: Iterable[str]) -> None:
+        """Forget all workers but these."""
+        alive = set(workers)
+        self._others = {name: told for name, told in self._others.items() if name in alive}
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self._others)
+
+    def best_other(self, chain: PrefixChain) -> Holder | None:
+        """The other worker with the longest part of it; None when nobody has a block."""
+        best = max(
+            (Holder(name, told.num_matching(chain.hashes)) for name, told in self._others.items()),
+            key=lambda holder: holder.num_blocks,
+            default=None,
+        )
+        return best if best is not None and best.num_blocks else None
+
+    def place_for(self, request: GenerateRequest, chain: PrefixChain) -> Holder | None:
+        """The other worker to offer it to; None when none has clearly more of its prefix.
+
+        The one that has served its session last needs to have but a block more, and of two that
+        have about as much it is preferred. Of a prompt that is in the object store nobody here
+        knows a hash: there the session alone decides.
+        """
+        best = self.best_other(chain)
+        home = self._home(request, chain)
+        num_own = self.own.num_matching(chain.hashes)
+        if home is not None and (home.num_blocks > num_own or not request.prompt_ids):
+            num_missed = 0 if best is None else best.num_blocks - home.num_blocks
+            if num_missed < MIN_GAIN_BLOCKS:
+                return home
+        if best is not None and best.num_blocks - num_own >= MIN_GAIN_BLOCKS:
+            return best
+        return None
+
+    def num_gained(self, request: GenerateRequest, chain: PrefixChain, num_elsewhere: int) -> int:
+        """Tokens of its prompt that are here and not there, where it has that many blocks.
+
+        0 when they are too few to be worth an offer.
+        """
+        session = self._session(request)
+        turn = self._sessions.own(session) if session else None
+        if not request.prompt_ids:  # its chain is that of the session's last turn, we trust
+            is_here = turn is not None and self.own.num_matching([turn.last_hash]) > 0
+            return min(turn.num_tokens, request.reply.num_prompt_tokens) if turn and is_here else 0
+        num_blocks = self.own.num_matching(chain.hashes) - num_elsewhere
+        return num_blocks * BLOCK_TOKENS if num_blocks >= (1 if turn else MIN_GAIN_BLOCKS) else 0
+
+    def may_have_place(self, request: GenerateRequest) -> bool:
+        """Whether there is something to look another worker up by."""
+        if request.prompt_ids or not request.session:
+            return bool(request.prompt_ids)
+        return self._sessions.other(self._session(request)) is not None
+
+    def _home(self, request: GenerateRequest, chain: PrefixChain) -> Holder | None:
+        session = self._session(request)
+        worker = self._sessions.other(session) if session else None
+        if worker is None or worker not in self._others:
+            return None
+        return Holder(worker, self._others[worker].num_matching(chain.hashes))
+
+    def _session(self, request: GenerateRequest) -> bytes:
+        """b"" for none."""
+        if not request.session:
+            return b""
+        return session_hash(self.namespace(request), request.reply.owner, request.session)

@@ -1,0 +1,165 @@
+"""Runs beam searches over the scheduler: each of their steps is a batch of one-token requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shared.protocol.finish import Beam, Finish, FinishReason
+from shared.protocol.logprobs import num_top_of, unpack_logprobs
+from shared.protocol.sampling import BeamParams, SamplingParams
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine.beams.beam_search import BeamSearch
+from worker.engine.request.adapter import Adapter
+from worker.engine.request.req import Req
+from worker.engine.request.req_image import ReqImage
+from worker.engine.request.stop_check import StopCheck
+from worker.engine.schedule.scheduler import Scheduler
+from worker.engine_link.engine_messages import AddRequest, RunOutput
+
+
+@dataclass(slots=True)
+class _Run:
+    """A search, and the requests of its present step."""
+
+    command: AddRequest
+    params: BeamParams
+    search: BeamSearch
+    prompt_ids: list[int]
+    images: Sequence[ReqImage]
+    adapter: Adapter | None
+    arrived_at_s: float
+    steps: list[int] = field(default_factory=list)  # run ids, in the order of the beams
+    continuations: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    num_cached_tokens: int = 0
+
+
+class BeamHandler:
+    """Between engine and scheduler: a search goes in, and comes out as one finish.
+
+    A beam's next token is a request of its own, of the prompt and the beam's tokens. What its
+    forerunner has computed is in the prefix cache up to the last full page, whoever descends from
+    it; the rest, less than a page, is computed again. So beams share, fork and die as prefixes do,
+    and neither scheduler nor ledger knows of them.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, stop_check: StopCheck, arrivals: Iterator[int]
+    ) -> None:
+        self._scheduler = scheduler
+        self._stop_check = stop_check
+        self._arrivals = arrivals
+        self._step_ids = itertools.count(-1, -1)  # the I/O process's own are positive
+        self._runs: dict[int, _Run] = {}  # by run id
+        self._owners: dict[int, _Run] = {}  # by the run ids of their steps
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def begin(
+        self,
+        command: AddRequest,
+        params: BeamParams,
+        prompt_ids: list[int],
+        images: Sequence[ReqImage],
+        adapter: Adapter | None,
+        arrived_at_s: float,
+    ) -> None:
+        """Its first step goes to the scheduler."""
+        end_ids = self._stop_check.stop_token_ids(command.sampling)
+        search = BeamSearch(params, command.sampling.max_tokens, end_ids)
+        run = _Run(command, params, search, prompt_ids, images, adapter, arrived_at_s)
+        self._runs[command.run_id] = run
+        self._add_steps(run)
+
+    def abort(self, run_id: int) -> None:
+        """Drops it without a word. Unknown ids are ignored."""
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            self._abandon(run)
+
+    def take(self, outputs: list[RunOutput]) -> list[RunOutput]:
+        """What is left for others; steps of searches become their next steps, or their finish."""
+        left: list[RunOutput] = []
+        while outputs:
+            for output in outputs:
+                run = self._owners.pop(output.run_id, None)
+                if run is not None:
+                    left += self._advance(run, output)
+                elif output.run_id >= 0:
+                    left.append(output)
+            outputs = self._scheduler.take_ended()  # steps that were refused
+        return left
+
+    def _advance(self, run: _Run, output: RunOutput) -> list[RunOutput]:
+        finish = output.finish
+        if finish is None or finish.reason is FinishReason.ERROR or not output.logprobs:
+            message = finish.message if finish is not None else None
+            return [self._fail(run, message or "the beam search found no room to go on")]
+        record = unpack_logprobs(output.logprobs, num_top_of(len(output.logprobs)))[0]
+        run.continuations[output.run_id] = list(record.top)
+        if len(run.steps) == 1 and not run.search.running[0].token_ids:
+            run.num_cached_tokens = finish.num_cached_tokens
+        if len(run.continuations) < len(run.steps):
+            return []
+        run.search.advance([run.continuations[step_id] for step_id in run.steps])
+        if not run.search.is_over:
+            self._add_steps(run)
+            return []
+        del self._runs[run.command.run_id]
+        return [RunOutput(run.command.run_id, [], _finish_of(run))]
+
+    def _add_steps(self, run: _Run) -> None:
+        command = run.command
+        run.steps = list(itertools.islice(self._step_ids, len(run.search.running)))
+        run.continuations.clear()
+        sampling = SamplingParams(
+            max_tokens=1,
+            seed=0,
+            temperature=0.0,
+            ignore_eos=True,
+            logprobs=run.search.num_considered,
+        )
+        for step_id, beam in zip(run.steps, run.search.running, strict=True):
+            req = Req(
+                step_id,
+                [*run.prompt_ids, *beam.token_ids],
+                [],
+                sampling,
+                command.priority,
+                next(self._arrivals),
+                self._stop_check,
+                command.namespace,
+                run.arrived_at_s,  # each step waits at the place of its request
+                images=run.images,
+                adapter=run.adapter,
+                keep=command.keep,
+                public=command.public,
+            )
+            if beam.token_ids:
+                req.num_cached_tokens = 0  # the request was counted with its first step
+            self._owners[step_id] = run
+            self._scheduler.add(req)
+
+    def _fail(self, run: _Run, message: str) -> RunOutput:
+        del self._runs[run.command.run_id]
+        self._abandon(run)
+        return RunOutput(run.command.run_id, [], Finish(FinishReason.ERROR, message=message))
+
+    def _abandon(self, run: _Run) -> None:
+        for step_id in run.steps:
+            if self._owners.pop(step_id, None) is not None:
+                self._scheduler.abort(step_id)
+
+
+def _finish_of(run: _Run) -> Finish:
+    beams = tuple(
+        Beam(
+            pack_token_ids(found.candidate.token_ids),
+            found.candidate.logprob,
+            FinishReason.STOP if found.is_stopped else FinishReason.LENGTH,
+        )
+        for found in run.search.found[: run.params.num_kept]
+    )
+    return Finish(beams[0].reason, num_cached_tokens=run.num_cached_tokens, beams=beams)

@@ -1,0 +1,1 @@
+"""Runs a planned step of a decoder on a CPU, in plain torch."""

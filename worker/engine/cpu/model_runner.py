@@ -1,0 +1,96 @@
+"""Runs a planned step: tensors, model, sampling."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.images.image_span import image_spans
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.request.req import Req
+from worker.engine.request.sample_error import SampleError
+from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import DoneStep, StepResult
+from worker.engine.sampling.pooler import Pooler
+from worker.engine.sampling.prompt_scores import score_prompts
+from worker.engine.sampling.row_params import RowParams
+from worker.engine.sampling.sampler import Sampler
+from worker.engine.sampling.sampling_batch import SamplingBatch
+
+
+class Forward(Protocol):
+    """A model together with its keys and values: what a step computes."""
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """[num_tokens, hidden_size], of whatever float type: what the last norm gives."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        ...
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """An adapter's, by the names under which `hidden` looks for them. Raises ConfigError."""
+        ...
+
+
+class ModelRunner:
+    """Turns a `ScheduleBatch` into tokens for its sample points, and embeddings of its prompts."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        kv_cache_pool: KVCachePool,
+        req_to_token: ReqToTokenPool,
+        num_outputs: int,  # of the model's head: the tokens to choose from
+        grammars: GrammarBackend | None = None,
+        image_encoder: ImageEncoder | None = None,
+    ) -> None:
+        self._forward = forward
+        self._kv_cache_pool = kv_cache_pool
+        self._req_to_token = req_to_token
+        self._num_outputs = num_outputs
+        self._grammars = grammars
+        self._image_encoder = image_encoder
+        self._sampler = Sampler(num_outputs)
+        self._pooler = Pooler()
+        self._row_params = RowParams.of([])  # of the last step: mostly also of the next
+        # The token chosen last, by request: input of a step planned before it is known.
+        self._last_token_ids: dict[Req, int | SampleError] = {}
+
+    @torch.inference_mode()
+    def launch(self, batch: ScheduleBatch) -> DoneStep:
+        """Computes it at once: a CPU has nothing to do meanwhile."""
+        self._kv_cache_pool.wipe(batch.fresh_pages)
+        forward_batch = ForwardBatch.from_schedule_batch(
+            batch,
+            self._req_to_token,
+            self._kv_cache_pool.page_size,
+            self._last_token_ids,
+            () if self._image_encoder is None else self._image_encoder.rows(image_spans(batch)),
+        )
+        hidden = self._forward.hidden(forward_batch)
+        prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)
+        embeddings = self._pooler.forward(hidden, batch, self._forward.logits)
+        points = batch.sample_points
+        if not points:
+            return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
+        logits = self._forward.logits(hidden[forward_batch.sample_idx])
+        reqs = [point.req for point in points]
+        if reqs != self._row_params.reqs:
+            self._row_params = RowParams.of(reqs)
+        sampling = SamplingBatch.from_points(
+            points, self._num_outputs, self._grammars, self._row_params
+        )
+        samples = self._sampler.forward(logits, sampling)
+        self._last_token_ids = dict(zip(reqs, samples.token_ids, strict=True))
+        return DoneStep(
+            StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
+        )

@@ -1,0 +1,204 @@
+"""Paged attention in plain torch: the reference for other backends, and the CPU's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.layers.attention_layer import AttentionLayer
+
+EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
+MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together
+MIN_MATRIX_ROWS = 4  # fewer, and float32 takes another kernel that rounds differently
+MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Requests, or a piece of one, whose attention is two batched matrix products.
+
+    num_matrices is requests times KV heads; the matrix of a KV head has one row for each query and
+    each of the query heads that share it.
+    """
+
+    tokens: torch.Tensor  # [num_reqs * num_queries] int64, into the step's tokens
+    num_reqs: int
+    kv_idx: torch.Tensor  # [num_matrices * num_pages] int64: page and head, of the pool
+    # By window, [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf for what the query cannot see.
+    biases: dict[int | None, torch.Tensor]
+
+
+class TorchAttentionBackend:
+    """Gathers each request's pages, and multiplies: queries with keys, weights with values.
+
+    The query heads that share a KV head are rows of one matrix. In float32 each row's result is
+    independent, bit for bit, of the other rows, of the padding, and of whether a token comes in a
+    prefill chunk or by itself: matrices have at least MIN_MATRIX_ROWS rows, sums over values are
+    made of slabs of MAX_SUMMANDS at fixed positions, and masked weights are exact zeros.
+    """
+
+    def __init__(self, pool: KVCachePool, layers: Sequence[AttentionLayer]) -> None:
+        self._pool = pool
+        self._layers = layers
+        self._windows = {layer.window for layer in layers}
+        self._num_kv_heads = pool.num_kv_heads
+        self._head_dim = pool.head_dim
+        self._groups: list[_Group] = []
+        self._is_one_group = False
+        self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Once a step, before the first layer."""
+        heads = torch.arange(self._num_kv_heads)
+        page_size = self._pool.page_size
+        page, offset = batch.out_loc // page_size, batch.out_loc % page_size
+        head_start = (page[:, None] * self._num_kv_heads + heads) * page_size
+        self._write_idx = (head_start + offset[:, None]).view(-1)
+        self._groups = [*self._short_groups(batch), *self._extend_groups(batch)]
+        self._is_one_group = len(self._groups) == 1  # then it has all tokens, in their order
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer_id: int,
+    ) -> torch.Tensor:
+        """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim]."""
+        layer = self._layers[layer_id]
+        keys, values = self._pool.keys_and_values(layer_id)
+        keys.view(-1, self._head_dim).index_copy_(0, self._write_idx, k.flatten(0, 1))
+        values.view(-1, self._head_dim).index_copy_(0, self._write_idx, v.flatten(0, 1))
+        q = q * layer.scale
+        if self._is_one_group:
+            return self._attend(layer, q, keys, values, self._groups[0]).flatten(1)
+        output = torch.empty_like(q)
+        for group in self._groups:
+            output[group.tokens] = self._attend(layer, q[group.tokens], keys, values, group)
+        return output.flatten(1)
+
+    def _attend(
+        self,
+        layer: AttentionLayer,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        group: _Group,
+    ) -> torch.Tensor:
+        num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
+        num_kv_heads = self._num_kv_heads
+        num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
+        num_rows = num_queries * num_shared
+        by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, self._head_dim)
+        rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
+        if num_rows < MIN_MATRIX_ROWS:
+            rows = torch.nn.functional.pad(rows, (0, 0, 0, MIN_MATRIX_ROWS - num_rows))
+        scores = rows @ self._gather(keys, group).transpose(1, 2)  # [num_matrices, rows, kv_len]
+        real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
+        if layer.soft_cap is not None:
+            real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
+        real_scores += group.biases[layer.window]
+        weights = _softmax(layer, scores, num_rows).to(q.dtype)
+        rows = _weighted_sum(weights, self._gather(values, group))[:, :num_rows]
+        by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, self._head_dim)
+        return by_head.transpose(1, 2).reshape(q.shape)
+
+    def _gather(self, pages: torch.Tensor, group: _Group) -> torch.Tensor:
+        """[num_matrices, kv_len, head_dim]."""
+        flat = pages.view(-1, self._pool.page_size * self._head_dim)
+        gathered = flat.index_select(0, group.kv_idx)
+        num_matrices = group.num_reqs * self._num_kv_heads
+        return gathered.view(num_matrices, -1, self._head_dim)
+
+    def _short_groups(self, batch: ForwardBatch) -> list[_Group]:
+        """Rows of a few tokens, with rows of as many and about as long: little is padded."""
+        buckets: dict[tuple[int, int], list[int]] = {}
+        for row, query_len in enumerate(batch.query_lens):
+            if query_len <= MAX_SHORT_ROWS:
+                num_pages = self._num_pages(batch.seq_lens[row])
+                buckets.setdefault((query_len, num_pages.bit_length()), []).append(row)
+        token_starts = _starts(batch.query_lens)
+        groups = []
+        for (query_len, _), rows in buckets.items():
+            queries = torch.arange(query_len)
+            seq_lens = torch.tensor([batch.seq_lens[row] for row in rows])
+            page_table = batch.page_table[rows, : self._num_pages(int(seq_lens.max()))]
+            starts = torch.tensor([token_starts[row] for row in rows])
+            tokens = (starts[:, None] + queries).view(-1)
+            groups.append(
+                self._group(tokens, page_table, (seq_lens - query_len)[:, None] + queries)
+            )
+        return groups
+
+    def _extend_groups(self, batch: ForwardBatch) -> list[_Group]:
+        """A chunk of prefill in pieces of EXTEND_ROWS queries."""
+        token_starts = _starts(batch.query_lens)
+        groups = []
+        for row, (query_len, seq_len) in enumerate(
+            zip(batch.query_lens, batch.seq_lens, strict=True)
+        ):
+            if query_len <= MAX_SHORT_ROWS:
+                continue
+            for start in range(0, query_len, EXTEND_ROWS):
+                end = min(start + EXTEND_ROWS, query_len)
+                past_len = seq_len - query_len
+                page_table = batch.page_table[row : row + 1, : self._num_pages(past_len + end)]
+                tokens = torch.arange(token_starts[row] + start, token_starts[row] + end)
+                positions = torch.arange(past_len + start, past_len + end)
+                groups.append(self._group(tokens, page_table, positions.view(1, -1)))
+        return groups
+
+    def _group(
+        self, tokens: torch.Tensor, page_table: torch.Tensor, positions: torch.Tensor
+    ) -> _Group:
+        """`page_table` [num_reqs, num_pages], `positions` [num_reqs, num_queries] of the tokens."""
+        num_reqs, num_pages = page_table.shape
+        heads = torch.arange(self._num_kv_heads).view(1, -1, 1)
+        kv_idx = page_table.unsqueeze(1) * self._num_kv_heads + heads
+        kv_positions = torch.arange(num_pages * self._pool.page_size)
+        distance = positions.unsqueeze(-1) - kv_positions  # [num_reqs, num_queries, kv_len]
+        biases = {window: self._bias(distance, window) for window in self._windows}
+        return _Group(tokens, num_reqs, kv_idx.reshape(-1), biases)
+
+    def _bias(self, distance: torch.Tensor, window: int | None) -> torch.Tensor:
+        is_hidden = distance < 0
+        if window is not None:
+            is_hidden |= distance >= window
+        bias = torch.zeros(distance.shape, dtype=self._pool.dtype)
+        return bias.masked_fill_(is_hidden, -torch.inf)[:, None, :, None]
+
+    def _num_pages(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._pool.page_size)
+
+
+def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """[num_matrices, rows, kv_len] -> the same, float32."""
+    if layer.sinks is None:
+        return scores.softmax(dim=-1, dtype=torch.float32)
+    by_kv_head = layer.sinks.view(layer.num_kv_heads, 1, -1)  # rows: queries, then shared heads
+    num_shared = by_kv_head.shape[-1]
+    sinks = by_kv_head.expand(-1, num_rows // num_shared, -1).reshape(layer.num_kv_heads, num_rows)
+    sinks = torch.nn.functional.pad(sinks, (0, scores.shape[1] - num_rows))
+    sinks = sinks.repeat(len(scores) // layer.num_kv_heads, 1).unsqueeze(-1)
+    return torch.cat([scores.float(), sinks], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """[num_matrices, num_rows, kv_len] x [num_matrices, kv_len, head_dim]."""
+    kv_len = values.shape[1]
+    if kv_len <= MAX_SUMMANDS or values.dtype is not torch.float32:
+        return weights @ values
+    total = weights[:, :, :MAX_SUMMANDS] @ values[:, :MAX_SUMMANDS]
+    for start in range(MAX_SUMMANDS, kv_len, MAX_SUMMANDS):
+        slab = slice(start, start + MAX_SUMMANDS)
+        total.baddbmm_(weights[:, :, slab], values[:, slab])
+    return total
+
+
+def _starts(lens: list[int]) -> list[int]:
+    return [0, *itertools.accumulate(lens)][:-1]

@@ -1,0 +1,57 @@
+"""What a rank is told: nothing is left for it to find out, where ranks might differ."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from worker.engine.cache.kv_size import num_kv_pages
+from worker.engine.cuda.cuda_device import CudaDevice
+from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
+from worker.engine.cuda.tensor_parallel.rank_weights import divide
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.host_device import HostDevice
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.dtype_choice import DTYPES
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
+
+
+def rank_config(
+    config: EngineConfig,
+    step: StepLimits,
+    model_config: DecoderConfig,
+    dtype: torch.dtype,
+    max_context_len: int,
+) -> EngineConfig:
+    """Of all ranks. Raises ConfigError when the model cannot be divided."""
+    share = divide(model_config, config.tp)
+    settled = dataclasses.replace(
+        config,
+        dtype=next(name for name, each in DTYPES.items() if each == dtype),
+        max_context_len=max_context_len,
+        max_running=step.max_running,
+        max_step_tokens=step.max_step_tokens,
+        overlap=step.has_overlap,
+        num_threads=torch.get_num_threads(),
+    )
+    if config.device != "cpu":
+        return settled
+    kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
+    num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype.itemsize))
+    return dataclasses.replace(
+        settled,
+        attention_backend="torch",
+        decode_attention_backend=None,
+        prefill_attention_backend=None,
+        num_kv_tokens=num_pages * config.page_size,
+        # Launching costs nothing there, and padding is computed.
+        cuda_graph_sizes=config.cuda_graph_sizes or (0,),
+        cuda_graph_tokens=config.cuda_graph_tokens or (0,),
+    )
+
+
+def rank_device(config: EngineConfig, rank: int) -> GpuDevice:
+    """The GPU of its number; the CPU for all where the configuration says so."""
+    return HostDevice() if config.device == "cpu" else CudaDevice(rank)

@@ -1,0 +1,75 @@
+"""A cross-encoder that transformers computes: whole texts at once, padded to one length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.models.dummy_weights import fill_parameters
+from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
+from worker.engine.models.encoder_config import EncoderConfig, make_encoder
+from worker.engine.models.loader import OnProgress
+from worker.engine.models.transformers_model import load_pretrained
+from worker.engine_link.engine_config import LoadFormat
+
+
+class EncoderModel:
+    """Nothing of it changes, and it keeps nothing of what it has computed."""
+
+    def __init__(self, config: EncoderConfig, model: Any) -> None:
+        self._config = config
+        self._model = model
+
+    def logits(
+        self,
+        input_ids: torch.Tensor,  # [num_texts, num_tokens] int64
+        token_types: torch.Tensor,  # the same; 1: of the second text of a pair
+        mask: torch.Tensor | None,  # the same; 0: padding. None: there is none
+    ) -> torch.Tensor:
+        """[num_texts, num_outputs] float32, on the model's device, as all that is given."""
+        types = {"token_type_ids": token_types} if self._config.has_token_types else {}
+        logits: torch.Tensor = self._model(input_ids=input_ids, attention_mask=mask, **types).logits
+        return logits.float()
+
+    @property
+    def pad_token_id(self) -> int:
+        return self._config.pad_token_id
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        """Raises ConfigError."""
+        raise ConfigError(f"LoRA adapters are for decoders, this is {self._config.architecture}")
+
+
+def load_encoder(
+    config: EncoderConfig,
+    model_path: Path,
+    load_format: LoadFormat,
+    dtype: torch.dtype,
+    on_progress: OnProgress,
+    device: torch.device,
+) -> EncoderModel:
+    """Raises ConfigError for a checkpoint that does not fit its configuration."""
+    if load_format == "dummy":
+        with device:
+            model = make_encoder(config.hf_config, dtype)
+        fill_parameters(model, on_progress)
+        return EncoderModel(config, model)
+    import transformers
+
+    register_encoder_attention()
+    auto_model: Any = transformers.AutoModelForSequenceClassification
+    model = load_pretrained(
+        auto_model,
+        model_path,
+        config.hf_config,
+        dtype,
+        on_progress,
+        device,
+        attention=ENCODER_ATTENTION,
+    )
+    return EncoderModel(config, model)

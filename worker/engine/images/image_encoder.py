@@ -1,0 +1,65 @@
+"""Images of a step's prompts: through the vision tower, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shared.protocol.model_cards import VisionCard
+from worker.engine.images.image_span import ImageSpan
+from worker.engine.models.model_input import ImageRows
+from worker.engine.request.req_image import ReqImage
+
+
+class VisionTower(Protocol):
+    """The part of a model that sees."""
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] uint8 -> [num_tokens, hidden_size], as the decoder takes them."""
+        ...
+
+
+class ImageEncoder:
+    """Features wait here until the prefill has passed the image, or its request is gone.
+
+    A cached prefix needs none; a request that was retracted computes them anew.
+    """
+
+    def __init__(
+        self,
+        tower: VisionTower,
+        vision: VisionCard,
+        place: Callable[[npt.NDArray[Any]], torch.Tensor] = torch.tensor,  # where the tower is
+    ) -> None:
+        self._tower = tower
+        self._shape = (vision.height, vision.width, 3)
+        self._place = place
+        # [num_tokens, hidden_size] of each image with `is_encoded`
+        self._waiting: WeakKeyDictionary[ReqImage, torch.Tensor] = WeakKeyDictionary()
+
+    def rows(self, spans: Sequence[ImageSpan]) -> tuple[ImageRows, ...]:
+        """What the decoder sees there."""
+        found: list[ImageRows] = []
+        for image, first, end, start in spans:
+            features = self._features(image)
+            found.append(ImageRows(start, features[first:end]))
+            if end == len(features):
+                del self._waiting[image]
+                image.is_encoded = False
+        return tuple(found)
+
+    def _features(self, image: ReqImage) -> torch.Tensor:
+        if not image.is_encoded:
+            pixels = np.frombuffer(image.pixels, np.uint8).reshape(self._shape)
+            self._waiting[image] = self._tower.image_features(self._place(pixels))
+            image.is_encoded = True
+        return self._waiting[image]
+
+    def blank(self) -> torch.Tensor:
+        """Of a black image: to see what one takes."""
+        return self._tower.image_features(self._place(np.zeros(self._shape, np.uint8)))

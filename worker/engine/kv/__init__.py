@@ -1,1 +1,0 @@
-"""Keys and values: their pages, who holds each, and the prefixes that stay for others."""

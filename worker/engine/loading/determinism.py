@@ -1,0 +1,49 @@
+"""Where --deterministic is possible: where no kernel adds in another order for other company."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model_config import ModelConfig
+from worker.engine_link.engine_config import EngineConfig
+
+
+def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError."""
+    if not config.deterministic:
+        return
+    if config.device == "cpu":
+        raise ConfigError(f"deterministic is not possible with tp={config.tp} on a CPU")
+    for part in ("", "decode_", "prefill_"):
+        value = getattr(config, name := f"{part}attention_backend")
+        if value not in ("auto", "triton", None):
+            raise ConfigError(
+                f"deterministic is not possible with {name}={value}: it has attention of its own, "
+                "leave it out"
+            )
+    if not isinstance(model, DecoderConfig):
+        raise _not_computed_by_us(model)
+
+
+def check_on_cpu(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, *, is_native: bool
+) -> None:
+    """Our C++ and the fused decoder in float32 are so always. Raises ConfigError elsewhere."""
+    if not config.deterministic or is_native:
+        return
+    if not isinstance(model, DecoderConfig):
+        raise _not_computed_by_us(model)
+    if dtype != torch.float32:
+        raise ConfigError(
+            "deterministic is not possible with torch in bfloat16: take dtype=float32, or "
+            "cpu_kernels=native on a processor that has AVX512-BF16"
+        )
+
+
+def _not_computed_by_us(model: ModelConfig) -> ConfigError:
+    return ConfigError(
+        f"deterministic is not possible with {model.architecture}: its products round by the "
+        "number of tokens that a step has"
+    )

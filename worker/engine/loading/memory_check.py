@@ -1,0 +1,53 @@
+"""Whether a model fits into memory: asked before its weights are read."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.device.host_limits import available_memory_bytes
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model_config import ModelConfig, is_classifier
+from worker.engine_link.engine_config import EngineConfig
+
+MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
+
+
+def check_memory(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_context_len: int
+) -> None:
+    """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
+    num_weight_bytes = weight_bytes(model, dtype)
+    kv_bytes_per_token = model.kv_bytes_per_token(dtype.itemsize)
+    num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
+    kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
+    available = available_memory_bytes()
+    if num_weight_bytes + kv_bytes <= available:
+        return
+    num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
+    dtype_name = str(dtype).removeprefix("torch.")
+    raise ConfigError(
+        f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
+        f"billion parameters take {_gib(num_weight_bytes)} in {dtype_name}, keys and values "
+        f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
+        "available"
+    )
+
+
+def weight_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Of all weights, once they are loaded."""
+    return _num_kept_values(model) * dtype.itemsize
+
+
+def _num_kept_values(model: ModelConfig) -> int:
+    """Our own decoder keeps tied embeddings twice: as a table, and packed for products."""
+    is_kept_twice = (
+        isinstance(model, DecoderConfig)
+        and model.has_tied_embeddings
+        and not is_classifier(model.architecture)
+    )
+    return model.num_parameters + is_kept_twice * model.vocab_size * model.hidden_size
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"

@@ -1,0 +1,104 @@
+"""`python -m worker.engine.loading.model_report FOLDER...`: what the engine does with checkpoints.
+
+Prints a line of JSON for each, and loads no weights. For commands that must not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.host_limits import available_memory_bytes
+from worker.engine.loading.memory_check import check_memory, weight_bytes
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.dtype_choice import choose_dtype
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.registry import read_model_config
+from worker.engine.native.native_choice import native_obstacle
+from worker.engine_link.engine_config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """`refusal`: why it is not served at all; `shortage`: why not on this machine, now."""
+
+    refusal: str = ""
+    architecture: str = ""
+    computed_by: str = ""
+    dtype: str = ""
+    need: str = ""
+    shortage: str = ""
+
+
+def report_on(path: Path) -> ModelReport:
+    """With the defaults of every flag."""
+    config = EngineConfig()
+    try:
+        model = read_model_config(path)
+    except ConfigError as exc:
+        return ModelReport(refusal=str(exc))
+    dtype = choose_dtype(config.dtype, model, on_gpu=has_gpu())
+    if has_gpu():
+        return report_on_gpu(config, model, dtype, CudaDevice())
+    shortage = ""
+    try:
+        check_memory(config, model, dtype, max_context_len=1 << 20)
+    except ConfigError as exc:
+        shortage = str(exc)
+    return ModelReport(
+        architecture=model.architecture,
+        computed_by=_computed_by(model, native_obstacle(config, model, dtype) is None),
+        dtype=_name(dtype),
+        need=_need(model, dtype, available_memory_bytes()),
+        shortage=shortage,
+    )
+
+
+def report_on_gpu(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, gpu: GpuDevice
+) -> ModelReport:
+    """Of one that takes its weights to `gpu`."""
+    share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
+    usable_bytes = min(gpu.free_bytes(), share_bytes)
+    need = _need(model, dtype, usable_bytes)
+    return ModelReport(
+        architecture=model.architecture,
+        computed_by=f"{_family_code(model)} on the GPU",
+        dtype=_name(dtype),
+        need=need,
+        shortage=need if weight_bytes(model, dtype) > usable_bytes else "",
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int) -> str:
+    kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
+    return (
+        f"weights take {weight_bytes(model, dtype) / (1 << 30):.2f} GiB, a token of the cache "
+        f"{kv_bytes / 1024:.1f} KiB; {usable_bytes / (1 << 30):.2f} GiB are available"
+    )
+
+
+def _computed_by(model: ModelConfig, is_native: bool) -> str:
+    if is_native:
+        return "our C++"
+    return f"{_family_code(model)} on torch"
+
+
+def _family_code(model: ModelConfig) -> str:
+    return "our fused decoder" if isinstance(model, DecoderConfig) else "transformers"
+
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        sys.stdout.write(msgspec.json.encode(report_on(Path(folder))).decode() + "\n")

@@ -1,0 +1,1 @@
+"""The engine's loop: takes commands, launches steps, and reports what each one made."""

@@ -1,0 +1,80 @@
+"""Steps on their way: planned and launched by the one end, collected by the other."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import BatchRunner, StepHandle
+from worker.engine.schedule.scheduler import Scheduler
+from worker.engine_link.engine_messages import RunBegin, RunOutput
+
+
+class StepDone(NamedTuple):
+    """A step that was collected and booked."""
+
+    outputs: list[RunOutput]
+    num_tokens: int  # that went through the model
+    elapsed_s: float  # since its launch, or since the step before it was done
+    begun: list[RunBegin]  # since the step before it was done
+    num_fitting: int | None  # tokens that memory had room for at once; None: for all
+
+
+class _StepInFlight(NamedTuple):
+    batch: ScheduleBatch
+    handle: StepHandle
+    launched_at_s: float
+
+
+class StepPipeline:
+    """Launches the next step while up to `depth` others are in flight.
+
+    With depth 0 each step is collected before the next one is planned. With depth 1 the runner
+    computes a step while the host books the one before it and plans the one behind it.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: BatchRunner, depth: int = 0) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._depth = depth
+        self._in_flight: deque[_StepInFlight] = deque()
+        self._done_at_s = 0.0
+        self._begun: list[RunBegin] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._in_flight
+
+    def advance(self, token_budget: int) -> StepDone | None:
+        """Launches a step if one can be planned now, and collects the oldest if it must.
+
+        None when nothing was collected: there was nothing, or there is room for one more.
+        """
+        batch = self._scheduler.next_batch(token_budget)
+        if batch is not None:
+            launched_at_s = time.monotonic()
+            self._note_begun(launched_at_s)
+            handle = self._runner.launch(batch)
+            self._in_flight.append(_StepInFlight(batch, handle, launched_at_s))
+            if len(self._in_flight) <= self._depth:
+                return None
+        return self.collect()
+
+    def collect(self) -> StepDone | None:
+        """Waits for the oldest step in flight, if there is one."""
+        if not self._in_flight:
+            return None
+        batch, handle, launched_at_s = self._in_flight.popleft()
+        result = handle.collect()
+        begun_at_s = max(launched_at_s, self._done_at_s)
+        self._done_at_s = time.monotonic()
+        outputs = self._scheduler.process(batch, result)
+        begun, self._begun = self._begun, []
+        elapsed_s = self._done_at_s - begun_at_s
+        return StepDone(outputs, batch.num_tokens, elapsed_s, begun, result.num_fitting)
+
+    def _note_begun(self, now_s: float) -> None:
+        for req in self._scheduler.take_begun():
+            self._begun.append(RunBegin(req.run_id, now_s - req.arrived_at_s))

@@ -1,0 +1,1 @@
+"""How a process of the engine reports its start, and how it ends."""

@@ -1,0 +1,99 @@
+"""One step as the scheduler plans it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from worker.engine.request.req import Req
+from worker.engine.request.sample_point import SamplePoint
+
+
+class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
+    """Tokens [start, end) of one request go through the model.
+
+    The last `num_samples` of them are each asked for the token that follows: none within a
+    prompt, one at the end of what is known, one more for each draft; never one of an embedding.
+    A struct is made five times as fast as a frozen dataclass, and each step has one a request.
+    """
+
+    req: Req
+    start: int
+    end: int
+    num_samples: int
+    draft_ids: Sequence[int] = ()  # the last of the tokens: guesses that this step confirms or not
+    # The last token is what the step in flight will choose: the runner puts it in.
+    has_awaited_input: bool = False
+
+    @classmethod
+    def up_to(cls, req: Req, end: int) -> Self:
+        """From the first token that is neither computed nor in flight."""
+        has_sample = end == req.planned_len and req.pooling is None
+        has_awaited_input = end > req.num_tokens
+        return cls(req, req.num_scheduled, end, int(has_sample), (), has_awaited_input)
+
+    @classmethod
+    def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
+        """Of a request that decodes: its last token, and guesses of the next ones."""
+        assert req.num_in_flight == 0, "guesses follow a known token"
+        end = req.num_tokens + len(draft_ids)
+        return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
+
+    @property
+    def gives_embedding(self) -> bool:
+        """Its prompt is whole behind this step."""
+        return self.req.pooling is not None and self.end == self.req.num_tokens
+
+    @property
+    def input_ids(self) -> Sequence[int]:
+        """[num_tokens], at launch. An awaited one is 0."""
+        input_ids = self.req.token_ids[self.start : self.end]
+        input_ids.extend(self.draft_ids)
+        if self.has_awaited_input:
+            input_ids.append(0)
+        return input_ids
+
+    @property
+    def sample_points(self) -> list[SamplePoint]:
+        """[num_samples], by position."""
+        if self.num_samples == 1:
+            return [SamplePoint(self.req, self.end)]
+        first = self.end - self.num_samples + 1
+        return [
+            SamplePoint(self.req, first + idx, self.draft_ids[:idx])
+            for idx in range(self.num_samples)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBatch:
+    """The requests of one step: those that decode first, then prefill chunks."""
+
+    entries: list[ScheduledReq]
+    num_plain: int  # of these, the first ones: each has one token, and a sample behind it
+    fresh_pages: list[int]  # first written in this step: to be wiped before
+    may_await: bool = False  # planned while another step was in flight: inputs may be awaited
+
+    @property
+    def others(self) -> list[ScheduledReq]:
+        """Prefill chunks, and tokens with guesses."""
+        return self.entries[self.num_plain :]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_plain + sum(entry.end - entry.start for entry in self.others)
+
+    @property
+    def sample_points(self) -> list[SamplePoint]:
+        """Of all entries, in their order."""
+        points = [SamplePoint(entry.req, entry.end) for entry in self.entries[: self.num_plain]]
+        for entry in self.others:
+            points += entry.sample_points
+        return points

@@ -1,0 +1,50 @@
+"""What a step of the model gives back to the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from worker.engine.request.sample_error import SampleError
+from worker.engine.request.schedule_batch import ScheduleBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One value for each of the batch's sample points, in order."""
+
+    token_ids: list[int | SampleError]
+    logprobs: Sequence[bytes] = ()  # records, b"" where none is asked for; () when nobody asks
+    # By run id, of the chunks of those that want them: records of `shared.protocol.logprobs`.
+    prompt_logprobs: Mapping[int, bytes | SampleError] = field(default_factory=dict)
+    # By run id, of entries that give one.
+    embeddings: Mapping[int, bytes | SampleError] = field(default_factory=dict)
+    # Memory was short: the step was computed again, at most so many tokens at once.
+    num_fitting: int | None = None
+
+
+class StepHandle(Protocol):
+    """A step that was launched."""
+
+    def collect(self) -> StepResult:
+        """Waits for its end. Called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """The handle of a runner that computes at launch."""
+
+    result: StepResult
+
+    def collect(self) -> StepResult:
+        return self.result
+
+
+class BatchRunner(Protocol):
+    """Computes planned steps, one after the other. Tests put a hash in its place."""
+
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
+        """Reads all it needs of the batch's requests now: they change before `collect`."""
+        ...

@@ -1,0 +1,88 @@
+"""Makes one vector of a prompt: of its hidden states, or of what the head says behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from shared.protocol.sampling import PoolingKind, PoolingParams
+from worker.engine.request.req import Req
+from worker.engine.request.sample_error import SampleError
+from worker.engine.request.schedule_batch import ScheduleBatch
+
+_MIN_NORM = 1e-12
+
+Logits = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, hidden_size] -> [.., num_outputs]
+
+
+class Pooler:
+    """Pools the prompts of a step; of a mean, the sum so far waits in the request."""
+
+    def forward(
+        self, hidden: torch.Tensor, batch: ScheduleBatch, logits: Logits
+    ) -> dict[int, bytes | SampleError]:
+        """`hidden` [num_tokens, hidden_size]. By run id, of prompts that are whole behind this
+        step: little-endian float32.
+        """
+        vectors: dict[int, bytes | SampleError] = {}
+        to_head: list[tuple[Req, int]] = []  # with the row of its last token
+        end = batch.num_plain
+        for entry in batch.others:
+            start, end = end, end + entry.num_tokens
+            req, pooling = entry.req, entry.req.pooling
+            if pooling is None:
+                continue
+            if pooling.kind is PoolingKind.MEAN:
+                _add_to_sum(req, hidden[start:end], is_first=entry.start == 0)
+            if not entry.gives_embedding:
+                continue
+            if pooling.kind is PoolingKind.LOGITS:
+                to_head.append((req, end - 1))
+            else:
+                vectors[req.run_id] = _embedding(_pooled(req, hidden[end - 1]), pooling)
+        if to_head:
+            rows = logits(hidden[[row for _, row in to_head]])
+            for (req, _), outputs in zip(to_head, rows, strict=True):
+                assert req.pooling is not None
+                vectors[req.run_id] = score_vector(outputs, req.pooling)
+        return vectors
+
+
+def _add_to_sum(req: Req, rows: torch.Tensor, *, is_first: bool) -> None:
+    """A request that was retracted begins anew."""
+    rows_sum = rows.sum(dim=0, dtype=torch.float32).numpy()
+    if is_first:
+        req.hidden_sum = rows_sum
+    else:
+        assert req.hidden_sum is not None, "a mean is computed from its first token on"
+        req.hidden_sum = req.hidden_sum + rows_sum
+
+
+def _pooled(req: Req, last: torch.Tensor) -> torch.Tensor:
+    """[hidden_size] float32."""
+    if req.hidden_sum is None:
+        return last.float()
+    return torch.from_numpy(req.hidden_sum) / req.num_tokens
+
+
+def _embedding(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+    vector = vector[: pooling.dimensions]
+    if pooling.normalize:
+        vector = vector / vector.norm().clamp_min(_MIN_NORM)
+    return _packed(vector)
+
+
+def score_vector(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+    """What is told of `outputs` [num_outputs] float32, little-endian."""
+    if pooling.token_ids:
+        outputs = outputs[list(pooling.token_ids)]
+    if pooling.normalize:
+        outputs = outputs.sigmoid() if len(outputs) == 1 else outputs.softmax(dim=0)
+    return _packed(outputs)
+
+
+def _packed(vector: torch.Tensor) -> bytes | SampleError:
+    if not vector.isfinite().all():
+        return SampleError.NOT_A_NUMBER
+    return vector.numpy().astype("<f4").tobytes()

@@ -1,0 +1,95 @@
+"""The requests that the engine has, and where each of them stands."""
+
+from __future__ import annotations
+
+from worker.engine.request.req import Req, ReqStatus
+from worker.engine.schedule.kv_ledger import KVLedger
+from worker.engine.schedule.pending_prefixes import PendingPrefixes
+from worker.engine.schedule.waiting_queue import WaitingQueue
+from worker.engine.speculation.ngram_drafter import NgramDrafter
+
+
+class LiveReqs:
+    """Each waits or runs. One that has ended leaves when no step in flight uses its pages."""
+
+    def __init__(
+        self, ledger: KVLedger, waiting: WaitingQueue, drafter: NgramDrafter | None
+    ) -> None:
+        self._ledger = ledger
+        self._drafter = drafter
+        self._by_run_id: dict[int, Req] = {}  # waiting and running
+        self.waiting = waiting
+        self.running: list[Req] = []  # in order of admission
+        # Of these, by run_id: some of their tokens are in no step yet. All others decode.
+        self.prefilling: dict[int, Req] = {}
+        self.pending_prefixes = PendingPrefixes(ledger)
+        # Ended, but a step in flight uses their pages; whether these are worth keeping then.
+        self.leaving: dict[Req, bool] = {}
+
+    def __len__(self) -> int:
+        """Without those that leave."""
+        return len(self._by_run_id)
+
+    def add(self, req: Req) -> None:
+        assert req.run_id not in self._by_run_id, "run ids are never used twice"
+        self._by_run_id[req.run_id] = req
+        self.waiting.push(req)
+
+    def abort(self, run_id: int) -> None:
+        """Drops it without a word. Unknown ids are ignored."""
+        req = self._by_run_id.get(run_id)
+        if req is None:
+            return
+        if req.status is ReqStatus.WAITING:
+            self.waiting.remove(req)
+        self.end(req)
+
+    def begin(self, req: Req) -> None:
+        """It joins the running batch; its pages are held."""
+        self.waiting.remove(req)
+        req.status = ReqStatus.RUNNING
+        self.running.append(req)
+        self.prefilling[req.run_id] = req
+        self.pending_prefixes.add(req)
+
+    def retract(self, req: Req) -> None:
+        """It waits again, at its old place."""
+        self._ledger.release(req)
+        self._leave_batch(req)
+        req.status = ReqStatus.WAITING
+        self.waiting.push(req)
+
+    def end(self, req: Req, *, keep: bool = True) -> None:
+        """No step has it from now on; what it holds is free when none in flight uses it."""
+        if req.status is ReqStatus.RUNNING:
+            self._leave_batch(req)
+        req.status = ReqStatus.FINISHED
+        del self._by_run_id[req.run_id]
+        if self._drafter is not None:
+            self._drafter.forget(req)
+        self.leaving[req] = keep
+        self.maybe_release(req)
+
+    def maybe_release(self, req: Req) -> None:
+        """Of one that leaves, after each step that had it."""
+        if req.num_in_flight == 0:
+            self._ledger.release(req, keep=self.leaving.pop(req))
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError when the books do not agree."""
+        if len(self) != len(self.waiting) + len(self.running):
+            raise RuntimeError("a request is neither waiting nor running, or both")
+        if any(
+            not (req.run_id in self.prefilling or req.is_decoding or req.num_in_flight)
+            for req in self.running
+        ):
+            raise RuntimeError("a request decodes before its prefill is over")
+        self.waiting.check_integrity()
+        self._ledger.check_integrity([*self.running, *self.leaving])
+        if any(req.num_in_flight < 1 for req in self.leaving):
+            raise RuntimeError("a request that has ended keeps its pages")
+
+    def _leave_batch(self, req: Req) -> None:
+        self.running.remove(req)
+        self.prefilling.pop(req.run_id, None)
+        self.pending_prefixes.discard(req)

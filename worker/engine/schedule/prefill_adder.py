@@ -1,0 +1,88 @@
+"""Decides who may still join a step, within its tokens and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from worker.engine.request.req import Req
+from worker.engine.request.schedule_batch import ScheduledReq
+from worker.engine.schedule.kv_ledger import KVLedger
+
+MAX_RESERVED_TOKENS = 4096
+
+
+class PrefillAdder:
+    """Fills one step: chunks of running requests first, then new ones.
+
+    A new request must find pages for all of its tokens, beside what the running prefills still
+    need and a share of the output that the running requests may still make.
+    """
+
+    def __init__(
+        self, ledger: KVLedger, running: Sequence[Req], token_budget: int, reserve_ratio: float
+    ) -> None:
+        self._ledger = ledger
+        self._running = running
+        self._reserve_ratio = reserve_ratio
+        self._num_reserved_pages: int | None = None  # counted when somebody wants to join
+        self._sees_image = False  # a new one
+        self.token_budget = token_budget
+        self.entries: list[ScheduledReq] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are tokens and a row for one more."""
+        return self.token_budget > 0 and self._ledger.num_free_rows > 0
+
+    def add_chunk(self, req: Req) -> None:
+        """As much of its prefill as tokens and pages allow; maybe nothing."""
+        start = req.num_scheduled
+        end = min(req.num_tokens, start + self.token_budget, self._ledger.num_tokens_in_reach(req))
+        if req.images and start < end:
+            end = self._end_before_images(req, start, end)
+        if end <= start:
+            return
+        self._ledger.extend(req, end)
+        self.entries.append(ScheduledReq.up_to(req, end))
+        self.token_budget -= end - start
+
+    def _end_before_images(self, req: Req, start: int, end: int) -> int:
+        """Where a chunk must end: a step sees one new image, whoever's it is.
+
+        Each takes as long as many tokens do, and a step must not seem to hang.
+        """
+        for image in req.images:
+            if image.end <= start or image.is_encoded:
+                continue
+            if image.start >= end:
+                break
+            if self._sees_image:
+                return min(end, max(start, image.start))
+            self._sees_image = True
+        return end
+
+    def try_admit(self, req: Req) -> bool:
+        """Gives a waiting request its row and its first chunk, if it may join now."""
+        assert self.is_open
+        if self._num_reserved_pages is None:
+            self._num_reserved_pages = self._num_pages_to_come(self._running)
+        match = self._ledger.match(req)
+        num_pages = -(-(req.num_tokens + 1) // self._ledger.page_size) - len(match.pages)
+        num_available = self._ledger.num_available_beside(match)
+        # Alone it may have everything: it has been checked that its tokens fit.
+        if self._ledger.num_used_rows and num_pages + self._num_reserved_pages > num_available:
+            return False
+        self._ledger.attach(req, match)
+        self.add_chunk(req)
+        self._num_reserved_pages += self._num_pages_to_come([req])
+        return True
+
+    def _num_pages_to_come(self, reqs: Iterable[Req]) -> int:
+        num_pages = 0
+        for req in reqs:
+            num_tokens = len(req.token_ids)
+            remaining = min(req.max_num_tokens - num_tokens, MAX_RESERVED_TOKENS)
+            num_short = num_tokens + int(remaining * self._reserve_ratio) - req.num_slots
+            if num_short > 0:
+                num_pages += -(-num_short // self._ledger.page_size)
+        return num_pages

@@ -1,0 +1,298 @@
+"""Keeps an engine process running, and knows how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from shared.errors import ConfigError
+from shared.protocol.prefix_namespace import PublicPrefix
+from shared.protocol.request import KeepPrefix
+from shared.protocol.role_cards import GpuCard
+from shared.protocol.sampling import PoolingParams, SamplingParams
+from shared.telemetry.log import get_logger
+from shared.telemetry.startup_phases import StartupPhases
+from worker.engine_link.engine_messages import (
+    AbortRequest,
+    AdapterLoaded,
+    AddRequest,
+    DropAdapter,
+    EngineCommand,
+    EngineEvent,
+    EngineFailed,
+    EngineLoad,
+    EngineLoading,
+    EngineReady,
+    FlushCache,
+    LoadAdapter,
+    RunImage,
+    SetPaused,
+    StepOutput,
+)
+
+_RESTART_S = 1.0
+
+log = get_logger(__name__)
+
+
+class Engine(Protocol):
+    """What the host needs of an engine process."""
+
+    async def start(self) -> None: ...
+
+    def send(self, command: EngineCommand) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+EngineFactory = Callable[[Path, Callable[[EngineEvent], None], Callable[[int], None]], Engine]
+
+
+class EngineListener(Protocol):
+    """Who hears of the engine."""
+
+    def on_ready(self) -> None: ...
+
+    def on_step(self, step: StepOutput) -> None: ...
+
+    def on_adapter(self, loaded: AdapterLoaded) -> None: ...
+
+    async def on_engine_died(self) -> None:
+        """All runs are gone. The next engine starts when this returns."""
+        ...
+
+
+@dataclass(slots=True)
+class _Replacement:
+    """An engine that is to take the place of another."""
+
+    path_before: Path
+    done: asyncio.Future[None]
+    is_started: bool = False
+
+
+class EngineHost:
+    """One engine at a time; another one is started when it dies.
+
+    `ready` and `load` are None while no engine can take requests.
+    """
+
+    def __init__(self, factory: EngineFactory, model_path: Path, startup: StartupPhases) -> None:
+        self._factory = factory
+        self._startup = startup
+        self._model_path = model_path
+        self._replacement: _Replacement | None = None
+        self._listener: EngineListener | None = None
+        self._engine: Engine | None = None
+        self._exited = asyncio.Event()
+        self._failure: ConfigError | None = None
+        self._is_paused = False  # as the engine was told
+        self._is_stalled = False
+        self._is_frozen = False
+        self._is_stopping = False
+        self._last_step_at = time.monotonic()
+        self._asked_at: float | None = None  # a command that has had no answer yet
+        self.ready: EngineReady | None = None
+        self.load: EngineLoad | None = None
+        self.loading = EngineLoading("starting", 0.0)
+        self.step = 0
+
+    async def run(self, listener: EngineListener) -> None:
+        """Run engines until cancelled. Raises ConfigError when the engine says it cannot start."""
+        self._listener = listener
+        try:
+            while True:
+                self._exited.clear()
+                if self._replacement is not None:
+                    self._replacement.is_started = True
+                self._startup.enter("start engine")
+                self._engine = self._factory(self._model_path, self._on_event, self._on_exit)
+                await self._engine.start()
+                await self._exited.wait()
+                if self._replacement is not None:
+                    self._give_up_started(self._replacement)
+                    continue
+                if self._failure is not None:
+                    raise self._failure
+                await listener.on_engine_died()
+                await asyncio.sleep(_RESTART_S)
+        finally:
+            self._is_stopping = True
+            if self._engine is not None:
+                self._engine.kill()
+
+    async def replace(self, model_path: Path) -> None:
+        """Another engine, with the checkpoint there, in place of the one that runs.
+
+        No run may be there. Raises ConfigError when the new one cannot start: then one like the
+        old one is on its way.
+        """
+        assert self._replacement is None, "one at a time"
+        assert self._engine is not None, "run() comes first"
+        replacement = _Replacement(self._model_path, asyncio.get_running_loop().create_future())
+        self._replacement, self._model_path = replacement, model_path
+        self._engine.kill()
+        await replacement.done
+
+    def _give_up_started(self, replacement: _Replacement) -> None:
+        """An engine has exited: the old one, as it should, or the new one, which cannot start."""
+        if not replacement.is_started:
+            return
+        error = self._failure or ConfigError("the engine died while it loaded the weights")
+        self._failure = self._replacement = None
+        self._model_path = replacement.path_before
+        replacement.done.set_exception(error)
+
+    def add(
+        self,
+        run_id: int,
+        prompt_ids: bytes,
+        output_ids: bytes,
+        sampling: SamplingParams,
+        priority: int,
+        namespace: bytes,
+        pooling: PoolingParams | None = None,
+        images: tuple[RunImage, ...] = (),
+        adapter: str = "",
+        keep: KeepPrefix | None = None,
+        public: PublicPrefix | None = None,
+    ) -> None:
+        """Start a run; its output comes with `on_step`."""
+        self._ask(
+            AddRequest(
+                run_id,
+                prompt_ids,
+                output_ids,
+                sampling,
+                priority,
+                namespace,
+                pooling,
+                images,
+                adapter,
+                keep,
+                public,
+            )
+        )
+
+    def load_adapter(self, adapter: str, path: Path) -> None:
+        """What came of it is told by `on_adapter`; runs that are added behind it may name it."""
+        self._ask(LoadAdapter(adapter, str(path)))
+
+    def drop_adapter(self, adapter: str) -> None:
+        """Runs with it go on; none may come any more."""
+        self._ask(DropAdapter(adapter))
+
+    def abort(self, run_id: int) -> None:
+        self._ask(AbortRequest(run_id))
+
+    def set_stalled(self, stalled: bool) -> None:
+        """The log cannot take more for the moment, or can again."""
+        self._is_stalled = stalled
+        self._tell_paused()
+
+    def set_frozen(self, frozen: bool) -> None:
+        """An operator wants no steps, or wants them again. Outlives the engine."""
+        self._is_frozen = frozen
+        self._tell_paused()
+
+    def _tell_paused(self) -> None:
+        """For one reason or both; without effect when the engine knows."""
+        paused = self._is_stalled or self._is_frozen
+        if self.ready is not None and paused != self._is_paused:
+            self._is_paused = paused
+            self._last_step_at = time.monotonic()  # none was owed in the pause
+            self._asked_at = None
+            self._send(SetPaused(paused))
+
+    def flush_cache(self) -> None:
+        """Forget all cached prefixes that no run holds."""
+        self._ask(FlushCache())
+
+    @property
+    def gpu(self) -> GpuCard | None:
+        """With what is free of it now."""
+        if self.ready is None or self.ready.gpu is None or self.load is None:
+            return self.ready.gpu if self.ready is not None else None
+        return msgspec.structs.replace(self.ready.gpu, free_bytes=self.load.gpu_free_bytes)
+
+    def mark_busy(self) -> None:
+        """Work begins: from now on steps are expected."""
+        self._last_step_at = time.monotonic()
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last step; a paused engine owes none."""
+        return 0.0 if self._is_paused else time.monotonic() - self._last_step_at
+
+    @property
+    def answer_age_s(self) -> float:
+        """Seconds that a command waits for an answer: after each one the engine tells its load.
+
+        So an engine whose only run was aborted while it hung does not pass for an idle one.
+        """
+        if self._asked_at is None or self._is_paused:
+            return 0.0
+        return time.monotonic() - self._asked_at
+
+    def excuse(self, seconds: float) -> None:
+        """For so long nothing was owed."""
+        self._last_step_at += seconds
+        if self._asked_at is not None:
+            self._asked_at += seconds
+
+    def _ask(self, command: EngineCommand) -> None:
+        if self.ready is not None and self._asked_at is None:
+            self._asked_at = time.monotonic()
+        self._send(command)
+
+    def _send(self, command: EngineCommand) -> None:
+        if self._engine is not None:
+            self._engine.send(command)
+
+    def _on_event(self, event: EngineEvent) -> None:
+        assert self._listener is not None
+        match event:
+            case StepOutput():
+                self.step = event.step
+                self.load = event.load
+                self._last_step_at = time.monotonic()
+                self._asked_at = None
+                self._listener.on_step(event)
+            case AdapterLoaded():
+                self._listener.on_adapter(event)
+            case EngineLoading():
+                self.loading = event
+                self._startup.enter(event.phase)
+            case EngineReady():
+                self.ready = event
+                self._startup.end()
+                log.info(
+                    "engine_ready",
+                    max_running=event.max_running,
+                    num_kv_tokens=event.num_kv_tokens,
+                )
+                self._tell_paused()
+                if self._replacement is not None and self._replacement.is_started:
+                    self._replacement.done.set_result(None)
+                    self._replacement = None
+                self._listener.on_ready()
+            case EngineFailed() if self.ready is None:
+                self._failure = ConfigError(event.message)
+            case EngineFailed():  # while it ran: the next one may fare better
+                log.error("engine_failed", error=event.message)
+
+    def _on_exit(self, returncode: int) -> None:
+        is_wanted = self._is_stopping or self._replacement is not None
+        if self._failure is None and not is_wanted:
+            log.error("engine_exited", returncode=returncode)
+        self.ready = None
+        self.load = None
+        self._is_paused = False
+        self._asked_at = None
+        self._exited.set()

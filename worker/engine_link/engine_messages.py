@@ -1,0 +1,164 @@
+"""What the worker's I/O process and its engine process tell each other, over one socket pair.
+
+The engine knows nothing of NATS, text or epochs: it is given prompts with the tokens made so far,
+and gives back new tokens. A run is one stay of a request in this engine: `run_id` is made by the
+I/O process and never reused, so that output of an aborted run can be told from a later one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from shared.protocol.finish import Finish
+from shared.protocol.prefix_namespace import PublicPrefix
+from shared.protocol.request import KeepPrefix
+from shared.protocol.role_cards import GpuCard
+from shared.protocol.sampling import PoolingParams, SamplingParams
+
+
+class RunImage(msgspec.Struct, frozen=True, array_like=True):
+    """An image of a prompt, in the place of its tokens [start, start + num_tokens)."""
+
+    start: int
+    num_tokens: int
+    digest: bytes  # of the pixels: equal images are equal prefixes, others are not
+    pixels: bytes  # [height, width, 3] uint8, of the size that the model reads
+
+
+class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
+    """Run this request: prefill prompt + output so far, then decode.
+
+    With `pooling` nothing is decoded: the finish carries the embedding of the prompt.
+    """
+
+    run_id: int
+    prompt_ids: bytes  # little-endian uint32
+    output_ids: bytes  # tokens that earlier epochs logged, little-endian uint32
+    sampling: SamplingParams
+    priority: int = 0  # lower is earlier
+    namespace: bytes = b""  # only runs with an equal one share cached prefixes
+    pooling: PoolingParams | None = None
+    images: tuple[RunImage, ...] = ()  # in their order
+    adapter: str = ""  # id of one that is loaded
+    keep: KeepPrefix | None = None
+    public: PublicPrefix | None = None  # the beginning of the prompt that all runs share
+
+
+class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Drop this run and free its pages; no output follows. Unknown ids are ignored."""
+
+    run_id: int
+
+
+class SetPaused(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
+    """Stop or go on stepping: the log cannot take more for the moment."""
+
+    paused: bool
+
+
+class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
+    """Forget all cached prefixes that no run holds."""
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag="load_adapter"):
+    """Load a LoRA adapter; `AdapterLoaded` follows. Runs that come behind it may name it."""
+
+    adapter: str  # id, unique for its content
+    path: str  # folder
+
+
+class DropAdapter(msgspec.Struct, frozen=True, array_like=True, tag="drop_adapter"):
+    """No more runs with it come; those that are here go on. Unknown ids are ignored."""
+
+    adapter: str
+
+
+EngineCommand: TypeAlias = (
+    AddRequest | AbortRequest | SetPaused | FlushCache | LoadAdapter | DropAdapter
+)
+
+
+class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New tokens of one run. With `finish` set, the run is over."""
+
+    run_id: int
+    token_ids: list[int]
+    finish: Finish | None = None
+    logprobs: bytes = b""  # one record of `shared.protocol.logprobs` a token, when it asks for them
+    prompt_logprobs: bytes = b""  # of the whole prompt, with the first output of a run
+
+
+class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
+    """How full the engine is, after the step that carries it."""
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int  # prompt tokens not yet prefilled, waiting and running
+    num_free_slots: int
+    num_free_tokens: int  # KV slots free or evictable
+    num_kv_tokens: int  # KV slots in all
+    num_preemptions: int  # since start
+    num_prefix_queries: int  # prompt tokens looked up in the prefix cache, since start
+    num_prefix_hits: int  # of which were found
+    num_drafted: int = 0  # tokens guessed, since start
+    num_accepted: int = 0  # of which were right
+    num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
+    gpu_free_bytes: int = 0  # that no program holds, some seconds ago at most
+
+
+class RunBegin(msgspec.Struct, frozen=True, array_like=True):
+    """A run has left the engine's queue; one that is retracted begins again."""
+
+    run_id: int
+    queue_s: float  # since it came
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, tag="step"):
+    """One engine step. Also sent without outputs when the engine has become idle."""
+
+    step: int  # grows by one a step
+    outputs: list[RunOutput]
+    load: EngineLoad
+    num_tokens: int = 0  # that went through the model
+    begun: list[RunBegin] = []
+    num_fitting: int | None = None  # tokens that the GPU's memory had room for at once; None: all
+
+
+class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter"):
+    """What became of a `LoadAdapter`."""
+
+    adapter: str
+    error: str = ""  # why it is not loaded
+
+
+class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """Progress before the engine is ready."""
+
+    phase: str
+    progress: float  # 0 to 1
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The model is loaded; limits that the I/O process must respect."""
+
+    max_context_len: int
+    vocab_size: int
+    max_running: int  # slots
+    num_kv_tokens: int
+    max_step_tokens: int  # token budget of a step
+    one_token_step_s: float = 0.0  # how long the shortest step took at warm-up
+    num_pinnable_tokens: int = 0  # KV slots that may hold prefixes which requests ask to keep
+    startup_s: dict[str, float] = {}  # what each phase of the start took, in order
+    remark: str = ""  # what its operator should know
+    gpu: GpuCard | None = None
+
+
+class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The engine cannot start; one sentence that says what to do."""
+
+    message: str
+
+
+EngineEvent: TypeAlias = StepOutput | AdapterLoaded | EngineLoading | EngineReady | EngineFailed

@@ -1,0 +1,1 @@
+"""The requests that this worker holds, and where each of them stands."""

@@ -1,0 +1,188 @@
+"""A request that this worker holds: its claim, its tokens so far, where it stands in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from dataclasses import dataclass, field
+
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import Restatement, TokenEntry
+from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain
+from shared.protocol.request import GenerateRequest
+from shared.token_log.visible_text import VisibleText
+from worker.engine_link.engine_messages import RunOutput
+from worker.held.delivery import Delivery
+from worker.held.logged_output import LoggedOutput
+from worker.held.run_clock import RunClock
+from worker.held.run_trace import RunTrace
+
+_RESTATE_TOKENS = 512
+_RESTATE_S = 20.0
+
+
+class HoldState(enum.Enum):
+    """How far a held request is."""
+
+    CLAIMING = "claiming"  # delivered; the engine may run already, nothing is logged
+    RUNNING = "running"  # claimed under `epoch`: tokens go to the log
+    FINISHING = "finishing"  # its finish is queued for the log
+    DROPPED = "dropped"  # fenced, ended or handed back: write nothing more, ever
+
+
+_ACTIVE = (HoldState.CLAIMING, HoldState.RUNNING)
+
+
+@dataclass(slots=True)
+class HeldRequest:
+    """What the I/O process knows of one request.
+
+    `tokens` are all output tokens, those of earlier epochs included; tokens[:num_logged] have been
+    given to the token log under the current epoch.
+    """
+
+    request: GenerateRequest
+    delivery: Delivery
+    visible: VisibleText | None  # decides on stop strings; None when there are none
+    state: HoldState = HoldState.CLAIMING
+    run_id: int = 0  # of its run in the engine; 0: none was started
+    chain: PrefixChain | None = None  # of the prompt, at the end with the output; None: none yet
+    num_cached_blocks: int = 0  # of the chain that was here when the run started, as we believe
+    epoch: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: bytearray = field(default_factory=bytearray)  # a record for each token, if it asks
+    prompt_logprobs: bytes = b""
+    workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
+    clock: RunClock | None = None  # of its run
+    num_prefix: int = 0  # tokens that earlier epochs had logged
+    progress_epoch: int = 0  # the last of them that logged a new one
+    num_logged: int = 0
+    finish: Finish | None = None
+    is_ended: bool = False  # while claiming: an `end` was seen, maybe behind our claim
+    is_revoked: bool = False  # while claiming: release it as soon as the claim is stored
+    has_crashed: bool = False  # while claiming: the engine died with its run
+    trace: RunTrace | None = None  # None: nobody records it
+    watched: asyncio.Event | None = None  # set at its first progress, or when it is gone
+    queued_by: float = field(default_factory=time.monotonic)  # by then it was in the queue
+    num_restated: int = 0
+    restated_at: float = field(default_factory=time.monotonic)
+    kept_at: float = field(default_factory=time.monotonic)  # last time the ack wait was restarted
+
+    @property
+    def rid(self) -> str:
+        return self.request.rid
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Of all outputs, where it is a beam search."""
+        return len(self.tokens) + (0 if self.finish is None else self.finish.num_beam_tokens)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it needs the engine."""
+        return self.state in _ACTIVE
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens that the engine may still have to prefill for it."""
+        if len(self.tokens) > self.num_prefix or not self.is_active:
+            return 0
+        num_cached = self.num_cached_blocks * BLOCK_TOKENS
+        return self.request.reply.num_prompt_tokens + self.num_prefix - num_cached
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether this epoch has given the log a token that no earlier one had, or its finish."""
+        return self.num_logged > self.num_prefix or self.state is HoldState.FINISHING
+
+    def resume_from(self, prefix: LoggedOutput, visible: VisibleText | None) -> None:
+        """Start with the output of earlier epochs: rebuilds the stop state, a fresh `visible`, by
+        replay. What a run made without it is forgotten.
+        """
+        self.run_id = 0
+        self.clock = None
+        self.finish = None
+        self.visible = visible
+        self.tokens = list(prefix.tokens)
+        self.logprobs = bytearray(prefix.logprobs)
+        self.prompt_logprobs = prefix.prompt_logprobs
+        self.num_prefix = len(prefix.tokens)
+        self.progress_epoch = prefix.progress_epoch
+        if self.visible is not None:
+            for token_id in prefix.tokens:
+                if self.visible.add(token_id):
+                    self.finish = Finish(FinishReason.STOP, matched=self.visible.matched_stop)
+                    break
+
+    def accept(self, output: RunOutput, finish: Finish | None) -> bool:
+        """Take new tokens from the engine. True when a stop string ended it: abort the run.
+
+        Tokens behind the stop string are dropped: they never reach the log.
+        """
+        token_ids = output.token_ids
+        if output.prompt_logprobs:
+            self.prompt_logprobs = output.prompt_logprobs
+        if self.visible is None:
+            self.tokens += token_ids
+            self.logprobs += output.logprobs
+            self.finish = finish
+            return False
+        record_bytes = len(output.logprobs) // (len(token_ids) or 1)
+        for idx, token_id in enumerate(token_ids):
+            self.tokens.append(token_id)
+            self.logprobs += output.logprobs[idx * record_bytes : (idx + 1) * record_bytes]
+            if self.visible.add(token_id):
+                cached = 0 if finish is None else finish.num_cached_tokens
+                self.finish = Finish(
+                    FinishReason.STOP,
+                    matched=self.visible.matched_stop,
+                    num_cached_tokens=cached,
+                )
+                return finish is None
+        self.finish = finish
+        return False
+
+    def next_entry(self) -> TokenEntry | None:
+        """What the log does not have yet, under the current epoch; None when it has all."""
+        if self.num_logged == len(self.tokens) and self.finish is None:
+            return None
+        entry = self._entry(self.num_logged, len(self.tokens), self.finish)
+        self.num_logged = len(self.tokens)
+        return entry
+
+    def _entry(self, start: int, end: int, finish: Finish | None) -> TokenEntry:
+        """Of tokens [start, end)."""
+        token_ids = self.tokens[start:end]
+        restates = None if start else Restatement(end, self.num_prefix, self.progress_epoch)
+        if not self.logprobs and not self.prompt_logprobs:
+            return TokenEntry(self.rid, self.epoch, start, token_ids, finish, restates=restates)
+        record_bytes = len(self.logprobs) // (len(self.tokens) or 1)
+        return TokenEntry(
+            self.rid,
+            self.epoch,
+            start,
+            token_ids,
+            finish,
+            bytes(self.logprobs[start * record_bytes : end * record_bytes]),
+            b"" if start else self.prompt_logprobs,
+            restates,
+        )
+
+    @property
+    def age_s(self) -> float:
+        """Since it was queued, as far as it is known."""
+        return time.monotonic() - self.queued_by
+
+    def is_restatement_due(self, now: float) -> bool:
+        """Every 512 tokens or 20 s, less often as the output grows: the cost stays linear."""
+        num_new = self.num_logged - self.num_restated
+        if num_new >= max(_RESTATE_TOKENS, self.num_logged // 4):
+            return True
+        return num_new > self.num_logged // 8 and now - self.restated_at > _RESTATE_S
+
+    def restate(self, now: float) -> TokenEntry:
+        """All that the log has been given, to be given once more."""
+        self.num_restated = self.num_logged
+        self.restated_at = now
+        return self._entry(0, self.num_logged, None)

@@ -1,0 +1,105 @@
+"""Offers a request that was pulled to the worker that has its prefix."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from shared.errors import ProtocolError
+from shared.event_wait import raise_if_cancelled
+from shared.protocol.codec import decode, encode
+from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
+from shared.protocol.prefix_chain import PrefixChain
+from shared.protocol.request import GenerateRequest
+from shared.subjects import Subjects
+from shared.telemetry.log import get_logger
+from worker.affinity.pool_prefixes import PoolPrefixes
+from worker.capacity.capacity import Capacity
+from worker.held.delivery import Delivery
+from worker.telemetry.worker_metrics import WorkerMetrics
+
+_ANSWER_S = 0.05
+
+log = get_logger(__name__)
+
+
+class OfferMaker:
+    """The offering side (docs/protocol.md, "W, offer"). Each delivery is offered once at most."""
+
+    def __init__(
+        self,
+        nc: Client,
+        subjects: Subjects,
+        pool: str,
+        prefixes: PoolPrefixes,
+        capacity: Capacity,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._nc = nc
+        self._subjects = subjects
+        self._pool = pool
+        self._prefixes = prefixes
+        self._capacity = capacity
+        self._metrics = metrics
+
+    async def offer(
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain
+    ) -> Delivery | None:
+        """None: another worker has it now. Else the delivery to go on with, which is shared when
+        the other one may still take it.
+        """
+        best = self._prefixes.place_for(request, chain)
+        if best is None:
+            return delivery
+        num_blocks = self._prefixes.own.num_matching(chain.hashes)
+        self._metrics.offers_made.inc()
+        with self._capacity.reserved():
+            verdict = await self._ask(best.worker, delivery, num_blocks)
+        return self._judge(verdict, best.worker, request, delivery, chain)
+
+    def _judge(
+        self,
+        verdict: OfferVerdict | None,
+        worker: str,
+        request: GenerateRequest,
+        delivery: Delivery,
+        chain: PrefixChain,
+    ) -> Delivery | None:
+        match verdict:
+            case OfferVerdict.TAKEN:
+                self._metrics.offers_taken.inc()
+                return None
+            case None:
+                self._metrics.offers_unanswered.inc()
+                self._prefixes.forget(worker)
+                return dataclasses.replace(delivery, is_shared=True)
+            case OfferVerdict.UNKNOWN:
+                self._prefixes.unlearn(worker, chain, request)
+            case OfferVerdict.LEAVING:
+                self._prefixes.forget(worker)
+        self._metrics.offers_refused.inc()
+        return delivery
+
+    async def _ask(self, worker: str, delivery: Delivery, num_blocks: int) -> OfferVerdict | None:
+        """None when no answer came in time."""
+        offer = Offer(
+            data=delivery.data,
+            ack_subject=delivery.ack_subject,
+            rid=delivery.rid,
+            num_blocks=num_blocks,
+            num_active=self._capacity.num_active - 1,  # without this one
+            num_prefill_tokens=self._capacity.num_prefill_tokens,
+        )
+        subject = self._subjects.offer(self._pool, worker)
+        try:
+            answer = await self._nc.request(subject, encode(offer), _ANSWER_S)
+            raise_if_cancelled()
+            return decode(OfferAnswer, answer.data).verdict
+        except NoRespondersError:
+            return OfferVerdict.LEAVING  # nobody has heard it
+        except (NatsError, ProtocolError) as exc:
+            log.info("offer_unanswered", worker=worker, rid=delivery.rid, error=repr(exc))
+            return None

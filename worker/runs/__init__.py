@@ -1,0 +1,1 @@
+"""Brings held requests into the engine, and their tokens into the log."""

@@ -1,0 +1,219 @@
+"""The runs of held requests: what goes to the engine, and what it makes on its way to the log."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import msgspec
+from tokenizers import Tokenizer
+
+from shared.protocol.finish import Finish, FinishReason, RunFacts
+from shared.protocol.prompt_object import PromptData
+from shared.protocol.request import GenerateRequest
+from shared.protocol.token_ids import pack_token_ids
+from shared.token_log.visible_text import TokenizerDecoder, VisibleText
+from worker.affinity.pool_prefixes import PoolPrefixes
+from worker.engine_child.engine_host import EngineHost
+from worker.engine_link.engine_messages import RunBegin, RunImage, RunOutput, StepOutput
+from worker.held.held_request import HeldRequest, HoldState
+from worker.held.held_requests import HeldRequests
+from worker.held.logged_output import LoggedOutput
+from worker.held.run_clock import RunClock
+from worker.runs.beam_texts import with_texts
+from worker.runs.engine_pause import EnginePause
+from worker.runs.token_log import TokenLog
+from worker.telemetry.work_meter import WorkMeter
+from worker.telemetry.worker_metrics import WorkerMetrics
+
+
+class Runs:
+    """Invariant: a request is written to the log only in state RUNNING or FINISHING, and only under
+    its own epoch.
+    """
+
+    def __init__(
+        self,
+        held_requests: HeldRequests,
+        engine: EngineHost,
+        token_log: TokenLog,
+        pause: EnginePause,
+        tokenizer: Tokenizer,
+        prefixes: PoolPrefixes,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._held_requests = held_requests
+        self._engine = engine
+        self._token_log = token_log
+        self._pause = pause
+        self._tokenizer = tokenizer
+        self._prefixes = prefixes
+        self._metrics = metrics
+        self._run_ids = itertools.count(1)
+        self.meter = WorkMeter()
+
+    def visible_text(self, request: GenerateRequest) -> VisibleText | None:
+        """What decides on its stop strings; None when it has none."""
+        if not request.text.stop:
+            return None
+        return VisibleText(TokenizerDecoder(self._tokenizer, request.text), request.text)
+
+    def start(self, held: HeldRequest, prompt: PromptData) -> None:
+        """Give it to the engine, to go on after the tokens that it has."""
+        if not self._held_requests.num_runs:
+            self._engine.mark_busy()
+        request = held.request
+        namespace = self._prefixes.namespace(request)
+        self._note_prompt(held, prompt.prompt_ids)
+        held.run_id = next(self._run_ids)
+        held.clock = RunClock(time.monotonic())
+        self._held_requests.begin_run(held)
+        if held.trace is not None:
+            held.trace.on_started()
+        self._engine.add(
+            held.run_id,
+            prompt.prompt_ids,
+            pack_token_ids(held.tokens),
+            request.sampling,
+            request.priority,
+            namespace,
+            request.pooling,
+            tuple(
+                RunImage(image.start, image.num_tokens, image.digest, pixels)
+                for image, pixels in zip(request.images, prompt.pixels, strict=True)
+            ),
+            request.adapter,
+            request.keep,
+            self._prefixes.public(request),
+        )
+
+    def confirm(
+        self, held: HeldRequest, epoch: int, prefix: LoggedOutput, prompt: PromptData
+    ) -> None:
+        """Its claim is stored: what an early run made meanwhile goes to the log now.
+
+        Behind a prefix an early run counts for nothing: it is started again.
+        """
+        held.epoch = epoch
+        held.state = HoldState.RUNNING
+        if prefix.tokens:
+            self.abort(held)
+            held.resume_from(prefix, self.visible_text(held.request))
+        if not held.run_id and held.finish is None:
+            self.start(held, prompt)
+        self._log_new_tokens(held, time.monotonic())
+        self._token_log.flush()
+
+    def undo(self, held: HeldRequest) -> None:
+        """Stop an early run, and forget what it made: nothing of it is logged."""
+        self.abort(held)
+        held.resume_from(LoggedOutput(), self.visible_text(held.request))
+
+    def abort(self, held: HeldRequest) -> None:
+        """Stop its run, if there is one."""
+        if self._held_requests.end_run(held):
+            self._engine.abort(held.run_id)
+
+    def drop(self, held: HeldRequest) -> None:
+        """Forget it: nothing more is written of it, its pages are free."""
+        self.abort(held)
+        self._held_requests.remove(held)
+        if held.trace is not None:
+            held.trace.on_drop(len(held.tokens))
+
+    def on_step(self, step: StepOutput) -> bool:
+        """Whether a run has ended: there is room for another."""
+        now = time.monotonic()
+        num_tokens = 0
+        has_ended = False
+        for begun in step.begun:
+            self._note_begun(begun)
+        for output in step.outputs:
+            held = self._held_requests.of_run(output.run_id)
+            if held is None:
+                continue
+            self._accept(held, output, now)
+            num_tokens += len(output.token_ids)
+            if held.finish is not None:
+                num_tokens += held.finish.num_beam_tokens
+                has_ended = True
+        self._metrics.generation_tokens.inc(num_tokens)
+        if step.num_tokens:
+            self._metrics.runs.step_tokens.observe(step.num_tokens)
+        self.meter.note_tokens(num_tokens)
+        self._token_log.flush()
+        self._engine.set_stalled(self._pause.is_due)
+        return has_ended
+
+    def _note_begun(self, begun: RunBegin) -> None:
+        held = self._held_requests.of_run(begun.run_id)
+        if held is not None and held.clock is not None:
+            held.clock.begin(begun.queue_s)
+            if held.trace is not None:
+                held.trace.on_begun(begun.queue_s)
+
+    def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
+        num_prefill = held.num_prefill_tokens
+        if held.accept(output, self._storable(held.request, output.finish)):
+            self._engine.abort(held.run_id)
+        clock = held.clock
+        if clock is not None and (not clock.first_token_at or held.finish is not None):
+            clock.note_output(now, is_last=held.finish is not None)
+            if held.trace is not None:
+                held.trace.on_output(held.finish, held.num_output_tokens)
+        if num_prefill and (held.finish is not None or not held.num_prefill_tokens):
+            self.meter.note_tokens(num_prefill)
+        if held.finish is not None:
+            self.meter.note_finish(held)
+            self._held_requests.end_run(held)
+            self._note_output(held)
+        if held.state is HoldState.RUNNING:
+            self._log_new_tokens(held, now)
+
+    def _storable(self, request: GenerateRequest, finish: Finish | None) -> Finish | None:
+        """A result that no message can carry would be resent for ever."""
+        if finish is None or not (finish.embedding or finish.beams):
+            return finish
+        if finish.beams:
+            finish = with_texts(finish, self._tokenizer, request.text)
+        what = "an embedding" if finish.embedding else "beams"
+        if finish.num_result_bytes <= self._token_log.max_result_bytes:
+            return finish
+        message = (
+            f"{what} of {finish.num_result_bytes} bytes: more than the broker's max_payload "
+            f"has room for, {self._token_log.max_result_bytes}"
+        )
+        return Finish(FinishReason.ERROR, message=message)
+
+    def _note_prompt(self, held: HeldRequest, prompt_ids: bytes) -> None:
+        """The prefix is as good as here: the engine lets others wait for what it computes."""
+        if held.request.pooling is not None or not self._prefixes.is_open:
+            return
+        if held.chain is None:
+            held.chain = self._prefixes.chain(held.request, prompt_ids)
+        held.num_cached_blocks = self._prefixes.own.num_matching(held.chain.hashes)
+        self._prefixes.note(held.chain, held.request)
+
+    def _note_output(self, held: HeldRequest) -> None:
+        """The next turn of a conversation begins with it."""
+        if held.chain is not None:
+            held.chain.extend(pack_token_ids(held.tokens[:-1]))  # the last one was never an input
+            self._prefixes.note(held.chain, held.request)
+            self._prefixes.keep(held.chain, held.request)
+
+    def _log_new_tokens(self, held: HeldRequest, now: float) -> None:
+        if held.finish is not None:
+            # Of a request that its prefix had ended already there is no clock.
+            facts = held.clock.facts(held.workers) if held.clock else RunFacts(held.workers)
+            held.finish = msgspec.structs.replace(held.finish, run=facts)
+        entry = held.next_entry()
+        if entry is None:
+            return
+        self._token_log.append(entry)
+        if entry.finish is not None:
+            held.state = HoldState.FINISHING
+            self._metrics.note_finish(held)
+        elif held.is_restatement_due(now):
+            self._token_log.append(held.restate(now))
+        if held.watched is not None and held.has_progressed:
+            held.watched.set()

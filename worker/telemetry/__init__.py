@@ -1,0 +1,1 @@
+"""What a worker counts and measures."""

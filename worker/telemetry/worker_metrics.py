@@ -1,0 +1,142 @@
+"""What a worker counts."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from shared.protocol.finish import FinishReason
+from shared.protocol.role_cards import GpuCard, WorkerState
+from shared.telemetry.metrics import METRICS_PREFIX
+from shared.telemetry.startup_phases import StartupPhases
+from worker.held.held_request import HeldRequest
+from worker.telemetry.run_metrics import RunMetrics
+
+_GPU_BYTES = {  # kind -> field of its card
+    "total": "total_bytes",
+    "weights": "weight_bytes",
+    "kv_cache": "kv_bytes",
+    "cuda_graphs": "graph_bytes",
+    "free": "free_bytes",
+}
+
+
+class WorkerMetrics:
+    """vLLM's stems under our prefix, and what only a queue has."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self.registry = registry
+        self.runs = RunMetrics(registry, model_name)
+        self.startup = StartupPhases()
+        registry.register(self.startup)
+        self._labels = {"model_name": model_name}
+
+        def gauge(name: str, text: str) -> Gauge:
+            metric = Gauge(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        def counter(name: str, text: str) -> Counter:
+            metric = Counter(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
+        self.num_waiting = gauge("num_requests_waiting", "Requests waiting inside the engine.")
+        self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV slots in use, 0 to 1.")
+        self.num_pinned_tokens = gauge(
+            "prefix_cache_pinned_tokens", "Tokens of the prefix cache that requests asked to keep."
+        )
+        states = Gauge(
+            f"{METRICS_PREFIX}_worker_state",
+            "1 for the state that the worker is in.",
+            ["model_name", "state"],
+            registry=registry,
+        )
+        self._states = {state: states.labels(model_name, state.value) for state in WorkerState}
+        self.last_step_age_s = gauge(
+            "last_step_age_seconds", "Seconds since the last engine step while requests run."
+        )
+        self.generation_tokens = counter("generation_tokens", "Tokens given to the log.")
+        self.prefix_cache_queries = counter(
+            "prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
+        )
+        self.prefix_cache_hits = counter(
+            "prefix_cache_hits", "Prompt tokens that came from the prefix cache."
+        )
+        self.num_preemptions = counter("num_preemptions", "Requests retracted for want of pages.")
+        self.num_drafted = counter("spec_decode_num_draft_tokens", "Tokens guessed by --speculate.")
+        self.num_accepted = counter(
+            "spec_decode_num_accepted_tokens", "Guessed tokens that were right."
+        )
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests taken.")
+        self.requests_taken = counter("requests_taken", "Requests claimed.")
+        self.requests_resumed = counter("requests_resumed", "Requests taken over with tokens.")
+        self.requests_released = counter("requests_released", "Requests handed over.")
+        self.requests_fenced = counter("requests_fenced", "Requests lost to another worker.")
+        self.requests_finished = counter("requests_finished", "Requests acknowledged.")
+        self.quarantines = counter(
+            "quarantines", "Requests run alone, since workers had died under them."
+        )
+        self.poison_ends = counter("poison_ends", "Requests given up, since workers died of them.")
+        self.dead_discarded = counter(
+            "dead_requests_discarded", "Given-up requests discarded, for want of room or for age."
+        )
+        self.redeliveries = counter("redeliveries", "Deliveries that were not the first.")
+        self.frames_resent = counter("frames_resent", "Frames sent again for want of an ack.")
+        self.offers_made = counter("offers_made", "Requests offered to the holder of a prefix.")
+        self.offers_taken = counter("offers_taken", "Of which it took.")
+        self.offers_refused = counter("offers_refused", "Of which it refused.")
+        self.offers_unanswered = counter("offers_unanswered", "Of which nobody answered in time.")
+        self.affinity_tokens = counter(
+            "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
+        )
+        self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
+        self.memory_shortages = counter(
+            "gpu_memory_shortages", "Steps that did not fit into the GPU's memory at once."
+        )
+        self._success = Counter(
+            f"{METRICS_PREFIX}_request_success",
+            "Requests that the engine has finished, by reason.",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+        self._ended = Counter(
+            f"{METRICS_PREFIX}_requests_ended",
+            "Requests that were ended while this worker had them: cancelled, late, given up.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
+        gpu_bytes = Gauge(
+            f"{METRICS_PREFIX}_gpu_memory_bytes",
+            "Memory of each GPU: in all, what the engine has, what nobody holds; 0 without one.",
+            ["model_name", "kind"],
+            registry=registry,
+        )
+        self._gpu_bytes = {kind: gpu_bytes.labels(model_name, kind) for kind in _GPU_BYTES}
+        self._model_name = model_name
+        for reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._success.labels(model_name, reason.value)
+        for reason in (FinishReason.CANCEL, FinishReason.DEADLINE, FinishReason.POISON):
+            self._ended.labels(model_name, reason.value)
+
+    def total(self, name: str) -> int:
+        """What the counter of this name, without our prefix, has come to."""
+        value = self.registry.get_sample_value(f"{METRICS_PREFIX}_{name}_total", self._labels)
+        assert value is not None, f"there is no counter {name}"
+        return int(value)
+
+    def note_finish(self, held: HeldRequest) -> None:
+        """The engine has finished it, and the log is given its last token."""
+        assert held.finish is not None
+        self._success.labels(self._model_name, held.finish.reason.value).inc()
+        self.runs.note_finish(held)
+
+    def note_end(self, reason: FinishReason) -> None:
+        """Somebody has ended a request that was here."""
+        self._ended.labels(self._model_name, reason.value).inc()
+
+    def set_gpu(self, gpu: GpuCard | None) -> None:
+        for kind, gauge in self._gpu_bytes.items():
+            gauge.set(0 if gpu is None else getattr(gpu, _GPU_BYTES[kind]))
+
+    def set_state(self, state: WorkerState) -> None:
+        for each, gauge in self._states.items():
+            gauge.set(each is state)

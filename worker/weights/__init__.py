@@ -1,0 +1,1 @@
+"""The weights and LoRA adapters that this worker serves."""
