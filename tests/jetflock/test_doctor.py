@@ -47,7 +47,9 @@ async def test_a_service_that_runs_is_well(shared_stack: RoleStack) -> None:
     areas = {finding.area: finding for finding in findings}
     assert not [finding for finding in findings if finding.verdict is Verdict.FAIL]
     assert areas["streams"].text.startswith("all ")
-    assert areas["protocol"].text == "version 2, 4 partitions, feature level 1"
+    # The level rises by itself some seconds after the start: a service that others share may have.
+    text, level = areas["protocol"].text.rsplit(" ", 1)
+    assert (text, int(level) <= FEATURE_LEVEL) == ("version 2, 4 partitions, feature level", True)
     assert areas[f"workers of {MODEL_NAME}"].text == "1, ready"
     assert areas["frontend"].verdict is areas["detok"].verdict is Verdict.OK
     assert areas[f"queues of {MODEL_NAME}"].text == "6 consumers"

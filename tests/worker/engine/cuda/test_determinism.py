@@ -191,6 +191,7 @@ from worker.engine.device.host_device import HostDevice
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
 group = RankGroup.join(HostDevice(), reach_store(int(sys.argv[1]), 2), 1, 2)
 group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
+torch.distributed.destroy_process_group()
 """
 
 
