@@ -20,6 +20,7 @@ from shared.errors import (
 
 MAX_HEAD_BYTES = 64 * 1024
 _LINGER_S = 2.0  # of reading on, after a refusal
+_SURPLUS_HEAD_S = 2.0  # for the head, on a connection that there was no room for
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -38,6 +39,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     head_timeout_s = 15.0
     max_connections = 8192
+    # Above these, so many more are heard: what only looks is answered, health checks among it, and
+    # the rest refused; many clients would lose an answer that comes before their request. What is
+    # above those, too, is refused unheard.
+    max_surplus_connections = 2048
 
     def __init__(
         self, *args: Any, overload: Callable[[], RequestError | None], **options: Any
@@ -51,11 +56,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         self._refusal: RequestError | None = None
         self._is_refused = False
+        self._is_surplus = False  # of the connections that there is room for
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
-            self._refuse(ServiceUnavailable("This frontend has no room for more connections."))
+        self._is_surplus = self._num_surplus > 0
+        if self._num_surplus > self.max_surplus_connections:
+            self._refuse(_no_room())
         else:
             self._start_timer()
 
@@ -66,9 +73,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        if self._is_new_request(data) and (refusal := self._overload()) is not None:
-            self._refuse(refusal)
-            return
+        if self._is_new_request(data):
+            self._is_surplus = self._is_surplus and self._num_surplus > 0
+            refusal = _no_room() if self._is_surplus else self._overload()
+            if refusal is not None:
+                self._refuse(refusal)
+                return
         self._is_head_whole = False
         was_in_body = self._is_in_body  # its last piece ends it, and is no head
         super().data_received(data)
@@ -80,6 +90,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(_too_large())
         elif self._head_timer is None:
             self._start_timer()
+
+    @property
+    def _num_surplus(self) -> int:
+        """Connections that there is no room for; negative: room that is left."""
+        return len(self.connections) - self.max_connections
 
     def _is_new_request(self, data: bytes) -> bool:
         """Whether this begins what may cost something; looked at before anything is parsed."""
@@ -124,7 +139,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_timeout_s, self._on_head_timeout)
+        self._head_timer = self.loop.call_later(self._head_timeout_s, self._on_head_timeout)
+
+    @property
+    def _head_timeout_s(self) -> float:
+        return _SURPLUS_HEAD_S if self._is_surplus else self.head_timeout_s
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -135,7 +154,11 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._start_timer()  # the answer before it still goes out
             return
-        self._refuse(RequestTimeout(f"The head was not whole after {self.head_timeout_s:g} s."))
+        self._refuse(RequestTimeout(f"The head was not whole after {self._head_timeout_s:g} s."))
+
+
+def _no_room() -> ServiceUnavailable:
+    return ServiceUnavailable("This frontend has no room for more connections.")
 
 
 def _too_large() -> HeadersTooLarge:

@@ -29,9 +29,9 @@ class Connection:
     async def open(cls, running: RunningFrontend) -> Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", running.frontend.port))
 
-    async def answer(self) -> tuple[int, dict[str, Any]]:
-        """Status and JSON; the server closes afterwards."""
-        async with asyncio.timeout(10):
+    async def answer(self, timeout_s: float = 10) -> tuple[int, dict[str, Any]]:
+        """Status and JSON; the server closes afterwards. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
             raw = await self._reader.read()
         self.writer.close()
         head, _, body = raw.partition(b"\r\n\r\n")
@@ -127,8 +127,19 @@ async def test_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyP
     first.writer.write(HEAD + b"\r\n")
     await first.read_answer()
     monkeypatch.setattr(GuardedProtocol, "max_connections", 1)
-    status, body = await (await Connection.open(running)).answer()
-    assert (status, code_of(body)) == (503, "service_unavailable")
+    monkeypatch.setattr(GuardedProtocol, "max_surplus_connections", 3)
+    asking, silent, looking = [await Connection.open(running) for _ in range(3)]
+    with pytest.raises(TimeoutError):  # an answer before a request is one that clients lose
+        await asking.answer(timeout_s=0.2)
+    too_many = await Connection.open(running)
+    asking.writer.write(HEAD.replace(b"GET /health", b"POST /v1/completions") + b"\r\n")
+    for refused in (too_many, asking):
+        status, body = await refused.answer()
+        assert (status, code_of(body)) == (503, "service_unavailable")
+    looking.writer.write(HEAD + b"\r\n")  # a probe that is refused has the frontend killed
+    assert b"200" in await looking.read_answer()
+    status, body = await silent.answer()
+    assert (status, code_of(body)) == (408, "request_timeout")
     first.writer.write(HEAD + b"\r\n")
     assert b"200" in await first.read_answer()
     first.writer.close()
