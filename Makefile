@@ -18,12 +18,14 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
 	@echo "make install (or dev)  make $(VENV) with jetflock and its development tools"
-	@echo "make test              all tests that need no GPU (ARGS='-k name' for some)"
+	@echo "make test              the tests that need no GPU (ARGS='-k name' for some)"
+	@echo "make test-all          those that take longest, too: many servers, long faults"
+	@echo "make test-fast         those that start neither a broker nor processes"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
@@ -74,7 +76,15 @@ serve: $(SERVE_STAMP)
 	@exec $(BIN)/jetflock serve $(ARGS)
 
 test: $(STAMP)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu and not nightly" $(ARGS)
+
+test-all: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu" $(ARGS)
+
+# No broker, no processes.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) \
+		-m "not gpu and not integration and not e2e and not slow" $(ARGS)
 
 test-integration: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "integration and not gpu" $(ARGS)

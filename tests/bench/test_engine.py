@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 MODEL = Path("deploy/demo_model/checkpoint").resolve()
 
 
+@pytest.mark.nightly
 def test_a_run_prints_a_table_and_writes_all_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def test_attention_and_tokens_agree_in_every_cell(rig: StageRig) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_logprobs_of_prompt_and_output_are_those_of_transformers(rig: StageRig) -> None:
     cells = rig.run("logprobs")
     assert [cell["what"] for cell in cells] == ["logprobs, prefill", "logprobs, decode"]

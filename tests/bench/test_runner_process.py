@@ -37,6 +37,7 @@ def test_an_engine_that_was_suspended_runs_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_the_whole_stack_runs_requests_over_http(tmp_path: Path) -> None:
     with start(tmp_path / "log", name="jetflock_http") as stack:
         traces = stack.run([[300, 301, 302], [400, 401, 402, 403]], NUM_TOKENS)

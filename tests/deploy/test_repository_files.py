@@ -47,7 +47,7 @@ def steps(flow: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]
 
 
 def test_there_are_workflows() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["ci", "release"]
+    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -71,7 +71,11 @@ async def tell_stories(stage: Stage, *, step_s: float, timeout_s: float) -> None
 
 @pytest.mark.parametrize(
     "round_trip_s",
-    [0.1, pytest.param(0.4, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)],
+    [
+        0.1,
+        pytest.param(0.4, marks=pytest.mark.slow),
+        pytest.param(1.0, marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
 )
 async def test_a_slow_link_delays_text_and_loses_none(
     stage: Stage, nats_server: NatsServer, round_trip_s: float

@@ -169,6 +169,7 @@ def num_workers(host: RoleProcess) -> int:
     return len(psutil.Process(host.pid).children()) if host.is_alive else 0
 
 
+@pytest.mark.nightly
 async def test_two_hosts_share_a_pool_and_one_dies(tmp_path: Path) -> None:
     async with RoleStack(tmp_path) as stack:
         hosts = [stack.start_autoscaler(*HOST) for _ in range(2)]

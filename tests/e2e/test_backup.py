@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)
 NUM_TOKENS = 600
 
 
+@pytest.mark.nightly
 async def test_a_restored_service_goes_on_where_the_backup_was_made(tmp_path: Path) -> None:
     async with RoleStack(tmp_path / "old", "--ack-wait-s", "3") as old:
         worker = old.start_worker(*SCRIPTED)

@@ -106,8 +106,8 @@ async def acceptance(stack: RoleStack) -> AsyncIterator[asyncio.Event]:
     "victim",
     [
         "worker",
-        pytest.param("engine", marks=pytest.mark.slow),
-        pytest.param("detok", marks=pytest.mark.slow),
+        pytest.param("engine", marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("detok", marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
 )
 async def test_every_input_is_answered_once(

@@ -50,6 +50,7 @@ def start_worker_at(stack: RoleStack, server: DomainServer) -> RoleProcess:
         stack._flags[1] = stack.nats.url
 
 
+@pytest.mark.nightly
 async def test_streams_outlive_the_leaf_and_the_hub(stack: RoleStack, leaf: DomainServer) -> None:
     start_worker_at(stack, leaf)
     await stack.wait_ready(1)

@@ -135,6 +135,7 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
     assert "results" in said
 
 
+@pytest.mark.nightly
 async def test_the_last_worker_of_the_old_side_dies_and_another_comes_back(tmp_path: Path) -> None:
     async with RoleStack(tmp_path) as stack:
         busy = stack.start_worker(*SCRIPTED)

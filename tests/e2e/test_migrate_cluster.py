@@ -88,6 +88,7 @@ async def migrate_until_done(stack: RoleStack) -> None:
 
 
 @pytest.mark.parametrize("when", ["announced", "closed"])
+@pytest.mark.nightly
 async def test_the_leader_of_the_old_queue_is_killed(
     stack: RoleStack, when: Literal["announced", "closed"]
 ) -> None:

@@ -42,6 +42,7 @@ async def num_workers(cluster: Cluster) -> int:
     return len(await cluster.bucket(cluster.subjects.workers_bucket).entries())
 
 
+@pytest.mark.nightly
 async def test_serve_follows_its_service(stack: LocalStack, nats_server: NatsServer) -> None:
     config = ClusterConfig(nats_url=nats_server.url)
     async with open_cluster(config, "test") as old:

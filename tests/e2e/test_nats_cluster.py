@@ -168,6 +168,7 @@ async def post_until_accepted(stack: RoleStack) -> tuple[dict[str, Any], float]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_leader_of_each_is_killed_with_9(stack: RoleStack) -> None:
     """One after the other, as each has come back by then."""
     stack.start_worker(*SCRIPTED)
@@ -188,6 +189,7 @@ async def test_the_leader_of_each_is_killed_with_9(stack: RoleStack) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_two_of_three_are_down_and_one_comes_back(stack: RoleStack) -> None:
     """Without a majority nothing is stored, so nothing is accepted, and what was accepted waits."""
     stack.start_worker(*SCRIPTED)
@@ -211,6 +213,7 @@ async def test_two_of_three_are_down_and_one_comes_back(stack: RoleStack) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_follower_that_was_away_rejoins(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)

@@ -25,6 +25,7 @@ ELECTION_S = 9.0  # at most, as NATS does it
 SILENCE_S = 5.0  # beyond
 
 
+@pytest.mark.nightly
 async def test_streams_go_on_by_way_of_another_server(tmp_path: Path) -> None:
     async with (
         PartedCluster(tmp_path / "nats") as nats,

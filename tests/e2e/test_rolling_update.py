@@ -192,6 +192,7 @@ async def test_without_a_worker_of_their_revision_streams_end_with_an_error(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_command_dies_in_the_middle_and_is_run_again(
     stack: RoleStack, new_model: Path
 ) -> None:
@@ -216,6 +217,7 @@ async def test_the_command_dies_in_the_middle_and_is_run_again(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_restarted_pool_keeps_the_new_weights_and_can_go_back(
     stack: RoleStack, new_model: Path
 ) -> None:

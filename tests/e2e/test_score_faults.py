@@ -53,6 +53,7 @@ def of_transformers(path: Path, texts: list[str]) -> list[float]:
         ]
 
 
+@pytest.mark.nightly
 async def test_every_pair_is_scored_once(tmp_path: Path) -> None:
     ranker = await asyncio.to_thread(save_ranker, tmp_path / "ranker")
     async with RoleStack(tmp_path / "stack", "--ack-wait-s", "3") as stack:

@@ -74,6 +74,7 @@ def test_it_is_small_and_has_no_torch(base: Path) -> None:
     assert not [name for name in ABSENT if (site / name).exists()]
 
 
+@pytest.mark.nightly
 def test_commands_that_look_at_a_service_work(
     base: Path, stack: LocalStack, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def num_wanted(clients: list[Client]) -> int:
     return sum(1 + -(-len(content) // PIECE) for content in contents)
 
 
+@pytest.mark.nightly
 async def test_leaders_die_and_no_object_is_lost_or_left(nats: NatsCluster) -> None:
     config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
     async with open_cluster(config, "test") as cluster:

@@ -137,7 +137,7 @@ class LongRun:
         (200, 3),
         (12_000, 0),  # ten minutes
         (12_000, 3),
-        pytest.param(144_000, 3, marks=pytest.mark.slow),  # two hours
+        pytest.param(144_000, 3, marks=[pytest.mark.slow, pytest.mark.nightly]),  # two hours
     ],
 )
 async def test_no_more_than_twice_what_is_needed_is_read(

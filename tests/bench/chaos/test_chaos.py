@@ -61,6 +61,7 @@ async def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_pat
     assert struck == set(CLUSTER_PLAN.fault_names)
 
 
+@pytest.mark.nightly
 async def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
     """It sees what it is there for; `make chaos ARGS='--control fencing'` is another control.
 

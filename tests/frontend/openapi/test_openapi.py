@@ -136,7 +136,7 @@ async def test_a_fuzzed_frontend_keeps_to_its_document(stack: Stack, tmp_path: P
             "--checks",
             "not_a_server_error,status_code_conformance,content_type_conformance,"
             "response_schema_conformance",
-            "--max-examples=4",
+            "--max-examples=2",
             "--generation-deterministic",
             "--request-timeout=20",
             stdout=asyncio.subprocess.PIPE,

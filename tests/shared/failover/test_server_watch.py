@@ -89,7 +89,13 @@ async def leader(writer: Writer, nats: PartedCluster, bucket: str) -> ClusteredS
     return nats.named(info["cluster"]["leader"])
 
 
-@pytest.mark.parametrize("cut", ["both ways", "one way", "the other way"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "both ways",
+        *(pytest.param(cut, marks=pytest.mark.nightly) for cut in ("one way", "the other way")),
+    ],
+)
 async def test_a_server_cut_off_from_its_peers_is_left(nats: PartedCluster, cut: str) -> None:
     server = nats.servers[0]
     async with writing(nats, server) as writer, writing(nats, nats.servers[1]) as other_writer:
@@ -114,6 +120,7 @@ async def test_a_server_cut_off_from_its_peers_is_left(nats: PartedCluster, cut:
         assert other_writer.num_moves == 0
 
 
+@pytest.mark.nightly
 async def test_a_single_link_is_cut(nats: PartedCluster) -> None:
     """A server that leads what we write, and ours, do not hear each other: the third hears both."""
     async with writing(nats, nats.servers[0]) as writer:
@@ -132,6 +139,7 @@ async def test_a_single_link_is_cut(nats: PartedCluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_without_a_quorum_nobody_moves(nats: PartedCluster) -> None:
     async with writing(nats, nats.servers[0]) as writer:
         for server in nats.servers:

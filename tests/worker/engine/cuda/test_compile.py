@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="pip install triton")
+@pytest.mark.nightly
 def test_the_kernels_compile_for_an_h100(tmp_path: Path) -> None:
     """In a process of its own: here Triton may have been imported to interpret."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
