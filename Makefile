@@ -18,7 +18,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast lock test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-newcomer     a clone in an empty home: installs all anew, types what is printed"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make house             the rooms of each role, their floors, and the size of it all"
+	@echo "make lock              write the versions installed here to .ci/constraints.txt, for CI"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
 	@echo "                       bench-engine: the engine without the plane, and its peers)"
@@ -80,6 +81,11 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu" $(ARGS)
+
+lock: $(STAMP)
+	@{ head -n 1 .ci/constraints.txt; \
+		$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > .ci/constraints.new
+	@mv .ci/constraints.new .ci/constraints.txt
 
 # No broker, no processes.
 test-fast: $(STAMP)
