@@ -262,7 +262,7 @@ class App:
         else:
             surface, body = await read(parse_object(raw))
             answer = await self._inference.start(surface, body, caller)
-        return AnswerResponse(self._inference, answer, self._ping_interval_s)
+        return AnswerResponse(answer, self._ping_interval_s)
 
     async def _count_tokens(self, request: Request, caller: Caller) -> Response:
         self._inference.admit_call(caller)
@@ -276,7 +276,7 @@ class App:
         if query_flag(query, "stream"):
             number = -1 if starting_after is None else starting_after
             answer = await self._responses.stream(response_id, number, caller)
-            return AnswerResponse(self._inference, answer, self._ping_interval_s)
+            return AnswerResponse(answer, self._ping_interval_s)
         if starting_after is not None:
             raise InvalidRequest("'starting_after' is of a stream", param="starting_after")
         return json_response(encode_json(await self._responses.get(response_id, caller)))
@@ -308,7 +308,7 @@ class App:
         if not stream:
             event_id = None
         answer = await self._inference.resume(rid, event_id, caller, stream=stream)
-        return AnswerResponse(self._inference, answer, self._ping_interval_s)
+        return AnswerResponse(answer, self._ping_interval_s)
 
     async def _erase(self, request: Request, caller: Caller) -> Response:
         return json_response(

@@ -361,7 +361,7 @@ class Frontend:
                 config.service_name,
                 frontend_id,
                 self._nats_handlers,
-                NatsAnswers(service_nc, self.inference),
+                NatsAnswers(service_nc),
                 Transfers(files, max_body_bytes(service_nc)),
                 callers,
                 metrics,

@@ -25,7 +25,7 @@ _GOING_OVER_S = 10.0  # from a closed queue to the open one, at most
 
 
 class Inference:
-    """Starts, resumes, aborts and closes."""
+    """Starts, resumes and aborts."""
 
     def __init__(self, side: InferenceSide, on_closed: Callable[[], None] = lambda: None) -> None:
         self._sides = [side]  # the newest first
@@ -99,10 +99,6 @@ class Inference:
         Raises NotFound or ServiceUnavailable.
         """
         return await (await self._side_of(group_id, caller)).abort(group_id, caller)
-
-    def close(self, answer: Answer, status: int, transport: str) -> None:
-        """The transport is done with it: nobody reads it here any more."""
-        answer.closed_by(answer, status, transport)
 
     async def _side_of(self, group_id: str, caller: Caller) -> InferenceSide:
         """Where the request is, or is sought last. Raises ServiceUnavailable."""

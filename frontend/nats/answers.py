@@ -6,7 +6,6 @@ import asyncio
 
 from nats.aio.client import Client
 
-from frontend.inference.inference import Inference
 from frontend.nats.reply import Reply, error_headers
 from frontend.streams.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer
@@ -22,9 +21,8 @@ KEEPALIVE_S = 2.0
 class NatsAnswers:
     """Closes each answer when it is sent."""
 
-    def __init__(self, nc: Client, inference: Inference) -> None:
+    def __init__(self, nc: Client) -> None:
         self._nc = nc
-        self._inference = inference
 
     async def send(self, answer: Answer, reply: Reply) -> int:
         """Returns the status of the outcome."""
@@ -38,7 +36,7 @@ class NatsAnswers:
             answer.generation.cut(Interrupt.SHUTDOWN)
             raise
         finally:
-            self._inference.close(answer, status, "nats")
+            answer.close(status, "nats")
         return status
 
     async def _send_whole(self, answer: Answer, reply: Reply) -> int:

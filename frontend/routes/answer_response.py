@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 
 from frontend.http.error_response import ErrorBody, error_response, json_response
 from frontend.http.event_stream_headers import EVENT_STREAM_HEADERS, JSON_LINES_HEADERS
-from frontend.inference.inference import Inference
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
 from frontend.streams.generation import Generation, Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer
@@ -85,8 +84,7 @@ _DIALECTS = {
 class AnswerResponse:
     """An ASGI response. `status_code` is the outcome, also of a stream that began with 200."""
 
-    def __init__(self, inference: Inference, answer: Answer, ping_interval_s: float) -> None:
-        self._inference = inference
+    def __init__(self, answer: Answer, ping_interval_s: float) -> None:
         self._answer = answer
         self._ping_interval_s = ping_interval_s
         self._dialect = _DIALECTS.get(answer.generation.surface, _OPENAI)
@@ -105,7 +103,7 @@ class AnswerResponse:
             self.status_code = 503
             raise
         finally:
-            self._inference.close(self._answer, self.status_code, "http")
+            self._answer.close(self.status_code, "http")
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {**self._dialect.id_headers(self._answer), **self._answer.headers}

@@ -87,7 +87,7 @@ class OllamaRoutes:
         self, surface: Surface, body: dict[str, Any], caller: Caller
     ) -> AnswerResponse:
         answer = await self._inference.start(surface, body, caller)
-        return AnswerResponse(self._inference, answer, self._ping_interval_s)
+        return AnswerResponse(answer, self._ping_interval_s)
 
     async def _loaded(
         self, body: dict[str, Any], nothing: dict[str, Any], caller: Caller

@@ -18,4 +18,8 @@ class Answer:
     stream: bool
     resumed: bool  # the client has seen the opening
     headers: Mapping[str, str]  # of an HTTP response
-    closed_by: Callable[[Answer, int, str], None]  # who opened it
+    _closed_by: Callable[[Answer, int, str], None]  # who opened it
+
+    def close(self, status: int, transport: str) -> None:
+        """The transport is done with it: nobody reads it here any more."""
+        self._closed_by(self, status, transport)

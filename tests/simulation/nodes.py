@@ -242,7 +242,7 @@ class FrontendNode(Node):
                 self.sim.on_no_result(reader)
         if answer.feed.error is not None and is_connected():
             reader.on_error(answer.feed.error)
-        self._inference.close(answer, 200, "http")
+        answer.close(200, "http")
 
     async def _open(self, reader: Reader) -> Answer:
         ask = reader.ask

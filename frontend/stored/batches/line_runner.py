@@ -98,7 +98,7 @@ class LineRunner:
             status = 499
             raise
         finally:
-            self._inference.close(answer, status, "batch")
+            answer.close(status, "batch")
         return answer.generation.group_id, body
 
     async def _started(self, line_idx: int, body: dict[str, object]) -> Answer:
@@ -112,7 +112,7 @@ class LineRunner:
                 answer = await starting
                 if self.runs_on:
                     answer.generation.cut(Interrupt.SHUTDOWN)
-                self._inference.close(answer, 499, "batch")
+                answer.close(499, "batch")
             raise
 
     def _line(
