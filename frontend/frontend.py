@@ -32,9 +32,12 @@ from frontend.inference.answers.open_answers import OpenAnswers
 from frontend.inference.answers.orphan_sweeper import OrphanSweeper
 from frontend.inference.answers.terminator import Terminator
 from frontend.inference.idempotency.idempotency_store import IdempotencyStore
+from frontend.inference.idempotency.keyed_start import KeyedStarts
 from frontend.inference.inference import Inference
 from frontend.inference.inference_side import InferenceSide
+from frontend.inference.job_requests import JobRequests
 from frontend.inference.public_prefixes import PublicPrefixes
+from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
 from frontend.inference.resuming.stream_finder import StreamFinder
 from frontend.inference.resuming.stream_watch import StreamWatch
@@ -218,30 +221,33 @@ class Frontend:
             responses,
             self.answers,
             admission,
+            metrics,
         )
         self._side = InferenceSide(
             self._job_reader(chats, messages, responses),
             Acceptor(
-                self.submitter,
-                self._router,
-                self.ledger,
+                self._models,
+                JobRequests(
+                    cluster.nc,
+                    self._router.subject,
+                    self.cache_scope,
+                    PublicPrefixes(config.declared_prefixes(), chats, self._encoder),
+                ),
                 admission,
+                self._router,
                 self.attachments,
                 responses,
+                self.submitter,
                 self.answers,
-                self.cache_scope,
-                PublicPrefixes(config.declared_prefixes(), chats, self._encoder),
-                metrics,
-                self._models,
             ),
             resumer,
-            self.answers,
+            KnownRequests(self._router, finder, self._terminator),
             admission,
-            finder,
-            self._router,
-            self._terminator,
-            IdempotencyStore(cluster.bucket(subjects.idempotency_bucket), self._stream_limits),
-            metrics,
+            KeyedStarts(
+                IdempotencyStore(cluster.bucket(subjects.idempotency_bucket), self._stream_limits),
+                metrics,
+                frontend_id,
+            ),
             ServerSpans(tracer, frontend_id, config.host, self.port),
             frontend_id,
         )

@@ -98,13 +98,13 @@ class Inference:
 
         Raises NotFound or ServiceUnavailable.
         """
-        return await (await self._side_of(group_id, caller)).abort(group_id, caller)
+        return await (await self._side_of(group_id, caller)).known.abort(group_id, caller)
 
     async def _side_of(self, group_id: str, caller: Caller) -> InferenceSide:
         """Where the request is, or is sought last. Raises ServiceUnavailable."""
         *newer, oldest = self._sides
         for side in newer:
-            if await side.knows(group_id, caller):
+            if await side.known.has(group_id, caller):
                 return side
         return oldest
 

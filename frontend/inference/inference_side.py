@@ -10,28 +10,21 @@ from typing import Any
 from frontend.inference.acceptor import Acceptor
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.queue_timeout import take_queue_timeout
-from frontend.inference.answers.open_answers import OpenAnswers
-from frontend.inference.answers.terminator import Terminator
-from frontend.inference.idempotency.idempotency_store import IdempotencyStore
 from frontend.inference.idempotency.keyed_start import KeyedStarts
 from frontend.inference.keyed_request import KeyedRequest
+from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
-from frontend.inference.resuming.stream_finder import StreamFinder
 from frontend.inference.telemetry.server_span import ServerSpans
 from frontend.jobs.client_request_id import client_id_of_body
 from frontend.jobs.idempotency_key import FIELD, fingerprint, key_name, key_of
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse
-from frontend.metrics import FrontendMetrics
-from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.job_reader import JobReader
 from frontend.text.event_id import EventId
-from shared.errors import BrokerError, NotFound, RequestError, ServiceUnavailable
-from shared.protocol.finish import FinishReason
 from shared.protocol.reply import Surface
 from shared.protocol.request import RequestGroup
-from shared.subjects import new_rid, pool_slug
+from shared.subjects import new_rid
 from shared.telemetry.tracing import ended_on_error
 
 
@@ -43,26 +36,18 @@ class InferenceSide:
         jobs: JobReader,
         acceptor: Acceptor,
         resumer: Resumer,
-        answers: OpenAnswers,
+        known: KnownRequests,
         admission: Admission,
-        finder: StreamFinder,
-        router: ReplyRouter,
-        terminator: Terminator,
-        idempotency: IdempotencyStore,
-        metrics: FrontendMetrics,
+        keyed_starts: KeyedStarts[Answer],
         spans: ServerSpans,
         frontend_id: str,
     ) -> None:
         self._jobs = jobs
         self._acceptor = acceptor
         self._resumer = resumer
-        self._answers = answers
+        self.known = known
         self._admission = admission
-        self._finder = finder
-        self._router = router
-        self._terminator = terminator
-        self._keyed_starts: KeyedStarts[Answer] = KeyedStarts(idempotency, metrics, frontend_id)
-        self._metrics = metrics
+        self._keyed_starts = keyed_starts
         self._spans = spans
         self._frontend_id = frontend_id
 
@@ -113,16 +98,6 @@ class InferenceSide:
     def _keyed(self, surface: Surface, body: dict[str, Any], caller: Caller) -> KeyedRequest:
         return KeyedRequest(self._jobs, self._acceptor, self._resumer, surface, body, caller)
 
-    async def knows(self, group_id: str, caller: Caller) -> bool:
-        """Whether the caller has such a request here. Raises ServiceUnavailable."""
-        if self._router.find(group_id) or self._router.named(group_id, caller.owner):
-            return True
-        try:
-            await self._finder.known(group_id, caller.owner)
-        except NotFound:
-            return False
-        return True
-
     async def read_response(
         self, kept: KeptResponse, caller: Caller, starting_after: int
     ) -> Answer:
@@ -139,45 +114,12 @@ class InferenceSide:
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
         caller = self._spans.begin(caller)
-        try:
-            with ended_on_error(caller.span):
-                answer = await self._resumer.resume(group_id, event_id, caller, stream=stream)
-        except RequestError as exc:
-            self._metrics.resumes.labels(exc.code or "error").inc()
-            raise
-        self._metrics.resumes.labels("ok").inc()
-        return answer
+        with ended_on_error(caller.span):
+            return await self._resumer.resume(group_id, event_id, caller, stream=stream)
 
     def admit_call(self, caller: Caller) -> None:
         """Count in a call that asks no model. Raises RateLimited."""
         self._admission.admit_call(caller)
-
-    async def abort(self, group_id: str, caller: Caller) -> int:
-        """End all choices of a group, or of the groups here that their client calls so.
-
-        Returns how many had not ended by themselves. Raises NotFound or ServiceUnavailable.
-        """
-        local = self._router.find(group_id)[:1]
-        if local and local[0].reply.owner != caller.owner:
-            raise NotFound(f"No request {group_id!r} is known.", code="stream_not_found")
-        local = local or self._router.named(group_id, caller.owner)
-        if local:
-            running = [(s.rid, s.reply) for each in local for s in each.streams if s.finish is None]
-        else:
-            known = await self._finder.known(group_id, caller.owner)
-            running = [(choice.rid, choice.reply) for choice in known if not choice.is_over]
-        try:
-            ended = await asyncio.gather(
-                *(
-                    self._terminator.end(
-                        rid, pool_slug(reply.served_model), reply, FinishReason.CANCEL
-                    )
-                    for rid, reply in running
-                )
-            )
-        except BrokerError as exc:
-            raise ServiceUnavailable("The request could not be ended now.") from exc
-        return sum(ended)
 
 
 def _taken(body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:

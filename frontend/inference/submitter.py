@@ -58,11 +58,6 @@ class Submitter:
         self._drain = drain
         self._metrics = metrics
 
-    @property
-    def max_payload(self) -> int:
-        """Of the server's messages, in bytes."""
-        return self._cluster.nc.max_payload
-
     async def submit(
         self,
         requests: Sequence[GenerateRequest],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from frontend.inference.admission.accept_line import AcceptLine
@@ -15,6 +15,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
+from shared.subjects import Lane
 
 
 class Admission:
@@ -49,8 +50,12 @@ class Admission:
             self._count_refused(exc, caller)
             raise
 
-    def admit(self, caller: Caller, job: Job) -> None:
-        """Count it in. Raises RateLimited, QueueFull or InvalidRequest."""
+    def admit(self, caller: Caller, job: Job) -> Sequence[Lane]:
+        """Count it in; returns the lane of each request.
+
+        Raises RateLimited, QueueFull or InvalidRequest.
+        """
+        lanes = self._ledger.lanes(caller.tenant, caller.job_class, job.num_choices)
         num_tokens = _num_prompt_tokens(job)
         self._check_tenant(caller, job.num_choices, num_tokens)
         self._check_streams(caller)
@@ -63,6 +68,13 @@ class Admission:
             raise
         self._ledger.rates.take(caller.tenant, 1, num_tokens, time.monotonic())
         self._watch.note_accepted(job.model.card.pool, caller.job_class, job.num_choices)
+        return lanes
+
+    def note_stored(self, job: Job) -> None:
+        """The queue has taken what was let in."""
+        num_tokens = _num_prompt_tokens(job)
+        self._metrics.prompt_tokens.labels(job.model.name).inc(num_tokens)
+        self._metrics.request_prompt_tokens.labels(job.model.name).observe(num_tokens)
 
     def admit_call(self, caller: Caller) -> None:
         """Count in what takes no place in the queue. Raises RateLimited."""

@@ -15,6 +15,7 @@ from frontend.inference.resuming.stream_finder import FoundChoice, KnownChoice, 
 from frontend.inference.telemetry.server_span import describe_resumed
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse, ResponseView, StoredResponse
+from frontend.metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
@@ -23,7 +24,13 @@ from frontend.surfaces.responses.store import ResponseStore
 from frontend.text.event_id import EventId
 from frontend.text.event_writer import public_id
 from frontend.text.text_stream import tells_logprobs
-from shared.errors import InvalidRequest, NotFound, ResumeConflict, ServiceUnavailable
+from shared.errors import (
+    InvalidRequest,
+    NotFound,
+    RequestError,
+    ResumeConflict,
+    ServiceUnavailable,
+)
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.request import RequestGroup
@@ -45,8 +52,10 @@ class Resumer:
         responses: ResponseStore,
         answers: OpenAnswers,
         admission: Admission,
+        metrics: FrontendMetrics,
     ) -> None:
         self._admission = admission
+        self._metrics = metrics
         self._finder = finder
         self._router = router
         self._models = models
@@ -66,9 +75,15 @@ class Resumer:
 
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
-        self._admission.admit_call(caller)
-        with self._in_line(group_id):
-            return await self._resume(group_id, event_id, caller, stream=stream)
+        try:
+            self._admission.admit_call(caller)
+            with self._in_line(group_id):
+                answer = await self._resume(group_id, event_id, caller, stream=stream)
+        except RequestError as exc:
+            self._metrics.resumes.labels(exc.code or "error").inc()
+            raise
+        self._metrics.resumes.labels("ok").inc()
+        return answer
 
     async def _resume(
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool

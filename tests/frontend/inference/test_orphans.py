@@ -168,7 +168,7 @@ async def test_whoever_stands_in_line_is_not_swept(stack: Stack) -> None:
     doomed = await stack.start_frontend(orphan_wait_s=0.2)
     survivor = await stack.start_frontend(orphan_wait_s=0.2)
     rid = await start_stream(doomed)
-    finder = survivor.frontend.inference._current._finder
+    finder = survivor.frontend.inference._current.known._finder
     known, go_on = finder.known, asyncio.Event()
 
     async def slow(group_id: str, owner: str) -> Any:
