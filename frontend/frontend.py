@@ -192,7 +192,6 @@ class Frontend:
             self._models,
             self._encoder,
             self._images,
-            use_model_defaults=self._models.use_model_defaults,
             styles=self._styles,
         )
         messages = MessageRequests(self._models, chats)
@@ -388,11 +387,8 @@ class Frontend:
         self, chats: ChatRequests, messages: MessageRequests, responses: ResponseStore
     ) -> JobReader:
         models, encoder = self._models, self._encoder
-        use_defaults = models.use_model_defaults
         embeddings = EmbeddingRequests(models, encoder)
-        open_ended = CompletionRequests(
-            models, encoder, use_model_defaults=use_defaults, default_max_tokens=None
-        )
+        open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
         return JobReader(
             {
                 Surface.OLLAMA_CHAT: OllamaChats(models, chats),
@@ -400,12 +396,8 @@ class Frontend:
                 Surface.OLLAMA_EMBED: OllamaEmbeddings(models, embeddings),
                 Surface.CHAT: chats,
                 Surface.MESSAGES: messages,
-                Surface.COMPLETIONS: CompletionRequests(
-                    models, encoder, use_model_defaults=use_defaults
-                ),
-                Surface.GENERATE: GenerateRequests(
-                    models, encoder, use_model_defaults=use_defaults
-                ),
+                Surface.COMPLETIONS: CompletionRequests(models, encoder),
+                Surface.GENERATE: GenerateRequests(models, encoder),
                 Surface.EMBEDDINGS: embeddings,
                 Surface.SCORE: ScoreRequests(models, encoder),
                 Surface.RERANK: RerankRequests(models, encoder),
@@ -415,7 +407,6 @@ class Frontend:
                 encoder,
                 responses,
                 self._images,
-                use_model_defaults=use_defaults,
                 styles=self._styles,
             ),
             self._grammar_checker,

@@ -74,12 +74,8 @@ def make_admission() -> Admission:
 class AllRequests:
     """The three kinds of bodies, on one directory."""
 
-    def __init__(self, directory: ModelDirectory, *, use_model_defaults: bool = True) -> None:
+    def __init__(self, directory: ModelDirectory) -> None:
         encoder = PromptEncoder()
-        self.chat = ChatRequests(
-            directory, encoder, make_image_loader(), use_model_defaults=use_model_defaults
-        )
-        self.completions = CompletionRequests(
-            directory, encoder, use_model_defaults=use_model_defaults
-        )
-        self.generate = GenerateRequests(directory, encoder, use_model_defaults=use_model_defaults)
+        self.chat = ChatRequests(directory, encoder, make_image_loader())
+        self.completions = CompletionRequests(directory, encoder)
+        self.generate = GenerateRequests(directory, encoder)

@@ -74,14 +74,12 @@ class ChatRequests:
         encoder: PromptEncoder,
         images: ImageLoader,
         *,
-        use_model_defaults: bool,
         styles: AnswerStyles | None = None,
     ) -> None:
         self._styles = styles or AnswerStyles()
         self._models = models
         self._encoder = encoder
         self._images = images
-        self._use_model_defaults = use_model_defaults
         self._reader = BodyReader(ChatBody, REFUSED)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
@@ -105,7 +103,7 @@ class ChatRequests:
             default_max_tokens=None,
             prompt_param="messages",
             max_tokens_param="max_completion_tokens" if uses_new_name else "max_tokens",
-            use_model_defaults=self._use_model_defaults,
+            use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
             logprobs=_logprob_wish(body),

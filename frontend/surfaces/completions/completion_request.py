@@ -52,14 +52,12 @@ class CompletionRequests:
         models: ModelDirectory,
         encoder: PromptEncoder,
         *,
-        use_model_defaults: bool,
         default_max_tokens: int | None = DEFAULT_MAX_TOKENS,
     ) -> None:
         """`default_max_tokens`: None is the rest of the context."""
         self._default_max_tokens = default_max_tokens
         self._models = models
         self._encoder = encoder
-        self._use_model_defaults = use_model_defaults
         self._reader = BodyReader(CompletionBody, REFUSED)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
@@ -93,7 +91,7 @@ class CompletionRequests:
             model.card,
             default_max_tokens=self._default_max_tokens,
             prompt_param="prompt",
-            use_model_defaults=self._use_model_defaults,
+            use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
             logprobs=logprobs,

@@ -58,12 +58,9 @@ REFUSED = peer_refusals(GenerateBody, _OWN, ignored=IGNORED, taken=_OTHERS)
 class GenerateRequests:
     """Turns bodies into jobs."""
 
-    def __init__(
-        self, models: ModelDirectory, encoder: PromptEncoder, *, use_model_defaults: bool
-    ) -> None:
+    def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
         self._models = models
         self._encoder = encoder
-        self._use_model_defaults = use_model_defaults
         self._reader = BodyReader(GenerateBody, REFUSED, IGNORED | _OTHERS)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
@@ -98,7 +95,7 @@ class GenerateRequests:
             default_max_tokens=DEFAULT_MAX_TOKENS,
             prompt_param=name,
             max_tokens_param="max_new_tokens" if uses_new_name else "max_tokens",
-            use_model_defaults=self._use_model_defaults,
+            use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(fields, self._encoder, caller, model),
             logprobs=_logprob_wish(convert(flat, GenerateBody), fields),

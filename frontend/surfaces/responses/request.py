@@ -112,7 +112,6 @@ class ResponseRequests:
         store: ResponseStore,
         images: ImageLoader,
         *,
-        use_model_defaults: bool,
         styles: AnswerStyles | None = None,
     ) -> None:
         self._styles = styles or AnswerStyles()
@@ -120,7 +119,6 @@ class ResponseRequests:
         self._encoder = encoder
         self._store = store
         self._images = images
-        self._use_model_defaults = use_model_defaults
         self._reader = BodyReader(ResponseBody, REFUSED, IGNORED_HERE)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
@@ -141,7 +139,7 @@ class ResponseRequests:
             default_max_tokens=None,
             prompt_param="input",
             max_tokens_param="max_output_tokens",
-            use_model_defaults=self._use_model_defaults,
+            use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
             logprobs=LogprobWish(num_top=_num_top(body), param="top_logprobs"),

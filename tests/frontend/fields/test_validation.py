@@ -12,6 +12,7 @@ import pytest
 from frontend.fields.request_body import IGNORED, parse_object
 from frontend.jobs.job import Caller, Job
 from frontend.models.chat_template import ChatTemplate
+from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatBody
 from shared.errors import InvalidRequest, RequestError
 from shared.protocol.request import GenerateRequest
@@ -394,7 +395,7 @@ async def test_the_models_defaults_and_the_switch() -> None:
     by_model = (await AllRequests(directory).chat.job(chat_body(top_p=1), Caller())).sampling.params
     assert (by_model.temperature, by_model.top_p, by_model.top_k) == (0.6, 1.0, 20)
     assert (by_model.min_p, by_model.repetition_penalty) == (0.05, 1.1)
-    plain = AllRequests(directory, use_model_defaults=False)
+    plain = AllRequests(ModelDirectory(directory._catalog, use_model_defaults=False))
     assert (await plain.chat.job(chat_body(), Caller())).sampling.params.temperature == 1.0
 
 

@@ -36,7 +36,7 @@ def make_tokenizing(*names: str, chat_template: str | None = CHATML) -> Tokenizi
     return Tokenizing(
         directory,
         encoder,
-        ChatRequests(directory, encoder, make_image_loader(), use_model_defaults=True),
+        ChatRequests(directory, encoder, make_image_loader()),
         make_admission(),
     )
 

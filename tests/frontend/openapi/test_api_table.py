@@ -62,9 +62,7 @@ async def requests_for(
         requests = WITHOUT_TEXT[route.name](directory, PromptEncoder())
     elif route.name == "responses":
         store: Any = None  # nobody asks for an earlier one
-        readers = ResponseRequests(
-            directory, PromptEncoder(), store, make_image_loader(), use_model_defaults=True
-        )
+        readers = ResponseRequests(directory, PromptEncoder(), store, make_image_loader())
         job = await readers.job({**BODIES[route.name], "seed": 1, **fields}, Caller())
         return job.stream, without_times(job)
     elif route is MESSAGES:

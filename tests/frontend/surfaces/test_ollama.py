@@ -253,9 +253,7 @@ async def chat_job(template: str = CHATML_TOOLS, **fields: Any) -> Job:
 
 async def generate_job(**fields: Any) -> Job:
     directory = make_directory(chat_template=CHATML_TOOLS, max_context_len=4096)
-    open_ended = CompletionRequests(
-        directory, PromptEncoder(), use_model_defaults=True, default_max_tokens=None
-    )
+    open_ended = CompletionRequests(directory, PromptEncoder(), default_max_tokens=None)
     completions = OllamaCompletions(directory, AllRequests(directory).chat, open_ended)
     return await completions.job({**GENERATE, **fields}, Caller())
 

@@ -31,7 +31,6 @@ async def job_of(fields: dict[str, Any]) -> Job:
         PromptEncoder(),
         None,  # type: ignore[arg-type]
         make_image_loader(),
-        use_model_defaults=True,
     )
     job = await requests.job({**BODY, **fields}, Caller())
     job.requests(

@@ -63,7 +63,6 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
         PromptEncoder(),
         None,  # type: ignore[arg-type]
         make_image_loader(),
-        use_model_defaults=True,
         styles=AnswerStyles("hermes", "think"),
     )
     job = await requests.job({**BODY, **fields}, Caller())
