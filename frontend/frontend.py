@@ -53,14 +53,24 @@ from frontend.nats.answers import NatsAnswers
 from frontend.nats.endpoints import NatsEndpoints
 from frontend.nats.reply import max_body_bytes
 from frontend.nats.service import NatsService
+from frontend.openapi.document_routes import DocumentRoutes
 from frontend.page.page_document import PageDocument
+from frontend.page.page_routes import PageRoutes
 from frontend.routes.batch_routes import BatchRoutes
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cluster_routes import ClusterRoutes
+from frontend.routes.cors import Cors
 from frontend.routes.entrance import Entrance
 from frontend.routes.file_routes import FileRoutes
+from frontend.routes.job_routes import JobRoutes
+from frontend.routes.job_starts import JobStarts
 from frontend.routes.load_routes import LoadRoutes
+from frontend.routes.message_routes import MessageRoutes
+from frontend.routes.model_routes import ModelRoutes
 from frontend.routes.ollama_routes import OllamaRoutes
+from frontend.routes.response_routes import ResponseRoutes
+from frontend.routes.status_routes import StatusRoutes
+from frontend.routes.stream_routes import StreamRoutes
 from frontend.routes.token_routes import TokenRoutes
 from frontend.stored.batches.batch_driver import BatchParts
 from frontend.stored.batches.batch_keeper import BatchKeeper
@@ -319,21 +329,15 @@ class Frontend:
         self._path_desk = PathService(
             finder, cluster.ownership, older=None if older is None else older._path_desk
         )
-        self.app = App(
+        starts = JobStarts(
             self.inference,
-            kept,
-            self._models,
-            callers,
-            metrics,
-            self.checkup,
-            FileRoutes(files),
-            BatchRoutes(batches),
-            TokenRoutes(tokenizing, config.max_body_bytes),
-            loads,
-            cluster_routes,
-            self._path_desk,
-            erasing,
-            messages,
+            max_body_bytes=config.max_body_bytes,
+            ping_interval_s=config.ping_interval_s,
+        )
+        tables = [
+            PageRoutes(PageDocument(config.page_origins())),
+            JobRoutes(starts, self._models),
+            MessageRoutes(starts, self.inference, messages, config.max_body_bytes),
             OllamaRoutes(
                 self.inference,
                 self._models,
@@ -341,11 +345,30 @@ class Frontend:
                 max_body_bytes=config.max_body_bytes,
                 ping_interval_s=config.ping_interval_s,
             ),
-            PageDocument(config.page_origins()),
-            max_body_bytes=config.max_body_bytes,
-            ping_interval_s=config.ping_interval_s,
-            cors_origins=config.cors_origins,
-            guard=None if hosts is None else BrowserGuard(hosts, config.cors_origins),
+            ResponseRoutes(kept, config.ping_interval_s),
+            StreamRoutes(
+                self.inference,
+                erasing,
+                self._path_desk,
+                max_body_bytes=config.max_body_bytes,
+                ping_interval_s=config.ping_interval_s,
+            ),
+            ModelRoutes(self._models),
+            FileRoutes(files),
+            BatchRoutes(batches),
+            TokenRoutes(tokenizing, config.max_body_bytes),
+            loads,
+            cluster_routes,
+            StatusRoutes(self.checkup, metrics.registry),
+            DocumentRoutes(),
+        ]
+        self.app = App(
+            tables,
+            self.inference,
+            callers,
+            metrics,
+            Cors(config.cors_origins),
+            None if hosts is None else BrowserGuard(hosts, config.cors_origins),
         )
         self._loop_watch = LoopWatch(metrics.registry) if older is None else None
         self._overload = admission.line.overload

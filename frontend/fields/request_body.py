@@ -109,6 +109,14 @@ def check_num_messages(count: int) -> None:
         raise InvalidRequest(f"'messages' holds {count}, at most {_MAX_MESSAGES}", param="messages")
 
 
+def rid_of_body(body: Mapping[str, Any]) -> str:
+    """Raises InvalidRequest."""
+    rid = body.get("rid")
+    if not isinstance(rid, str) or not rid:
+        raise InvalidRequest("'rid' is required: the id of a request", param="rid")
+    return rid
+
+
 def required_model(name: str | None) -> str:
     """Raises InvalidRequest."""
     if not name:

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from frontend.app import rid_of_body
-from frontend.fields.request_body import convert
+from frontend.fields.request_body import convert, rid_of_body
 from frontend.inference.inference import Inference
 from frontend.inference.tokenizing import Tokenizing
 from frontend.jobs.job import Caller

@@ -6,18 +6,19 @@ from typing import Any
 
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.schemas.answer_schemas import answer_schemas
+from frontend.routes.api_paths import (
+    CHAT_PATHS,
+    EMBEDDING_PATHS,
+    MODEL_PATHS,
+    RERANK_PATHS,
+    RESPONSE_PATHS,
+    SCORE_PATHS,
+)
 from frontend.stored.files.file_record import MADE, UPLOADED
 from frontend.stored.kept_responses import MAX_PAGE
 from shared.status.health import LIVE_PATH, READY_PATH
 from shared.subjects import JOB_CLASSES
 
-# Without /v1 for clients whose base URL has none.
-CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
-EMBEDDING_PATHS = ("/v1/embeddings", "/embeddings")
-RESPONSE_PATHS = ("/v1/responses", "/responses")
-MODEL_PATHS = ("/v1/models", "/models")
-SCORE_PATHS = ("/v1/score", "/score")
-RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 _SECONDS = {"type": "number", "minimum": 0}
 _TEXT = {"schema": {"type": "string"}}
 _HEADERS = {

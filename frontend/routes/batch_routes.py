@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,6 +11,7 @@ from frontend.fields.request_body import parse_object
 from frontend.http.error_response import json_response
 from frontend.http.http_request import read_body
 from frontend.jobs.job import Caller
+from frontend.routes.api_route import ApiRoute
 from frontend.stored.batches.batches import Batches
 from frontend.text.event_writer import encode_json
 
@@ -20,6 +23,14 @@ class BatchRoutes:
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("POST", "/v1/batches", self.create),
+            ApiRoute("GET", "/v1/batches", self.list_batches),
+            ApiRoute("GET", "/v1/batches/{batch_id}", self.retrieve),
+            ApiRoute("POST", "/v1/batches/{batch_id}/cancel", self.cancel),
+        ]
 
     async def create(self, request: Request, caller: Caller) -> Response:
         body = parse_object(await read_body(request, _MAX_BODY_BYTES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from frontend.cluster.view import Viewer, cluster_view
 from frontend.http.error_response import json_response
 from frontend.http.http_request import CallerReader
 from frontend.jobs.job import Caller
+from frontend.routes.api_route import ApiRoute
 from frontend.routes.cluster_events import ClusterEvents
 from frontend.text.event_writer import encode_json
 
@@ -39,6 +41,12 @@ class ClusterRoutes:
             "frontend": frontend_id,
             **({"admin_url": admin_url} if admin_url else {}),
         }
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("GET", "/cluster", self.cluster),
+            ApiRoute("GET", "/cluster/events", self.events),
+        ]
 
     async def cluster(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json(await self._view(Viewer.of(caller))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import IO
 
 from starlette.datastructures import FormData, UploadFile
@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
+from frontend.routes.api_route import ApiRoute
 from frontend.stored.files.file_expiry import checked_ttl_s
 from frontend.stored.files.file_record import MADE
 from frontend.stored.files.files import Files, check_purpose
@@ -34,6 +35,15 @@ class FileRoutes:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("POST", "/v1/files", self.upload),
+            ApiRoute("GET", "/v1/files", self.list_files),
+            ApiRoute("GET", "/v1/files/{file_id}", self.retrieve),
+            ApiRoute("DELETE", "/v1/files/{file_id}", self.delete),
+            ApiRoute("GET", "/v1/files/{file_id}/content", self.content),
+        ]
 
     async def upload(self, request: Request, caller: Caller) -> Response:
         form = await self._form(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from frontend.cluster.load_view import loads_view
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
+from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from shared.errors import UnsupportedParameter
 
@@ -24,6 +25,11 @@ class LoadRoutes:
         self._board = board
         self._models = models
         self._version = importlib.metadata.version("jetflock")
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("GET", "/v1/loads", self.loads),
+        ]
 
     async def loads(self, request: Request, caller: Caller) -> Response:
         query = request.query_params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -14,8 +15,10 @@ from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
 from frontend.routes.answer_response import AnswerResponse
+from frontend.routes.api_route import ApiRoute
 from frontend.surfaces.ollama.answer_events import answer_head
 from frontend.surfaces.ollama.body import SHOW_IGNORED, OllamaShowBody
+from frontend.surfaces.ollama.errors import ollama_error_body
 from frontend.surfaces.ollama.model_name import served_name
 from frontend.surfaces.ollama.model_views import running, shown, tags
 from frontend.text.event_writer import encode_json
@@ -42,6 +45,17 @@ class OllamaRoutes:
         self._max_body_bytes = max_body_bytes
         self._ping_interval_s = ping_interval_s
         self._show_reader = BodyReader(OllamaShowBody, {}, SHOW_IGNORED)
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("POST", "/api/chat", self.chat, ollama_error_body),
+            ApiRoute("POST", "/api/generate", self.generate, ollama_error_body),
+            ApiRoute("POST", "/api/embed", self.embed, ollama_error_body),
+            ApiRoute("POST", "/api/show", self.show, ollama_error_body),
+            ApiRoute("GET", "/api/tags", self.tags, ollama_error_body),
+            ApiRoute("GET", "/api/ps", self.running, ollama_error_body),
+            ApiRoute("GET", "/api/version", self.version, ollama_error_body),
+        ]
 
     async def chat(self, request: Request, caller: Caller) -> Response | AnswerResponse:
         body = await self._streaming_body(request)

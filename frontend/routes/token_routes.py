@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,6 +12,7 @@ from frontend.http.error_response import json_response
 from frontend.http.http_request import read_body
 from frontend.inference.tokenizing import Tokenizing
 from frontend.jobs.job import Caller
+from frontend.routes.api_route import ApiRoute
 
 
 class TokenRoutes:
@@ -18,6 +21,16 @@ class TokenRoutes:
     def __init__(self, tokenizing: Tokenizing, max_body_bytes: int) -> None:
         self._tokenizing = tokenizing
         self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("POST", "/tokenize", self.tokenize),
+            ApiRoute("POST", "/detokenize", self.detokenize),
+            ApiRoute("POST", "/apply-template", self.apply_template),
+            ApiRoute("GET", "/v1/tokenizer_info", self.info),
+            ApiRoute("GET", "/tokenizer_info", self.info),
+            ApiRoute("GET", "/props", self.props),
+        ]
 
     async def tokenize(self, request: Request, caller: Caller) -> Response:
         body = parse_object(await read_body(request, self._max_body_bytes))

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from frontend.openapi.document import (
+from frontend.routes.api_paths import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
     MODEL_PATHS,

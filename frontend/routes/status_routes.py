@@ -1,0 +1,64 @@
+"""What probes and scrapers ask: health, version and metrics of this frontend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.http.error_response import json_response
+from frontend.jobs.job import Caller
+from frontend.routes.api_route import ApiRoute
+from frontend.text.event_writer import encode_json
+from shared.status.health import (
+    LIVE_PATH,
+    READY_PATH,
+    Checkup,
+    HealthAnswer,
+    live_answer,
+    ready_answer,
+)
+
+
+class StatusRoutes:
+    """Handlers of the HTTP surface. All but the metrics are open: they tell nothing of clients."""
+
+    def __init__(self, checkup: Callable[[], Checkup], registry: CollectorRegistry) -> None:
+        self._checkup = checkup
+        self._registry = registry
+        self._version = importlib.metadata.version("jetflock")
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            *(
+                ApiRoute("GET", path, self._live, is_open=True)
+                for path in ("/health", LIVE_PATH, "/live")
+            ),
+            *(
+                ApiRoute("GET", path, self._ready, is_open=True)
+                for path in (READY_PATH, "/ping", "/ready")
+            ),
+            ApiRoute("GET", "/version", self._get_version, is_open=True),
+            ApiRoute("GET", "/metrics", self._get_metrics),
+        ]
+
+    async def _live(self, request: Request, caller: Caller) -> Response:
+        return _health_response(live_answer(self._checkup()))
+
+    async def _ready(self, request: Request, caller: Caller) -> Response:
+        return _health_response(ready_answer(self._checkup()))
+
+    async def _get_version(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json({"version": self._version}))
+
+    async def _get_metrics(self, request: Request, caller: Caller) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"content-type": content_type})
+
+
+def _health_response(answer: HealthAnswer) -> Response:
+    return json_response(answer.body, answer.status_code)

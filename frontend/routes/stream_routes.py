@@ -1,0 +1,73 @@
+"""`/v1/streams/{id}` and `/abort_request`: what is asked of an accepted request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from frontend.cluster.request_path_service import PathService
+from frontend.fields.request_body import parse_object, rid_of_body
+from frontend.http.error_response import json_response
+from frontend.http.http_request import read_body
+from frontend.inference.inference import Inference
+from frontend.jobs.job import Caller
+from frontend.routes.answer_response import AnswerResponse
+from frontend.routes.api_route import ApiRoute
+from frontend.stored.erasing.erasing_service import ErasingService
+from frontend.text.event_id import parse_event_id
+from frontend.text.event_writer import encode_json
+from shared.errors import InvalidRequest
+
+
+class StreamRoutes:
+    """Handlers of the HTTP surface."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        erasing: ErasingService,
+        paths: PathService,
+        *,
+        max_body_bytes: int,
+        ping_interval_s: float,
+    ) -> None:
+        self._inference = inference
+        self._erasing = erasing
+        self._paths = paths
+        self._max_body_bytes = max_body_bytes
+        self._ping_interval_s = ping_interval_s
+
+    def routes(self) -> Sequence[ApiRoute]:
+        return [
+            ApiRoute("GET", "/v1/streams/{rid}", self._resume),
+            ApiRoute("DELETE", "/v1/streams/{rid}", self._erase),
+            ApiRoute("GET", "/v1/streams/{rid}/path", self._paths.path),
+            ApiRoute("POST", "/abort_request", self._abort),
+        ]
+
+    async def _resume(self, request: Request, caller: Caller) -> AnswerResponse:
+        rid = request.path_params["rid"]
+        query = request.query_params
+        last_event_id = request.headers.get("last-event-id") or query.get("last_event_id")
+        event_id = parse_event_id(last_event_id) if last_event_id else None
+        if event_id is not None and event_id.group_id != rid:
+            raise InvalidRequest(
+                f"Last-Event-ID belongs to stream {event_id.group_id}", param="Last-Event-ID"
+            )
+        stream = query.get("stream", "true").lower() not in ("false", "0")
+        if not stream:
+            event_id = None
+        answer = await self._inference.resume(rid, event_id, caller, stream=stream)
+        return AnswerResponse(answer, self._ping_interval_s)
+
+    async def _erase(self, request: Request, caller: Caller) -> Response:
+        return json_response(
+            encode_json(await self._erasing.erase(request.path_params["rid"], caller))
+        )
+
+    async def _abort(self, request: Request, caller: Caller) -> Response:
+        body = parse_object(await read_body(request, self._max_body_bytes))
+        num_ended = await self._inference.abort(rid_of_body(body), caller)
+        return json_response(encode_json({"rid": body["rid"], "num_aborted": num_ended}))
