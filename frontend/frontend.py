@@ -49,7 +49,6 @@ from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.limits.stream_limits import StreamLimits, limited_streams
 from frontend.metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
-from frontend.nats.answers import NatsAnswers
 from frontend.nats.endpoints import NatsEndpoints
 from frontend.nats.reply import max_body_bytes
 from frontend.nats.service import NatsService
@@ -386,10 +385,8 @@ class Frontend:
             else NatsService(
                 service_nc,
                 CallerGate(config.service_name, subjects, config.nats_callers),
-                config.service_name,
                 frontend_id,
                 self._nats_handlers,
-                NatsAnswers(service_nc),
                 Transfers(files, max_body_bytes(service_nc)),
                 callers,
                 metrics,

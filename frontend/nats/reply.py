@@ -28,9 +28,14 @@ class Reply:
         self._nc = nc
         self._subject = subject
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of one message: another server may take more, or less."""
+        return self._nc.max_payload
+
     def fits(self, data: bytes, headers: dict[str, str]) -> bool:
         """Whether one message has room for it: ids of many choices make long headers."""
-        return message_bytes(data, headers) <= self._nc.max_payload
+        return message_bytes(data, headers) <= self.max_payload
 
     async def send(self, data: bytes, headers: dict[str, str] | None = None) -> None:
         with contextlib.suppress(nats.errors.Error):  # the caller finds the result by its id
@@ -45,7 +50,7 @@ class Reply:
         """One message, or the error that it is too large for one. Returns the status."""
         if not self.fits(body, headers):
             error = RequestTooLarge(
-                f"The answer has {len(body)} bytes, one NATS message takes {self._nc.max_payload} "
+                f"The answer has {len(body)} bytes, one NATS message takes {self.max_payload} "
                 f"with its headers: ask {remedy}.",
             )
             await self.send_error(error, headers)

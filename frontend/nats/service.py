@@ -21,7 +21,7 @@ from frontend.http.http_request import CallerReader
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.job import Caller
 from frontend.metrics import FrontendMetrics
-from frontend.nats.answers import NatsAnswers
+from frontend.nats.answers import send_answer
 from frontend.nats.endpoints import Handler, IdBody
 from frontend.nats.reply import Reply
 from frontend.stored.files.file_transfers import OFFSET_PARAM, Transfer, Transfers
@@ -49,24 +49,20 @@ class NatsService:
         self,
         nc: Client,
         gate: CallerGate,
-        name: str,
         frontend_id: str,
         endpoints: Mapping[str, Handler],
-        answers: NatsAnswers,
         transfers: Transfers,
         callers: CallerReader,
         metrics: FrontendMetrics,
     ) -> None:
         self._nc = nc
         self._gate = gate
-        self._name = name
         self._parts = f"files.part.{frontend_id}"
         self._endpoints = {
             **endpoints,
             "files.upload": self._upload,
             "files.download": self._download,
         }
-        self._answers = answers
         self._transfers = transfers
         self._callers = callers
         self._metrics = metrics
@@ -91,7 +87,7 @@ class NatsService:
                     self._gate.subject(f"{self._parts}.*", "*"), cb=self._part_handler(tasks)
                 )
                 if not await round_trip(self._nc):  # from here on the server knows of them
-                    log.error("nats_service_may_not_be_heard", name=self._name)
+                    log.error("nats_service_may_not_be_heard", name=self._gate.service)
                 self.started.set()
                 try:
                     await self._stopping.wait()
@@ -105,7 +101,7 @@ class NatsService:
     async def _start(self, tasks: asyncio.TaskGroup) -> Service:
         service = await nats.micro.add_service(
             self._nc,
-            name=self._name,
+            name=self._gate.service,
             version=importlib.metadata.version("jetflock"),
             description="Large language models: OpenAI's bodies in, its events out.",
         )
@@ -142,7 +138,7 @@ class NatsService:
             answer = await self._endpoints[endpoint](body, caller)
             if isinstance(answer, bytes):
                 return await reply.send_body(answer, caller.unknown.headers())
-            return await self._answers.send(answer, reply)
+            return await send_answer(answer, reply)
 
         await self._counted(endpoint, message, answered)
 

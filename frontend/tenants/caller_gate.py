@@ -29,7 +29,7 @@ class CallerGate:
     """
 
     def __init__(self, service: str, subjects: Subjects, callers: NatsCallers) -> None:
-        self._service = service
+        self.service = service
         self._callers = callers
         self._ours = (
             "$",
@@ -41,8 +41,8 @@ class CallerGate:
     def subject(self, endpoint: str, caller: str) -> str:
         """Where this caller asks; `*` for all of them."""
         if self._callers == "anyone":
-            return f"{self._service}.{endpoint}"
-        return f"{self._service}.{caller}.{endpoint}"
+            return f"{self.service}.{endpoint}"
+        return f"{self.service}.{caller}.{endpoint}"
 
     def check(self, subject: str, reply: str) -> str:
         """The caller's name, "" where the server knows none. Raises InvalidRequest.
