@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 
 from prometheus_client import CollectorRegistry
 
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
-from shared.cluster import Cluster
+from shared.cluster import Cluster, open_cluster
 from shared.liveness.move_watch import MoveWatch
-from shared.opened_cluster import opened_cluster
+from shared.liveness.newer_side import newer_side
 from shared.status.health import Checkup
 from shared.telemetry.tracing import NO_TRACER, Tracer
 
@@ -71,18 +72,20 @@ class BothSides:
             await running
 
     async def _follow(self) -> None:
-        await self._move.announced.wait()
-        config = self._move.newer_config(self._config)
-        async with contextlib.AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(opened_cluster(config, self._first.id))
-            self._second = Detokenizer(cluster, config, self._first.id, self._tracer)
+        async with newer_side(self._move, self._config, self._opened) as second:
+            self._second = second
             if self._first.shutdown.asked.is_set():
                 return
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._second.run())
-                showing = tasks.create_task(self._show_second(self._second))
+                running = tasks.create_task(second.run())
+                showing = tasks.create_task(self._show_second(second))
                 await running
                 showing.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, config: DetokConfig) -> AsyncIterator[Detokenizer]:
+        async with open_cluster(config, self._first.id) as cluster:
+            yield Detokenizer(cluster, config, self._first.id, self._tracer)
 
     async def _show_second(self, second: Detokenizer) -> None:
         """In the metrics, from the moment when it has the new requests."""

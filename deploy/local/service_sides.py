@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shared.broker.kv_bucket import readable
-from shared.cluster import Cluster
+from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, ConfigError
 from shared.liveness.move_watch import MoveWatch
-from shared.opened_cluster import opened_cluster
+from shared.liveness.newer_side import newer_side
 from shared.protocol.role_cards import WorkerCard
 from shared.telemetry.log import get_logger
 
@@ -44,9 +44,9 @@ class ServiceSides:
             self.settled.set()
         watching = asyncio.create_task(self._move.run())
         try:
-            await self._move.announced.wait()
-            config = self._move.newer_config(config)
-            async with opened_cluster(config, name) as newer:
+            async with newer_side(
+                self._move, config, lambda there: open_cluster(there, name)
+            ) as newer:
                 await _until_prepared(prepare, newer)
                 self._use(*self.clusters, newer)
                 self.settled.set()
