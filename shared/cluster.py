@@ -21,8 +21,9 @@ from shared.config import ERASER, ClusterConfig
 from shared.errors import BrokerError, ConfigError, JetStreamAbsent
 from shared.failover.companion_connection import companion_connection
 from shared.failover.server_watch import ServerVerdict, ServerWatch
-from shared.nats_client.connection import ReconnectCallback, open_connection
+from shared.nats_client.connection import open_connection
 from shared.nats_client.nats_watch import NatsWatch
+from shared.nats_client.reconnects import ReconnectCallback, Reconnects
 from shared.service.feature_level import FeatureLevel
 from shared.service.move import MoveRecords
 from shared.storage.streams import DEFAULT_PARTITIONS, ensure_streams
@@ -45,6 +46,7 @@ class Cluster:
     ownership: OwnershipLog
     malformed: MalformedCount = field(default_factory=MalformedCount)
     server: ServerVerdict = field(default_factory=ServerVerdict)
+    reconnects: Reconnects = field(default_factory=Reconnects)
 
     @property
     def level(self) -> FeatureLevel:
@@ -78,13 +80,16 @@ async def open_cluster(
     Raises ConfigError when NATS cannot be reached or its streams do not fit; OutdatedBuild when
     they are beyond this build.
     """
+    reconnects = Reconnects()
+    if on_reconnect is not None:
+        reconnects.follow(on_reconnect)
     async with (
-        open_connection(config, name, on_reconnect=on_reconnect) as nc,
+        open_connection(config, name, on_reconnect=reconnects.tell) as nc,
         _erasing_connection(config, name, nc) as erasing_nc,
     ):
         js = JetStream(nc, domain=config.nats_js_domain, erasing_nc=erasing_nc)
         try:
-            cluster = await once_settled(
+            checked = await once_settled(
                 lambda: _checked(config, nc, js, default_partitions, choose),
                 config.nats_connect_timeout_s,
             )
@@ -94,6 +99,7 @@ async def open_cluster(
             ) from exc
         except BrokerError as exc:
             raise ConfigError(f"JetStream at {config.nats_url} refused: {exc}") from exc
+        cluster = dataclasses.replace(checked, reconnects=reconnects)
         async with AsyncExitStack() as stack:
             watch = ServerWatch(nc, cluster.config, cluster.subjects, cluster.server)
             await stack.enter_async_context(_running(watch.run()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from shared.event_wait import wait_event
 from shared.nats_client.connection_end import end_connection, end_subscription
+from shared.nats_client.reconnects import ReconnectCallback
 from shared.nats_client.role_client import RoleClient
 from shared.nats_login import NatsLogin
 from shared.subjects import Subjects
@@ -29,8 +30,6 @@ _RETRY_S = 0.2
 _WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
 
 log = get_logger(__name__)
-
-ReconnectCallback = Callable[[], Awaitable[None]]
 
 
 async def connect(
