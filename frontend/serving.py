@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 
+from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.frontend_role import ROLE
@@ -24,21 +24,15 @@ async def serve(
     metrics = FrontendMetrics(new_registry(ROLE))
     metrics.startup.note_process()
     metrics.startup.enter("connect")
-    frontend: Frontend | None = None
-
-    async def on_reconnect() -> None:
-        if frontend is not None:
-            frontend.on_reconnect()
-
     async with (
         open_cluster(
-            config, frontend_id, on_reconnect, registry=metrics.registry, choose=oldest_prefix
+            config, frontend_id, registry=metrics.registry, choose=oldest_prefix
         ) as cluster,
         service_connection(config, frontend_id, cluster.nc) as service_nc,
     ):
         metrics.startup.enter("start service")
-        config = dataclasses.replace(config, prefix=cluster.subjects.prefix, num_partitions=None)
-        frontend = Frontend(config, cluster, service_nc, frontend_id, listener, metrics, tracer)
+        process = ProcessParts.of(config, frontend_id, listener, service_nc, metrics, tracer)
+        frontend = Frontend(process, cluster)
         frontend.shutdown.listen(lambda: config.shutdown_timeout_s)
         settle_garbage()
         await frontend.run()

@@ -27,7 +27,7 @@ _GOING_OVER_S = 10.0  # from a closed queue to the open one, at most
 class Inference:
     """Starts, resumes and aborts."""
 
-    def __init__(self, side: InferenceSide, on_closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, side: InferenceSide, on_closed: Callable[[], None]) -> None:
         self._sides = [side]  # the newest first
         self._current = side  # where requests are accepted
         self.gone_over = asyncio.Event()

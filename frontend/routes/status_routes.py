@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
+from frontend.cluster.readiness import Readiness
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
@@ -17,7 +18,6 @@ from frontend.text.event_writer import encode_json
 from shared.status.health import (
     LIVE_PATH,
     READY_PATH,
-    Checkup,
     HealthAnswer,
     live_answer,
     ready_answer,
@@ -27,8 +27,8 @@ from shared.status.health import (
 class StatusRoutes:
     """Handlers of the HTTP surface. All but the metrics are open: they tell nothing of clients."""
 
-    def __init__(self, checkup: Callable[[], Checkup], registry: CollectorRegistry) -> None:
-        self._checkup = checkup
+    def __init__(self, readiness: Readiness, registry: CollectorRegistry) -> None:
+        self._readiness = readiness
         self._registry = registry
         self._version = importlib.metadata.version("jetflock")
 
@@ -47,10 +47,10 @@ class StatusRoutes:
         ]
 
     async def _live(self, request: Request, caller: Caller) -> Response:
-        return _health_response(live_answer(self._checkup()))
+        return _health_response(live_answer(self._readiness.checkup()))
 
     async def _ready(self, request: Request, caller: Caller) -> Response:
-        return _health_response(ready_answer(self._checkup()))
+        return _health_response(ready_answer(self._readiness.checkup()))
 
     async def _get_version(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json({"version": self._version}))

@@ -54,7 +54,7 @@ class Replayer:
                                 stream.is_asking = True
                                 tasks.create_task(self._ask(stream, generation))
 
-    def on_reconnect(self) -> None:
+    async def on_reconnect(self) -> None:
         """NATS is back: whoever has heard nothing meanwhile is asked for now, however often asking
         has failed.
         """

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from frontend.grammars.checker import GrammarChecker
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ServedModel
-from frontend.surfaces.responses.request import ResponseRequests
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
@@ -25,13 +24,9 @@ class JobReader:
     """Asks the reader of the body's API, then checks what all of them have in common."""
 
     def __init__(
-        self,
-        requests: Mapping[Surface, BodyReader],
-        response_requests: ResponseRequests,
-        grammar_checker: GrammarChecker,
+        self, readers: Mapping[Surface, BodyReader], grammar_checker: GrammarChecker
     ) -> None:
-        self._requests = requests
-        self._response_requests = response_requests
+        self._readers = dict(readers)
         self._grammar_checker = grammar_checker
 
     async def job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
@@ -40,10 +35,7 @@ class JobReader:
             return await self._job(surface, body, caller)
 
     async def _job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
-        if surface is Surface.RESPONSES:
-            job = await self._response_requests.job(body, caller)
-        else:
-            job = await self._requests[surface].job(body, caller)
+        job = await self._readers[surface].job(body, caller)
         if job.pooling is None and not job.model.card.can_generate:
             raise _generates_nothing(job.model)
         grammar = job.sampling.params.grammar

@@ -73,7 +73,7 @@ async def test_a_request_is_one_trace_through_all_roles(roles: TracedRoles) -> N
         "http.response.status_code": 200,
         "network.protocol.name": "http",
         "server.address": "127.0.0.1",
-        "server.port": frontend.port,
+        "server.port": frontend.process.port,
         "jetflock.frontend": told["jetflock.frontend"],
         "jetflock.job_class": "interactive",
         "jetflock.request_id": answer["id"].removeprefix("cmpl-"),
@@ -91,7 +91,7 @@ async def test_a_request_is_one_trace_through_all_roles(roles: TracedRoles) -> N
     texts = [choice["text"] for choice in answer["choices"]]
     recorder.assert_tells_nothing_of(SECRET, "secret", *(text for text in texts if text.strip()))
 
-    await check_headers(roles, frontend.port)
+    await check_headers(roles, frontend.process.port)
 
 
 async def check_headers(roles: TracedRoles, port: int) -> None:
@@ -131,7 +131,7 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
     await roles.start_detok()
     first = await roles.start_worker()
     recorder, stream = roles.recorder, Stream()
-    url = f"http://127.0.0.1:{frontend.port}"
+    url = f"http://127.0.0.1:{frontend.process.port}"
     reading = asyncio.create_task(
         stream.post(url, completion_body(max_tokens=150), traceparent=SAMPLED)
     )
@@ -159,7 +159,7 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
     assert recorder.one("detokenize").attributes["jetflock.epochs"] == 2
     assert len(recorder.named("queue wait")) == 2
 
-    await stream.resume(f"http://127.0.0.1:{other.port}")
+    await stream.resume(f"http://127.0.0.1:{other.process.port}")
     again = recorder.named(server.name)[-1]
     assert again.parent is None
     assert again.attributes["jetflock.resumed"] is True

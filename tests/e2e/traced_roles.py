@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
+from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.http.listener import bind
@@ -55,15 +56,15 @@ class TracedRoles:
         service_nc = await self._exits.enter_async_context(
             service_connection(config, frontend_id, cluster.nc)
         )
-        frontend = Frontend(
+        process = ProcessParts.of(
             config,
-            cluster,
-            service_nc,
             frontend_id,
             bind(config.host, 0),
+            service_nc,
             FrontendMetrics(CollectorRegistry()),
             self.recorder.tracer,
         )
+        frontend = Frontend(process, cluster)
         await self._exits.enter_async_context(_running(frontend))
         await asyncio.wait_for(frontend.started.wait(), 10)
         return frontend
@@ -132,4 +133,4 @@ async def traced_roles(server: NatsServer, folder: Path) -> AsyncIterator[Traced
 
 
 def client_of(frontend: Frontend) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{frontend.port}", timeout=30)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{frontend.process.port}", timeout=30)

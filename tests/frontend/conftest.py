@@ -13,6 +13,7 @@ import pytest
 from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
+from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.http.listener import bind
@@ -22,6 +23,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import GenerateRequest
 from shared.subjects import new_incarnation
+from shared.telemetry.tracing import NO_TRACER
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_server import NatsServer
@@ -37,7 +39,7 @@ class RunningFrontend:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.frontend.port}"
+        return f"http://127.0.0.1:{self.frontend.process.port}"
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=20, **options)
@@ -45,7 +47,7 @@ class RunningFrontend:
     async def die(self) -> None:
         """As by kill -9: nothing is said to NATS, and nothing ended."""
         self.was_killed = True
-        await self.frontend._cluster.nc.close()
+        await self.frontend.side.streams.cluster.nc.close()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -89,7 +91,10 @@ async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[
         open_cluster(config, frontend_id) as cluster,
         service_connection(config, frontend_id, cluster.nc) as service_nc,
     ):
-        frontend = Frontend(config, cluster, service_nc, frontend_id, bind(config.host, 0), metrics)
+        process = ProcessParts.of(
+            config, frontend_id, bind(config.host, 0), service_nc, metrics, NO_TRACER
+        )
+        frontend = Frontend(process, cluster)
         task = asyncio.create_task(frontend.run())
         try:
             await asyncio.wait_for(frontend.started.wait(), 10)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
 from detok.lease import Tenure
+from frontend.assembly.process_parts import ProcessParts
 from frontend.fields.sampling_fields import Sampling
 from frontend.frontend import Frontend
 from frontend.jobs.job import Caller, Job, Prompt
@@ -24,6 +25,7 @@ from shared.errors import EngineHung, RequestError
 from shared.protocol.reply import Surface, TextParams
 from shared.protocol.sampling import SamplingParams
 from shared.subjects import new_incarnation
+from shared.telemetry.tracing import NO_TRACER
 from shared.token_log.ownership import OwnershipLog
 from tests.simulation.connection import Connection
 from tests.simulation.house import House
@@ -192,20 +194,22 @@ class FrontendNode(Node):
     async def main(self) -> None:
         metrics, config = self.house.frontend_metrics, self.house.frontend_config
         with socket.socket() as unused:
-            frontend = Frontend(config, self.cluster, None, self.id, unused, metrics)
+            process = ProcessParts.of(config, self.id, unused, None, metrics, NO_TRACER)
+            frontend = Frontend(process, self.cluster)
         self._inference = frontend.inference
-        jobs = frontend.inference._current._jobs
-        jobs._requests[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
-        await frontend._router.start()
-        await frontend.cache_scope.start()
+        streams, inference = frontend.side.streams, frontend.side.inference
+        jobs = inference.surfaces.jobs
+        jobs._readers[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
+        await streams.router.start()
+        await streams.cache_scope.start()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for part in (
-                frontend._replayer,
-                frontend._watch,
-                frontend.queue_watch,
-                frontend._heartbeat,
-                frontend._sweeper,
+                streams.replayer,
+                inference.stream_watch,
+                streams.queue_watch,
+                streams.heartbeat,
+                inference.orphan_sweeper,
             ):
                 tasks.create_task(part.run())
 

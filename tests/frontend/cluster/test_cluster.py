@@ -340,7 +340,7 @@ async def test_looking_is_shared_and_stops_with_the_last_viewer(
         started_at = time.monotonic()
         await asyncio.gather(*(watch() for _ in range(8)))
         assert 3 <= len(looks) <= 2 + (time.monotonic() - started_at) / 0.9
-        await running.frontend.answers.all_closed.wait()
+        await running.frontend.side.inference.ends.answers.all_closed.wait()
         num_before = len(looks)
         await asyncio.sleep(2.5)
         assert len(looks) == num_before

@@ -47,7 +47,7 @@ async def test_a_proxy_that_buffers_lets_streams_through_at_once(stack: Stack, r
     stack.say("~", "^", gate=gate)  # of a response each token is an event
     running = await stack.start_frontend()
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(buffer_bytes=1 << 20)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(buffer_bytes=1 << 20)) as proxy,
         httpx.AsyncClient(base_url=proxy.url, timeout=20) as client,
         client.stream("POST", route, json=STREAMS[route]) as response,
     ):
@@ -63,7 +63,7 @@ async def test_what_the_proxy_holds_back_is_late_and_right(stack: Stack) -> None
     running = await stack.start_frontend(ping_interval_s=PING_S)  # pings between the pieces
     rules = ProxyRules(buffer_bytes=700, buffer_s=0.25, obeys=False)
     async with (
-        HttpProxy(running.frontend.port, rules) as proxy,
+        HttpProxy(running.frontend.process.port, rules) as proxy,
         AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", timeout=20) as client,
     ):
         stream = await client.chat.completions.create(**BODY)
@@ -78,7 +78,7 @@ async def test_a_queued_stream_outlives_an_idle_cut(stack: Stack, route: str) ->
     stack.backend.hold.clear()
     running = await stack.start_frontend(ping_interval_s=PING_S)
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(idle_s=IDLE_S)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(idle_s=IDLE_S)) as proxy,
         httpx.AsyncClient(base_url=proxy.url, timeout=20) as client,
         client.stream("POST", route, json=STREAMS[route]) as response,
     ):
@@ -96,7 +96,7 @@ async def test_without_pings_the_proxy_would_cut(stack: Stack) -> None:
     stack.backend.hold.clear()
     running = await stack.start_frontend(ping_interval_s=60.0)
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(idle_s=IDLE_S)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(idle_s=IDLE_S)) as proxy,
         httpx.AsyncClient(base_url=proxy.url, timeout=20) as client,
     ):
         with pytest.raises(httpx.RemoteProtocolError):
@@ -111,7 +111,7 @@ async def test_a_stream_that_two_proxies_hold_and_cut_is_finished_by_its_key(sta
     holding = ProxyRules(buffer_bytes=1 << 20, buffer_s=1.3, obeys=False)
     seen: list[SseEvent] = []
     async with (
-        HttpProxy(running.frontend.port, holding) as inner,
+        HttpProxy(running.frontend.process.port, holding) as inner,
         HttpProxy(inner.port, ProxyRules(idle_s=IDLE_S)) as outer,
         httpx.AsyncClient(base_url=outer.url, timeout=20) as client,
         asyncio.timeout(40),
@@ -138,7 +138,7 @@ async def test_openais_client_with_a_key_gets_a_long_answer_past_cuts(stack: Sta
     stack.say(*PIECES, delay_s=IDLE_S)
     running = await stack.start_frontend()
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(idle_s=IDLE_S)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(idle_s=IDLE_S)) as proxy,
         AsyncOpenAI(
             base_url=f"{proxy.url}/v1", api_key="none", timeout=20, max_retries=8
         ) as client,
@@ -157,7 +157,7 @@ async def test_anthropics_client_with_a_key_gets_a_long_answer_past_cuts(stack: 
     stack.say(*PIECES, delay_s=IDLE_S)
     running = await stack.start_frontend()
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(idle_s=IDLE_S)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(idle_s=IDLE_S)) as proxy,
         anthropic_sdk().AsyncAnthropic(
             base_url=proxy.url, api_key="none", timeout=20, max_retries=8
         ) as client,
@@ -181,7 +181,7 @@ async def test_without_a_key_each_repetition_is_a_generation_and_the_last_is_end
     stack.answer(lambda request: Script(["a"], never_finish=True))
     running = await stack.start_frontend()
     async with (
-        HttpProxy(running.frontend.port, ProxyRules(idle_s=IDLE_S)) as proxy,
+        HttpProxy(running.frontend.process.port, ProxyRules(idle_s=IDLE_S)) as proxy,
         AsyncOpenAI(
             base_url=f"{proxy.url}/v1", api_key="none", timeout=20, max_retries=1
         ) as client,

@@ -146,7 +146,7 @@ async def test_accepted_sockets_do_not_wait_for_more(stack: Stack) -> None:
 
 
 def server_connections(running: RunningFrontend) -> list[Any]:
-    connections = list(running.frontend._server.server_state.connections)
+    connections = list(running.frontend.transports.server.server_state.connections)
     assert connections
     return connections
 
@@ -200,7 +200,7 @@ async def test_a_slow_reader_holds_up_nobody(stack: Stack) -> None:
     """Backpressure stays with the connection that does not read."""
     stack.answer(lambda request: _flood())
     running = await stack.start_frontend()
-    reader, writer = await asyncio.open_connection("127.0.0.1", running.frontend.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.frontend.process.port)
     body = b'{"model":"tiny","prompt":"x","stream":true}'
     writer.write(
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)

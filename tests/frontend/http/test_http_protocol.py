@@ -27,7 +27,7 @@ class Connection:
 
     @classmethod
     async def open(cls, running: RunningFrontend) -> Connection:
-        return cls(*await asyncio.open_connection("127.0.0.1", running.frontend.port))
+        return cls(*await asyncio.open_connection("127.0.0.1", running.frontend.process.port))
 
     async def answer(self, timeout_s: float = 10) -> tuple[int, dict[str, Any]]:
         """Status and JSON; the server closes afterwards. Raises TimeoutError."""

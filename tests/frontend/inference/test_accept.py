@@ -44,7 +44,7 @@ async def test_a_full_queue_is_429_with_retry_after(stack: Stack) -> None:
 async def test_the_retry_time_follows_the_queue(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
-        while not (rate := running.frontend.queue_watch.drain).per_s:
+        while not (rate := running.frontend.side.streams.queue_watch.drain).per_s:
             await client.post(CHAT, json=BODY)
         stack.backend.hold.clear()
         waiting = [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(8)]

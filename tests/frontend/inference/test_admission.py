@@ -216,11 +216,11 @@ async def test_a_limit_holds_over_two_frontends(stack: Stack, tmp_path: Path) ->
     stack.backend.hold.clear()
     path = key_file(tmp_path, max_concurrent=3, requests_per_minute=60)
     running = [await stack.start_frontend(api_keys_file=path) for _ in range(2)]
-    await until(lambda: all(one.frontend._exchange.num_others == 1 for one in running))
+    await until(lambda: all(one.frontend.side.streams.exchange.num_others == 1 for one in running))
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json=BODY, headers=ALICE)) for _ in range(3)]
         await until_queued(stack, 3)
-        ledger = running[1].frontend.ledger
+        ledger = running[1].frontend.process.ledger
         await until(lambda: ledger.num_of_all_classes("alice") == 3)
         refused = await there.post(CHAT, json=BODY, headers=ALICE)
         assert_refused(refused, "rate_limit_exceeded", "3 requests at a time")
@@ -239,11 +239,11 @@ async def test_lanes_follow_what_a_tenant_has_at_all_frontends(
     await make_room(stack, 100)
     stack.backend.hold.clear()
     running = [await stack.start_frontend(api_keys_file=key_file(tmp_path)) for _ in range(2)]
-    await until(lambda: all(one.frontend._exchange.num_others == 1 for one in running))
+    await until(lambda: all(one.frontend.side.streams.exchange.num_others == 1 for one in running))
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json={**BODY, "n": 8}, headers=ALICE))]
         await until_queued(stack, 8)
-        ledger = running[1].frontend.ledger
+        ledger = running[1].frontend.process.ledger
         await until(lambda: ledger.num_outstanding("alice", "interactive") == 8)
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=ALICE)))
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=BOB)))
@@ -256,7 +256,7 @@ async def test_lanes_follow_what_a_tenant_has_at_all_frontends(
 async def test_a_dead_frontends_requests_are_forgotten(stack: Stack, tmp_path: Path) -> None:
     path = key_file(tmp_path, max_concurrent=1)
     running = await stack.start_frontend(api_keys_file=path)
-    ledger = running.frontend.ledger
+    ledger = running.frontend.process.ledger
     from shared.protocol.codec import encode
     from shared.protocol.notices import TenantGossip, TenantUse
 
@@ -313,7 +313,7 @@ async def test_batch_never_crowds_out_interactive(stack: Stack) -> None:
             asyncio.create_task(client.post(CHAT, json=BODY, headers=batch)) for _ in range(4)
         ]
         await until_queued(stack, 4)
-        await until(lambda: running.frontend.queue_watch.usage == 0.5)
+        await until(lambda: running.frontend.side.streams.queue_watch.usage == 0.5)
         refused = await client.post(CHAT, json=BODY, headers=batch)
         assert_refused(refused, "queue_full", "they may use half of it")
         assert refused_by(running, "queue_full", "batch") == 1

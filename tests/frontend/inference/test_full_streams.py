@@ -29,7 +29,7 @@ async def test_new_requests_are_refused_and_those_accepted_end(stack: Stack, whi
     stream = {"tokens": subjects.tokens_stream, "results": subjects.results_stream}[which]
     flag = {"tokens": "--log-max-bytes", "results": "--results-max-bytes"}[which]
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     async with running.client() as client:
         assert (await client.post(CHAT, json=BODY)).status_code == 200
         stack.backend.hold.clear()
@@ -55,7 +55,7 @@ async def test_new_requests_are_refused_and_those_accepted_end(stack: Stack, whi
 async def test_a_full_store_of_batch_lines_refuses_batches_alone(stack: Stack) -> None:
     subjects, js = stack.cluster.subjects, stack.cluster.js
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     await js.publish(subjects.batch_line("batch_" + "0" * 32, 0), bytes(10_000))
     await fill(js, subjects.batch_stream, 0.85)
     await until(lambda: room.usage(subjects.batch_stream) > 0.8)
@@ -97,7 +97,7 @@ async def test_a_batch_that_fills_its_store_stands_still_and_can_be_cancelled(
     """64 lines run, others come in meanwhile, and nothing of it needs a restart."""
     js, stream = stack.cluster.js, stack.cluster.subjects.batch_stream
     running = await start_with_a_small_batch_store(stack, monkeypatch)
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     lines = jsonl(*(line(idx) for idx in range(64)))
     async with openai_client(running) as client, running.client() as http:
         batch = await batch_until(client, await create(client, lines), "in_progress")
@@ -141,7 +141,7 @@ async def test_a_full_object_store_refuses_long_prompts_alone(stack: Stack) -> N
     bundle, js = make_bundle(), stack.cluster.js
     await register(stack.cluster, bundle, make_card(bundle, "tiny", max_context_len=200_000))
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     async with running.client() as client:
         stack.backend.hold.clear()
         waiting = asyncio.create_task(client.post(COMPLETIONS, json=LONG))
@@ -164,7 +164,7 @@ async def test_prompts_that_fill_the_object_store_between_two_looks(stack: Stack
     bundle = make_bundle()
     await register(stack.cluster, bundle, make_card(bundle, "tiny", max_context_len=200_000))
     running = await stack.start_frontend()
-    running.frontend._stream_room._look = _sees_nothing  # type: ignore[method-assign]
+    running.frontend.side.streams.room._look = _sees_nothing  # type: ignore[method-assign]
     await fill(stack.cluster.js, OBJECTS, 1.0)
     async with running.client() as client:
         answer = await client.post(COMPLETIONS, json=LONG)
@@ -181,7 +181,7 @@ async def _sees_nothing(stream: str) -> None:
 async def test_a_full_store_of_keys_refuses_new_keys_alone(stack: Stack) -> None:
     js, bucket = stack.cluster.js, f"KV_{stack.cluster.subjects.idempotency_bucket}"
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     known, new = {"Idempotency-Key": "known"}, {"Idempotency-Key": "new"}
     async with running.client() as client:
         first = await client.post(CHAT, json=BODY, headers=known)
@@ -202,7 +202,7 @@ async def test_a_nearly_full_store_of_readers_lets_what_runs_be_cancelled(stack:
     """Whoever leaves a request writes there."""
     js, bucket = stack.cluster.js, f"KV_{stack.cluster.subjects.attached_bucket}"
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     async with running.client() as client:
         stack.backend.hold.clear()
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
@@ -225,7 +225,7 @@ async def test_full_stores_of_files_and_batches_refuse_these_alone(
 ) -> None:
     """Outputs of batches that have been accepted have the rest."""
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     async with openai_client(running) as client, running.client() as http:
         batch = await batch_until(client, await create(client, jsonl(line(0))), "completed")
         await fill(stack.cluster.js, stream, 0.85)
@@ -250,7 +250,7 @@ async def test_full_stores_of_files_and_batches_refuse_these_alone(
 
 async def test_a_file_can_be_deleted_where_not_a_byte_is_left(stack: Stack) -> None:
     running = await stack.start_frontend()
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     async with openai_client(running) as client:
         kept, unwanted = await upload(client, b"1" * 1000), await upload(client, b"2" * 100_000)
         await fill(stack.cluster.js, FILES, 1.0)
@@ -263,7 +263,7 @@ async def test_a_file_can_be_deleted_where_not_a_byte_is_left(stack: Stack) -> N
 
 async def _expire(running: RunningFrontend, batch_id: str) -> None:
     """Its time is over now."""
-    store = running.frontend._batch_keeper._store
+    store = running.frontend.side.stored.batch_keeper._store
     while True:
         try:
             await store.change(await store.get(batch_id, ""), expires=time.time())
@@ -278,7 +278,7 @@ async def test_a_batch_whose_time_is_over_ends_though_its_store_is_full(
     """The lines that have found no room are told as expired, all others are kept."""
     js, stream = stack.cluster.js, stack.cluster.subjects.batch_stream
     running = await start_with_a_small_batch_store(stack, monkeypatch)
-    room = running.frontend._stream_room
+    room = running.frontend.side.streams.room
     lines = jsonl(*(line(idx) for idx in range(64)))
     async with openai_client(running) as client:
         batch = await create(client, lines)
@@ -293,5 +293,5 @@ async def test_a_batch_whose_time_is_over_ends_though_its_store_is_full(
         assert len(kept) + len(left) == 64
         assert {row["error"]["code"] for row in left} == {"batch_expired"}
         await until(lambda: room.usage(stream) < 0.1)
-        await until(lambda: not running.frontend._batch_keeper._driving)
+        await until(lambda: not running.frontend.side.stored.batch_keeper._driving)
         assert await stack.num_queued() == 0

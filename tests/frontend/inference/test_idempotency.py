@@ -227,7 +227,7 @@ async def test_a_frontend_that_dies_before_it_has_queued(stack: Stack) -> None:
     """The key has its group, and nothing else happened: whoever comes next queues it."""
     running = await stack.start_frontend()
     doomed = await stack.start_frontend()
-    submitter = doomed.frontend.submitter
+    submitter = doomed.frontend.side.inference.side._acceptor._submitter
     hangs = asyncio.Event()
 
     async def hang(*_: Any) -> None:

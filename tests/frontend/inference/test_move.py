@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from shared.protocol.role_cards import MoveRecord
 from shared.service.move import MoveRecords, is_queue_closed
 from tests.frontend.conftest import RunningFrontend, Stack, _end
 from tests.frontend.fake_backend import FakeBackend, Script
+from tests.frontend.tenants.test_key_rotation import write_keys
 from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
@@ -116,7 +118,7 @@ async def test_a_request_that_meets_the_closed_queue_is_accepted_by_the_other(
 ) -> None:
     frontend = await moving.stack.start_frontend()
     await moving.announce()
-    await eventually(frontend.frontend._knows_newer.is_set)
+    await eventually(frontend.frontend.sides.knows_newer.is_set)
     # Nobody looks any more: only the refusal tells that the queue is closed.
     async with asyncio.TaskGroup() as tasks:
         asked: list[asyncio.Task[httpx.Response]] = []
@@ -139,15 +141,15 @@ async def test_a_key_that_another_frontend_used_on_the_new_side_is_joined(moving
     ahead, behind = [await stack.start_frontend() for _ in range(2)]
     await moving.announce()
     for each in (ahead, behind):
-        await eventually(each.frontend._knows_newer.is_set)
-    behind.frontend._move.look = never  # type: ignore[method-assign]
+        await eventually(each.frontend.sides.knows_newer.is_set)
+    behind.frontend.sides.move.look = never  # type: ignore[method-assign]
     await moving.move.close(20)
     await eventually(ahead.frontend.inference.gone_over.is_set)
     first = await ask(ahead, "key")
     second = asyncio.create_task(ask(behind, "key"))
     await asyncio.sleep(0.3)
     assert not second.done()
-    del behind.frontend._move.look
+    del behind.frontend.sides.move.look
     assert (await second).json()["id"] == first.json()["id"]
 
 
@@ -223,7 +225,7 @@ async def test_a_frontend_that_starts_meanwhile_serves_both_sides(moving: Moving
 
 async def test_nothing_closes_while_a_frontend_does_not_follow(moving: Moving) -> None:
     frontend = await moving.stack.start_frontend()
-    frontend.frontend._move.look = never  # type: ignore[method-assign]
+    frontend.frontend.sides.move.look = never  # type: ignore[method-assign]
     await moving.announce()
     with pytest.raises(ConfigError, match=f"1 roles .*{frontend.frontend_id}"):
         await moving.move.close(1.5)
@@ -251,6 +253,52 @@ async def test_old_streams_go_when_nothing_is_left_there(moving: Moving) -> None
     with pytest.raises(ConfigError, match="give --prefix blue"):
         async with open_cluster(config, "late"):
             pass
+
+
+async def test_keys_are_read_and_the_loop_is_watched_when_the_old_streams_are_gone(
+    moving: Moving, tmp_path: Path
+) -> None:
+    stack, keys = moving.stack, tmp_path / "keys.json"
+    write_keys(keys, "before")
+    frontend = await stack.start_frontend(api_keys_file=keys)
+    await moving.go_over(frontend)
+    await moving.move.delete_old(20)
+    assert await models_by_nats(stack, "before") == ""
+    write_keys(keys, "after")
+    await eventually_async(lambda: is_refused(stack, "before"))
+    assert await models_by_nats(stack, "after") == ""
+    num_looks = looks_at_loop(frontend)
+    await eventually(lambda: looks_at_loop(frontend) > num_looks)
+
+
+async def models_by_nats(stack: Stack, key: str) -> str:
+    """The status of an error; empty when there is none."""
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = await stack.caller.request("jetflock.models", b"", 10, headers=headers)
+    return (answer.headers or {}).get("Nats-Service-Error-Code", "")
+
+
+async def is_refused(stack: Stack, key: str) -> bool:
+    return await models_by_nats(stack, key) == "401"
+
+
+def looks_at_loop(frontend: RunningFrontend) -> float:
+    num = frontend.metrics.registry.get_sample_value("jetflock_event_loop_lag_seconds_count")
+    assert num is not None
+    return num
+
+
+async def test_cluster_events_end_with_a_frontend_that_went_over(moving: Moving) -> None:
+    frontend = await moving.stack.start_frontend(shutdown_timeout_s=0.0)
+    await moving.go_over(frontend)
+    async with frontend.client() as client, client.stream("GET", "/cluster/events") as events:
+        lines = events.aiter_lines()
+        assert await anext(lines) == "event: snapshot"
+        frontend.frontend.shutdown.ask()
+        async with asyncio.timeout(1.5):
+            async for _ in lines:
+                pass
+    await asyncio.wait_for(frontend.task, 15)
 
 
 async def test_a_service_moves_to_one_place(moving: Moving) -> None:
@@ -307,7 +355,7 @@ async def test_probes_and_metrics_stay_whole(moving: Moving) -> None:
     await ask(frontend)
     await assert_well(frontend, num_requests=1)
     await moving.announce()
-    await eventually(frontend.frontend._knows_newer.is_set)
+    await eventually(frontend.frontend.sides.knows_newer.is_set)
     await assert_well(frontend, num_requests=1)
     await moving.move.close(20)
     await eventually(frontend.frontend.inference.gone_over.is_set)

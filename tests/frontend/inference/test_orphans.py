@@ -44,7 +44,7 @@ async def queue_others(stack: Stack, count: int = NUM_OTHERS) -> None:
 
 
 def num_heard(running: RunningFrontend) -> int:
-    return running.frontend._cluster.nc.stats["in_msgs"]
+    return running.frontend.side.streams.cluster.nc.stats["in_msgs"]
 
 
 async def start_stream(running: RunningFrontend, **changes: Any) -> str:
@@ -106,7 +106,7 @@ async def test_a_sweep_reads_what_the_dead_one_was_concerned_with(stack: Stack) 
 
     await eventually_async(is_ended, 20)
     assert num_heard(survivor) - before < NUM_OTHERS
-    attachments = survivor.frontend.attachments
+    attachments = survivor.frontend.side.inference.ends.attachments
 
     async def is_forgotten() -> bool:
         return await attachments.frontends() == [survivor.frontend_id]
@@ -148,7 +148,7 @@ async def test_nobody_is_swept_while_heartbeats_cannot_be_stored(stack: Stack) -
     rid = await start_stream(doomed)
     await roles.delete(doomed.frontend_id)
     for _ in range(8):
-        survivor.frontend._heartbeat.writability.note(is_written=False)
+        survivor.frontend.side.streams.heartbeat.writability.note(is_written=False)
         await asyncio.sleep(0.5)
         assert await stack.cluster.ownership.last(rid) is None
 
@@ -160,7 +160,7 @@ async def test_nobody_is_swept_while_heartbeats_cannot_be_stored(stack: Stack) -
 
 
 async def is_known(by: RunningFrontend, other: RunningFrontend) -> bool:
-    return other.frontend_id in by.frontend._sweeper._missed
+    return other.frontend_id in by.frontend.side.inference.orphan_sweeper._missed
 
 
 async def test_whoever_stands_in_line_is_not_swept(stack: Stack) -> None:
@@ -232,7 +232,9 @@ async def test_a_stream_that_is_being_ended_is_told_so(stack: Stack) -> None:
     rid = await start_stream(doomed)
     request = await stack.cluster.queue.find(rid)
     assert request is not None
-    assert await survivor.frontend.attachments.leave(rid, request.reply, doomed.frontend_id)
+    assert await survivor.frontend.side.inference.ends.attachments.leave(
+        rid, request.reply, doomed.frontend_id
+    )
     end = End(0, FinishReason.CANCEL, by="test", reply=request.reply)
     async with survivor.client() as client:
         task = asyncio.create_task(client.get(f"/v1/streams/{rid}"))

@@ -81,7 +81,7 @@ async def test_what_was_claimed_goes_on(stack: Stack) -> None:
         task = asyncio.create_task(client.post(CHAT, json={**BODY, "queue_timeout_s": 0.5}))
         request = await queued(stack)
         await claim(stack, request)
-        (generation,) = running.frontend._router.generations
+        (generation,) = running.frontend.side.streams.router.generations
         async with asyncio.timeout(10):
             while generation.queue_timeout_at < float("inf"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

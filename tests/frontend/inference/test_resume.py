@@ -253,7 +253,7 @@ async def test_a_second_signal_cuts_streams_and_answers(stack: Stack) -> None:
         events = sse_events(response)
         seen = [await anext(events)]
         waiting = asyncio.create_task(client.post(CHAT, json=whole))
-        while running.frontend.answers.num_open < 2:  # noqa: ASYNC110
+        while running.frontend.side.inference.ends.answers.num_open < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         running.frontend.shutdown.ask()
         running.frontend.shutdown.ask()

@@ -47,7 +47,7 @@ async def until_busy(running: RunningFrontend) -> None:
     """The texts have come, and threads work on them."""
     async with asyncio.timeout(30):
         while True:
-            if running.frontend._encoder._threads._num_free == 0:
+            if running.frontend.process.encoder._threads._num_free == 0:
                 return
             await asyncio.sleep(0.01)
 

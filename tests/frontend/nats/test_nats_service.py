@@ -167,7 +167,7 @@ async def test_headers_count_in_what_one_message_takes(stack: Stack) -> None:
     connection.
     """
     running = await stack.start_frontend()
-    service = running.frontend._service
+    service = running.frontend.transports.service
     assert service is not None
     nc = service._nc
     inbox = stack.caller.new_inbox()

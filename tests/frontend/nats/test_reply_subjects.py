@@ -196,7 +196,7 @@ async def test_whatever_a_client_names_nothing_changes_and_nobody_hears_a_byte(
         await bob.subscribe("_INBOX_bob.>", cb=hear)
         await bob.request("jetflock.bob.models", b"", 10)  # from here on it is heard
         heard.clear()
-        service_nc = running.frontend._service_nc
+        service_nc = running.frontend.process.service_nc
         assert service_nc is not None
         before, num_before = await states(stack), num_handled(running)
         replies = {*subjects_of_roles(), *others(), "_INBOX_bob.x.y", "_INBOX_bob.>"}
@@ -237,7 +237,7 @@ async def test_the_rights_of_an_eraser_would_do_harm(
     running = await stack.start_frontend()
     await keep_something(users, stack)
     before = await states(stack)
-    answer_by(running.frontend._cluster.js.erasing_nc, running, monkeypatch)
+    answer_by(running.frontend.side.streams.cluster.js.erasing_nc, running, monkeypatch)
     await stack.caller.publish(
         "jetflock.alice.generate", GENERATE, reply="$JS.API.STREAM.PURGE.jf_RESPONSES"
     )
@@ -256,7 +256,7 @@ async def test_what_a_frontend_does_all_its_work_with_takes_nothing_away(
     """Answers that leave by its main connection may store something, where clients say."""
     running = await stack.start_frontend()
     kept = await keep_something(users, stack)
-    answer_by(running.frontend._cluster.nc, running, monkeypatch)
+    answer_by(running.frontend.side.streams.cluster.nc, running, monkeypatch)
     replies = {reply for reply in subjects_of_roles() if is_plain_subject(reply)}
     replies |= {
         f"$JS.API.STREAM.{verb}.{stream}"
@@ -268,7 +268,7 @@ async def test_what_a_frontend_does_all_its_work_with_takes_nothing_away(
     num = await attack(stack.caller, TAKEN_AWAY, replies, running.frontend_id)
     await all_counted(running, num_before + num)
     assert before <= await stored(stack)
-    service = running.frontend._service_nc
+    service = running.frontend.process.service_nc
     assert service is not None
     answer_by(service, running, monkeypatch)
     await assert_kept(users, stack, kept)
@@ -277,7 +277,7 @@ async def test_what_a_frontend_does_all_its_work_with_takes_nothing_away(
 def answer_by(nc: Client, running: RunningFrontend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever callers say, and by another connection than it should."""
     monkeypatch.setattr(CallerGate, "check", lambda self, subject, reply: subject.split(".")[1])
-    monkeypatch.setattr(running.frontend._service, "_nc", nc)
+    monkeypatch.setattr(running.frontend.transports.service, "_nc", nc)
 
 
 @pytest.mark.parametrize(

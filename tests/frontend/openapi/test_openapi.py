@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from frontend.openapi.document import openapi_document
 from frontend.routes.api_paths import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
@@ -25,7 +26,6 @@ from frontend.routes.api_paths import (
     RERANK_PATHS,
     RESPONSE_PATHS,
     SCORE_PATHS,
-    openapi_document,
 )
 from shared.protocol.codec import encode
 from shared.protocol.request import FEATURE_LEVEL
@@ -82,7 +82,7 @@ async def test_the_document_names_every_route(stack: Stack) -> None:
     running = await stack.start_frontend(api_key=("key",))
     async with running.client() as client:
         document = (await client.get("/openapi.json")).json()
-        for path in running.frontend.app.paths:
+        for path in running.frontend.side.app.paths:
             assert path in document["paths"], path
         for path in document["paths"]:
             answer = await client.request("PUT", path)

@@ -25,7 +25,7 @@ TEXT = "Hello, world!"
 async def counted_client(running: RunningFrontend) -> AsyncIterator[tuple[AsyncOpenAI, HttpProxy]]:
     """OpenAI's client as it comes, with its two repetitions, and who counts its requests."""
     async with (
-        HttpProxy(running.frontend.port, ProxyRules()) as counter,
+        HttpProxy(running.frontend.process.port, ProxyRules()) as counter,
         AsyncOpenAI(base_url=f"{counter.url}/v1", api_key="none", timeout=60) as client,
     ):
         yield client, counter
@@ -94,7 +94,7 @@ async def test_conflicts_are_sent_once(stack: Stack) -> None:
 async def test_who_is_refused_comes_back_when_it_was_told(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as others, counted_client(running) as (client, counter):
-        while not running.frontend.queue_watch.drain.per_s:
+        while not running.frontend.side.streams.queue_watch.drain.per_s:
             await others.post(CHAT, json=BODY)
         num_before = len(stack.backend.runs)
         stack.backend.hold.clear()

@@ -361,7 +361,7 @@ async def test_no_driver_is_replaced_while_heartbeats_cannot_be_stored(stack: St
     stack.answer(lambda request: Script(["a"], gate=asyncio.Event()))  # it never ends
     async with openai_client(driver) as client:
         await create(client, jsonl(line(0)))
-    store = other.frontend._batch_store
+    store = other.frontend.side.stored.batch_store
 
     async def driver_of_batch() -> str:
         (batch,) = await store.active()
@@ -374,7 +374,7 @@ async def test_no_driver_is_replaced_while_heartbeats_cannot_be_stored(stack: St
     await driver.die()
     await stack.cluster.bucket(stack.cluster.subjects.roles_bucket).delete(driver.frontend_id)
     for _ in range(10):  # a dead driver is replaced at the third look, one a second
-        other.frontend._heartbeat.writability.note(is_written=False)
+        other.frontend.side.streams.heartbeat.writability.note(is_written=False)
         await asyncio.sleep(0.5)
         assert await driver_of_batch() == driver.frontend_id
 
@@ -390,7 +390,7 @@ async def test_a_driver_that_is_late_deletes_nothing_that_is_published(
     """It has read the record just before another one has written it for the last time."""
     batch = await until(client, await create(client, jsonl(line(0), line(1))), "completed")
     assert batch.output_file_id is not None
-    keeper = frontend.frontend._batch_keeper
+    keeper = frontend.frontend.side.stored.batch_keeper
     stored = await keeper._store.get(batch.id, "")
     before = msgspec.structs.replace(
         stored.record,
@@ -410,7 +410,7 @@ async def test_what_a_dead_driver_left_is_deleted(
 ) -> None:
     """Also by the driver after the next, when that one dies as well before it comes to it."""
     batch = await until(client, await create(client, jsonl(line(0))), "completed")
-    keeper = frontend.frontend._batch_keeper
+    keeper = frontend.frontend.side.stored.batch_keeper
     left = [await upload(client, b"x") for _ in range(4)]
     stored = await keeper._store.get(batch.id, "")
     died = await keeper._store.change(
@@ -426,7 +426,7 @@ async def test_a_second_result_of_a_line_changes_nothing_of_the_first(
     frontend: RunningFrontend,
 ) -> None:
     """Large ones lie in the object store."""
-    results = frontend.frontend._batch_keeper._parts.results
+    results = frontend.frontend.side.stored.batch_keeper._parts.results
     first, second = (LineResult(0, is_error=False, text=fill * 100_000) for fill in (b"1", b"2"))
     await results.put("batch_1", first)
     await results.put("batch_1", second)
@@ -438,7 +438,7 @@ async def test_a_second_result_of_a_line_changes_nothing_of_the_first(
 async def test_a_mark_that_was_cleared_away_while_its_record_was_written_comes_back(
     frontend: RunningFrontend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = frontend.frontend._batch_keeper._store
+    store = frontend.frontend.side.stored.batch_keeper._store
     put_if = store._bucket.put_if
     record = BatchRecord(
         id=new_batch_id(),

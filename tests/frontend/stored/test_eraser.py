@@ -51,7 +51,7 @@ async def test_all_that_deletes_does(stack: Stack) -> None:
 
 def refusals_of(running: RunningFrontend) -> set[str]:
     """What the server did not let its connections do."""
-    js = running.frontend._cluster.js
+    js = running.frontend.side.streams.cluster.js
     assert js.nc is not js.erasing_nc
     return {nc.last_refusal for nc in (js.nc, js.erasing_nc) if isinstance(nc, RoleClient)}
 
@@ -117,6 +117,9 @@ async def test_one_user_with_all_rights_needs_no_other(users: NatsUsers, stack: 
             **dict.fromkeys(("nats_eraser_user", "nats_eraser_password_file")),
         }
     )
-    assert running.frontend._cluster.js.erasing_nc is running.frontend._cluster.nc
+    assert (
+        running.frontend.side.streams.cluster.js.erasing_nc
+        is running.frontend.side.streams.cluster.nc
+    )
     async with running.client() as client:
         await delete_a_file(stack, client)

@@ -41,7 +41,7 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     running = asyncio.create_task(replayer.run())
     await asyncio.sleep(0.3)
     assert not detok.asked.is_set(), "its turn comes later"
-    replayer.on_reconnect()
+    await replayer.on_reconnect()
     async with asyncio.timeout(MAX_BACKOFF_S / 2):
         await detok.asked.wait()
     running.cancel()

@@ -344,7 +344,7 @@ async def test_a_response_that_was_queued_after_all_keeps_its_record(
     monkeypatch.setattr("frontend.inference.submitter._PATIENCE_S", 0.3)
     stack.say("Hel", never_finish=True)
     running = await stack.start_frontend()
-    js = running.frontend._cluster.js
+    js = running.frontend.side.streams.cluster.js
     publish, requests = js.publish, f"{stack.cluster.subjects.prefix}.req."
 
     async def unheard(subject: str, *args: Any, **options: Any) -> Any:
@@ -465,7 +465,10 @@ async def test_a_refused_request_leaves_no_record(stack: Stack) -> None:
     async with sdk(running) as client:
         await client.responses.create(model="tiny", input="Hi", background=True)
         await until(
-            lambda: running.frontend.queue_watch.num_queued(stack.card.pool, "interactive") > 0
+            lambda: (
+                running.frontend.side.streams.queue_watch.num_queued(stack.card.pool, "interactive")
+                > 0
+            )
         )
         with pytest.raises(openai.RateLimitError):
             await client.responses.create(model="tiny", input="Hi", background=True)

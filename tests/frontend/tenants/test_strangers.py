@@ -71,7 +71,7 @@ async def assert_unknown_to_others(stack: Stack, running: RunningFrontend, event
             assert answer.status_code == 404, name
             assert answer.json()["error"]["code"] == "stream_not_found", name
     for subject, body in over_nats(event_id):
-        service = running.frontend._config.service_name
+        service = running.frontend.process.config.service_name
         reply = await stack.caller.request(
             f"{service}.{subject}", json.dumps(body).encode(), timeout=10, headers=OTHERS
         )

@@ -1,0 +1,156 @@
+"""What takes requests in on one set of streams, and sees them to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from frontend.assembly.background import Background
+from frontend.assembly.end_parts import EndParts
+from frontend.assembly.process_parts import ProcessParts
+from frontend.assembly.stream_parts import StreamParts
+from frontend.assembly.surface_parts import SurfaceParts
+from frontend.inference.acceptor import Acceptor
+from frontend.inference.admission.admission import Admission
+from frontend.inference.admission.queue_limits import QueueLimits
+from frontend.inference.answers.object_sweeper import ObjectSweeper
+from frontend.inference.answers.orphan_sweeper import OrphanSweeper
+from frontend.inference.idempotency.idempotency_store import IdempotencyStore
+from frontend.inference.idempotency.keyed_start import KeyedStarts
+from frontend.inference.inference_side import InferenceSide
+from frontend.inference.job_requests import JobRequests
+from frontend.inference.public_prefixes import PublicPrefixes
+from frontend.inference.resuming.known_requests import KnownRequests
+from frontend.inference.resuming.resumer import Resumer
+from frontend.inference.resuming.stream_watch import StreamWatch
+from frontend.inference.submitter import Submitter
+from frontend.inference.telemetry.server_span import ServerSpans
+from frontend.inference.tokenizing import Tokenizing
+from frontend.surfaces.answer import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceParts:
+    """`side` is asked by transports; some of its parts are asked by others, too."""
+
+    surfaces: SurfaceParts
+    ends: EndParts
+    admission: Admission
+    tokenizing: Tokenizing
+    side: InferenceSide
+    stream_watch: StreamWatch
+    orphan_sweeper: OrphanSweeper
+    object_sweeper: ObjectSweeper
+
+    @classmethod
+    def of(cls, process: ProcessParts, streams: StreamParts) -> Self:
+        surfaces = SurfaceParts.of(process, streams)
+        ends = EndParts.of(process, streams)
+        admission = _admission(process, streams)
+        resumer = _resumer(process, streams, ends, admission)
+        side = InferenceSide(
+            surfaces.jobs,
+            _acceptor(process, streams, surfaces, ends, admission),
+            resumer,
+            KnownRequests(streams.router, streams.finder, ends.terminator),
+            admission,
+            _keyed_starts(process, streams),
+            _spans(process),
+            process.frontend_id,
+        )
+        return cls(
+            surfaces=surfaces,
+            ends=ends,
+            admission=admission,
+            tokenizing=Tokenizing(streams.models, process.encoder, surfaces.chats, admission),
+            side=side,
+            stream_watch=StreamWatch(streams.router, ends.terminator, streams.models),
+            orphan_sweeper=_orphan_sweeper(process, streams, ends, resumer),
+            object_sweeper=ObjectSweeper(streams.cluster, process.frontend_id),
+        )
+
+    @property
+    def background(self) -> Sequence[Background]:
+        return self.stream_watch, self.orphan_sweeper, self.object_sweeper
+
+
+def _admission(process: ProcessParts, streams: StreamParts) -> Admission:
+    limits = QueueLimits(streams.queue_watch, process.config.queue_limits())
+    return Admission(process.ledger, streams.queue_watch, limits, streams.limits, process.metrics)
+
+
+def _resumer(
+    process: ProcessParts, streams: StreamParts, ends: EndParts, admission: Admission
+) -> Resumer:
+    return Resumer(
+        streams.finder,
+        streams.router,
+        streams.models,
+        ends.attachments,
+        streams.responses,
+        ends.answers,
+        admission,
+        process.metrics,
+    )
+
+
+def _acceptor(
+    process: ProcessParts,
+    streams: StreamParts,
+    surfaces: SurfaceParts,
+    ends: EndParts,
+    admission: Admission,
+) -> Acceptor:
+    return Acceptor(
+        streams.models,
+        _job_requests(process, streams, surfaces),
+        admission,
+        streams.router,
+        ends.attachments,
+        streams.responses,
+        _submitter(process, streams, ends),
+        ends.answers,
+    )
+
+
+def _submitter(process: ProcessParts, streams: StreamParts, ends: EndParts) -> Submitter:
+    drain = streams.queue_watch.drain
+    return Submitter(streams.cluster, streams.catalog, ends.terminator, drain, process.metrics)
+
+
+def _job_requests(
+    process: ProcessParts, streams: StreamParts, surfaces: SurfaceParts
+) -> JobRequests:
+    declared = process.config.declared_prefixes()
+    return JobRequests(
+        streams.cluster.nc,
+        streams.router.subject,
+        streams.cache_scope,
+        PublicPrefixes(declared, surfaces.chats, process.encoder),
+    )
+
+
+def _keyed_starts(process: ProcessParts, streams: StreamParts) -> KeyedStarts[Answer]:
+    cluster = streams.cluster
+    bucket = cluster.bucket(cluster.subjects.idempotency_bucket)
+    store = IdempotencyStore(bucket, streams.limits)
+    return KeyedStarts(store, process.metrics, process.frontend_id)
+
+
+def _spans(process: ProcessParts) -> ServerSpans:
+    return ServerSpans(process.tracer, process.frontend_id, process.config.host, process.port)
+
+
+def _orphan_sweeper(
+    process: ProcessParts, streams: StreamParts, ends: EndParts, resumer: Resumer
+) -> OrphanSweeper:
+    return OrphanSweeper(
+        streams.cluster,
+        ends.terminator,
+        ends.attachments,
+        process.frontend_id,
+        process.config.orphan_wait_s,
+        resumer.is_in_line,
+        streams.heartbeat.writability,
+    )

@@ -1,0 +1,69 @@
+"""All routes of the HTTP surface, a line for each table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from frontend.assembly.cluster_parts import ClusterParts
+from frontend.assembly.inference_parts import InferenceParts
+from frontend.assembly.process_parts import ProcessParts
+from frontend.assembly.stored_parts import StoredParts
+from frontend.inference.inference import Inference
+from frontend.models.model_directory import ModelDirectory
+from frontend.openapi.document_routes import DocumentRoutes
+from frontend.page.page_document import PageDocument
+from frontend.page.page_routes import PageRoutes
+from frontend.routes.api_route import RouteTable
+from frontend.routes.batch_routes import BatchRoutes
+from frontend.routes.cluster_routes import ClusterRoutes
+from frontend.routes.file_routes import FileRoutes
+from frontend.routes.job_routes import JobRoutes
+from frontend.routes.job_starts import JobStarts
+from frontend.routes.load_routes import LoadRoutes
+from frontend.routes.message_routes import MessageRoutes
+from frontend.routes.model_routes import ModelRoutes
+from frontend.routes.ollama_routes import OllamaRoutes
+from frontend.routes.response_routes import ResponseRoutes
+from frontend.routes.status_routes import StatusRoutes
+from frontend.routes.stream_routes import StreamRoutes
+from frontend.routes.token_routes import TokenRoutes
+
+
+def route_tables(
+    process: ProcessParts,
+    models: ModelDirectory,
+    inference: Inference,
+    parts: InferenceParts,
+    stored: StoredParts,
+    cluster: ClusterParts,
+) -> Sequence[RouteTable]:
+    """Those of one set of streams."""
+    config = process.config
+    most, ping_s = config.max_body_bytes, config.ping_interval_s
+    version = importlib.metadata.version("jetflock")
+    starts = JobStarts(inference, max_body_bytes=most, ping_interval_s=ping_s)
+    return [
+        PageRoutes(PageDocument(config.page_origins())),
+        JobRoutes(starts, models),
+        MessageRoutes(starts, inference, parts.surfaces.messages, most),
+        OllamaRoutes(inference, models, version, max_body_bytes=most, ping_interval_s=ping_s),
+        ResponseRoutes(stored.responses, ping_s),
+        StreamRoutes(
+            inference, stored.erasing, cluster.paths, max_body_bytes=most, ping_interval_s=ping_s
+        ),
+        ModelRoutes(models),
+        FileRoutes(stored.files),
+        BatchRoutes(stored.batches),
+        TokenRoutes(parts.tokenizing, most),
+        LoadRoutes(cluster.loads, models),
+        ClusterRoutes(
+            cluster.board,
+            process.callers,
+            process.frontend_id,
+            config.admin_url,
+            over=process.shutdown.asked,
+        ),
+        StatusRoutes(cluster.readiness, process.metrics.registry),
+        DocumentRoutes(),
+    ]
