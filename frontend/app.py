@@ -88,11 +88,12 @@ class App:
     def _by_path(self, routes: Iterable[ApiRoute]) -> list[Route]:
         methods: dict[str, dict[str, Endpoint]] = {}
         for route in routes:
-            endpoint = Endpoint(route, self._callers, self._metrics)
-            methods.setdefault(route.path, {})[route.method] = endpoint
+            by_method = methods.setdefault(route.path, {})
+            assert route.method not in by_method, f"{route.method} {route.path} has two rows"
+            by_method[route.method] = Endpoint(route, self._callers, self._metrics)
         return [
-            Route(path, Endpoints(by_method), methods=list(by_method))
-            for path, by_method in methods.items()
+            Route(path, Endpoints(endpoints), methods=list(endpoints))
+            for path, endpoints in methods.items()
         ]
 
 
