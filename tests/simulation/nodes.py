@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from detok.detokenizer import Detokenizer
 from detok.lease import Tenure
+from frontend.assembly.inference_parts import InferenceParts
+from frontend.assembly.older_parts import OlderParts
 from frontend.assembly.process_parts import ProcessParts
+from frontend.assembly.stream_parts import StreamParts
 from frontend.fields.sampling_fields import Sampling
-from frontend.frontend import Frontend
+from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.models.model_directory import ModelText, ServedModel
 from frontend.streams.generation import Interrupt, Interrupted
@@ -195,9 +198,9 @@ class FrontendNode(Node):
         metrics, config = self.house.frontend_metrics, self.house.frontend_config
         with socket.socket() as unused:
             process = ProcessParts.of(config, self.id, unused, None, metrics, NO_TRACER)
-            frontend = Frontend(process, self.cluster)
-        self._inference = frontend.inference
-        streams, inference = frontend.side.streams, frontend.side.inference
+            streams = StreamParts.of(process, self.cluster, OlderParts())
+            inference = InferenceParts.of(process, streams)
+        self._inference = Inference(inference.side, on_closed=lambda: None)
         jobs = inference.surfaces.jobs
         jobs._readers[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
         await streams.router.start()

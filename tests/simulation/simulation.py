@@ -18,7 +18,6 @@ import structlog
 
 from detok import floor_keeper
 from detok.tokenizer_cache import TokenizerCache
-from frontend import frontend
 from shared.errors import NotFound, RequestError, ResumeConflict
 from shared.protocol.codec import decode
 from shared.protocol.request import GenerateRequest
@@ -600,11 +599,7 @@ def _quiet(world: World) -> Iterator[None]:
         processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(level)
     )
     try:
-        with (
-            patch.object(TokenizerCache, "_fetch", _fetch),
-            patch.object(frontend, "App", _nothing),
-            patch.object(frontend, "http_server", _nothing),
-        ):
+        with patch.object(TokenizerCache, "_fetch", _fetch):
             yield
     finally:
         structlog.configure(**config)
@@ -622,10 +617,6 @@ def _scaled_down(is_small: bool) -> Iterator[None]:
             patches.enter_context(patch.object(token_log, "MAX_ENTRY_TOKENS", 3))
             patches.enter_context(patch.object(token_log, "_MAX_FRAME_TOKENS", 4))
         yield
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """In place of the HTTP layer."""
 
 
 async def _fetch(_: TokenizerCache, __: str) -> Any:
