@@ -19,6 +19,7 @@ from shared.errors import (
 )
 from shared.protocol.codec import decode
 from shared.protocol.done_chunk import done_chunk
+from shared.protocol.log_records import OwnershipRecord, Release
 from shared.protocol.reply import ReplyParams, SealedReply
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.text import Done, ReplayReply, ReplayStatus, TextChunk
@@ -110,22 +111,31 @@ class StreamFinder:
         raise ServiceUnavailable("The queue cannot be read now.")
 
     async def _look(self, rid: str) -> KnownChoice | None:
-        """A request that has left the queue has its finish in the log, and soon its result."""
+        """A request that has left the queue has its records in the log, and soon its result.
+
+        What is stored tells whether it is known: a detokenizer may not have read that yet.
+        """
         queued = await self._cluster.queue.find_queued(rid)
         if queued is not None:
             return KnownChoice(rid, _unsealed(queued.request.reply), age_s=queued.age_s)
         subjects = self._cluster.subjects
-        result, record = await asyncio.gather(
+        result, last = await asyncio.gather(
             PieceChain(self._cluster.js, subjects.results_stream).read(subjects.done(rid)),
             self._cluster.ownership.last(rid),
         )
         if result is not None:
             done = _read(result)
             return None if done.reply is None else KnownChoice(rid, _unsealed(done.reply), done)
-        if record is None:
-            return None
-        told = (await self._replay(rid)).reply
-        return None if told is None else KnownChoice(rid, _unsealed(told))
+        logged = None if last is None else await self._logged_reply(rid, last.record)
+        return None if logged is None else KnownChoice(rid, _unsealed(logged))
+
+    async def _logged_reply(self, rid: str, last: OwnershipRecord) -> SealedReply | None:
+        """As each claim has it, or the end of a request that was never claimed."""
+        if (told := _reply_of(last)) is not None:
+            return told
+        records = await self._cluster.ownership.read(rid)
+        replies = (_reply_of(stored.record) for stored in records)
+        return next((reply for reply in replies if reply is not None), None)
 
     async def _text(self, choice: KnownChoice) -> FoundChoice:
         chunk = None
@@ -146,6 +156,10 @@ class StreamFinder:
                     raise ServiceUnavailable("No detokenizer answers now.") from exc
                 await asyncio.sleep(_RETRY_S)
         return ReplayReply(ReplayStatus.QUEUED)
+
+
+def _reply_of(record: OwnershipRecord) -> SealedReply | None:
+    return None if isinstance(record, Release) else record.reply
 
 
 def _unsealed(reply: SealedReply) -> ReplyParams:

@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
+from frontend.inference.resuming.stream_finder import StreamFinder
+from frontend.streams.detok_client import DetokClient
 from frontend.text.event_id import parse_event_id
+from shared.errors import NotFound
 from shared.protocol.codec import decode
 from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.log_records import End, Release
 from shared.protocol.request import GenerateRequest, Readers
+from shared.protocol.sealed_replies import unseal
+from shared.subjects import new_rid
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
+from tests.worker.io_stage import make_claim, make_request
 
 pytestmark = pytest.mark.integration
 
@@ -156,6 +163,28 @@ async def test_a_queued_request_can_be_resumed(stack: Stack) -> None:
             stack.backend.hold.set()
             rest = [event async for event in sse_events(response)]
     assert texts_by_choice(rest) == {0: "Hello, world!", 1: "Hello, world!"}
+
+
+async def test_what_is_in_the_log_is_known_before_a_detokenizer_has_read_it(stack: Stack) -> None:
+    """Or a client that comes back in that moment is told that there is no such stream."""
+    cluster = stack.cluster
+    finder = StreamFinder(cluster, DetokClient(cluster.nc, cluster.subjects, "jf.out.nobody"))
+    taken, given_back, ended = (make_request() for _ in range(3))
+    await cluster.ownership.append(taken.rid, make_claim(taken, "w"))
+    epoch = await cluster.ownership.append(given_back.rid, make_claim(given_back, "w"))
+    await cluster.ownership.append(given_back.rid, Release(epoch, "w"))
+    end = End(0, FinishReason.CANCEL, by="a frontend", reply=ended.reply)
+    await cluster.ownership.append(ended.rid, end)
+    for request in (taken, given_back, ended):
+        (choice,) = await finder.known(request.rid, "")
+        assert (choice.rid, choice.reply, choice.is_over) == (
+            request.rid,
+            unseal(request.reply),
+            False,
+        )
+    await cluster.ownership.append(rid := new_rid(), End(0, FinishReason.CANCEL, by="a stranger"))
+    with pytest.raises(NotFound):
+        await finder.known(rid, "")
 
 
 async def test_the_whole_result_can_be_fetched_later(stack: Stack) -> None:
