@@ -33,7 +33,8 @@ help:
 	@echo "make test-clients      LangChain, instructor and lm-evaluation-harness against a service"
 	@echo "make test-newcomer     a clone in an empty home: installs all anew, types what is printed"
 	@echo "make lint typecheck    what CI runs beside the tests"
-	@echo "make house             the rooms of each role, their floors, and the size of it all"
+	@echo "make house             the rooms of each role, their floors, and the size of it all;"
+	@echo "                       ARGS=--structures writes the lists of docs/structures.md"
 	@echo "make lock              write the versions installed here to .ci/constraints.txt, for CI"
 	@echo "make format            format, and sort imports"
 	@echo "make bench             the benchmarks (bench-plane: the serving plane without a model,"
@@ -138,7 +139,7 @@ lint: $(STAMP)
 
 .PHONY: house
 house: $(STAMP)
-	$(BIN)/python -m bench.house
+	$(BIN)/python -m bench.house $(ARGS)
 
 typecheck: $(STAMP)
 	$(BIN)/mypy $(PACKAGES) bench/chaos $(wildcard examples)

@@ -1,13 +1,19 @@
-"""`make house`: how the rooms of each role lie on their floors, and how large the house is."""
+"""`make house`: how the rooms of each role lie on their floors, and how large the house is.
+
+`make house ARGS=--structures` writes the lists of docs/structures.md instead.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import tomllib
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import median
+
+from bench.structures import write_page
 
 ROOT = Path(__file__).parents[1]
 ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
@@ -87,6 +93,15 @@ def closure(starts: Iterable[str], graph: Graph) -> set[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--structures", action="store_true", help="write docs/structures.md")
+    if parser.parse_args().structures:
+        write_page()
+    else:
+        print_figures()
+
+
+def print_figures() -> None:
     paths = [path for role in ROLES for path in sorted((ROOT / role).rglob("*.py"))]
     sources = {source.name: source for source in map(Source, paths)}
     rooms = {name for name in sources if name.endswith("__init__")}

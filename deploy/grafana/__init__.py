@@ -1,1 +1,1 @@
-"""The dashboard of a running service."""
+"""Writes the Grafana dashboard of a running service."""

@@ -1,2 +1,2 @@
-"""This package looks at the whole service for whoever watches it: workers, loads, queues, paths of
-requests."""
+"""This package reads the state of the whole service for pages and operators: workers, loads,
+queues, and where requests are."""

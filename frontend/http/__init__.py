@@ -1,2 +1,2 @@
-"""This package is HTTP itself: listener, connections, reading of requests, errors and JSON as
+"""This package speaks HTTP: listener, connections, reading of requests, errors and JSON as
 responses."""

@@ -1,1 +1,1 @@
-"""This package says what a frontend allows batches, images and streams."""
+"""This package holds the limits of a frontend on batches, images, streams and stored data."""

@@ -1,1 +1,1 @@
-"""Which worker of a pool has computed which prefix or served which session."""
+"""Knows which worker of a pool has computed which prefix, or has served which session."""

@@ -1,1 +1,2 @@
-"""How many more requests this worker can take, and how it keeps the ones that it has."""
+"""Decides how many more requests this worker can take, and keeps those that it has from being
+redelivered."""

@@ -1,1 +1,1 @@
-"""Starts the engine as a child process, keeps it running, and hears its events."""
+"""Starts the engine as a child process, keeps it running, and reads its events."""

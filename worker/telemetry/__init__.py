@@ -1,1 +1,1 @@
-"""What a worker counts and measures."""
+"""Counts and measures what a worker does, for its metrics and its card."""

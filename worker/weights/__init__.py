@@ -1,1 +1,1 @@
-"""The weights and LoRA adapters that this worker serves."""
+"""Loads, exchanges and reports the weights and LoRA adapters that this worker serves."""

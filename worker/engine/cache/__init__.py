@@ -1,1 +1,1 @@
-"""The books of keys and values: pages, rows of requests, and prefixes already computed."""
+"""Keeps account of keys and values: pages, rows of requests, and prefixes already computed."""

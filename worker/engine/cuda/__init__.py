@@ -1,1 +1,1 @@
-"""Runs steps on an NVIDIA GPU: the only room that imports flashinfer, triton and torch.cuda."""
+"""Runs steps on an NVIDIA GPU: the only package that imports flashinfer, triton and torch.cuda."""

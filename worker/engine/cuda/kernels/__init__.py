@@ -1,1 +1,1 @@
-"""The kernels in Triton: the only room that imports it."""
+"""The kernels in Triton: the only package that imports it."""
