@@ -98,5 +98,7 @@ def _moved(match: re.Match[str], source: str, source_url: str | None) -> str:
     if there == "docs":
         page = "README.md"
     if page is not None:
-        return f"{bang}[{words}]({page}{hash_sign}{anchor})"
+        own = BESIDE.get(source, source.removeprefix("docs/"))
+        near = posixpath.relpath(page, posixpath.dirname(own) or ".")
+        return f"{bang}[{words}]({near}{hash_sign}{anchor})"
     return words if source_url is None else f"{bang}[{words}]({source_url.rstrip('/')}/{there})"

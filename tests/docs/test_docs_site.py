@@ -13,6 +13,9 @@ from tests.deploy.local_stack import REPOSITORY
     ("source", "written", "wanted"),
     [
         ("docs/a.md", "[b](b.md#c)", "[b](b.md#c)"),
+        ("docs/a.md", "[d](d/b.md)", "[d](d/b.md)"),
+        ("docs/d/a.md", "[b](b.md) [c](../c.md#d)", "[b](b.md) [c](../c.md#d)"),
+        ("docs/d/a.md", "[r](../../README.md)", "[r](../about.md)"),
         ("docs/a.md", "[r](../README.md#x)", "[r](about.md#x)"),
         (
             "README.md",
@@ -51,6 +54,7 @@ def test_every_page_is_in_the_navigation() -> None:
         for found in group.values()
         for page in ([found] if isinstance(found, str) else found)
     ]
-    pages = [path.name for path in (REPOSITORY / "docs").glob("*.md")]
+    docs = REPOSITORY / "docs"
+    pages = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
     assert sorted(listed) == sorted([*pages, *BESIDE.values()])
     assert all((REPOSITORY / name).is_file() for name in BESIDE)
