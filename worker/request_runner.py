@@ -175,7 +175,6 @@ class RequestRunner:
             self._held_requests,
             self._capacity,
             self._runs,
-            self._settler,
             self._taker,
             self._prefixes,
             OfferMaker(nc, subjects, card.pool, self._prefixes, self._capacity, metrics),

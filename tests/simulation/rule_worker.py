@@ -91,9 +91,9 @@ class RuleWorker:
             return
         self.drop(held)
         if isinstance(result, Over):
-            await story.ack(delivery.ack_subject)
+            await story.ack(delivery)
         elif isinstance(result, Postponed):
-            await story.nak(delivery.ack_subject)
+            await story.nak(delivery)
 
     def step(self) -> None:
         """The engine makes a token."""

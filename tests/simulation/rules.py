@@ -84,7 +84,7 @@ class RuleStory:
         await Later()
         return object() if any(key.endswith(worker.id) for worker in self.workers) else None
 
-    async def ack(self, _: str) -> None:
+    async def ack(self, _: Delivery) -> None:
         await Later()
         if self._is_queued:
             self._is_queued = self._is_waiting = False
@@ -93,7 +93,7 @@ class RuleStory:
                 self.violations.append("I6: it left the queue without a finish")
         await Later()
 
-    async def nak(self, _: str, delay_s: float = 0.0) -> None:
+    async def nak(self, _: Delivery, delay_s: float = 0.0) -> None:
         await Later()
         self._is_waiting = self._is_queued
 

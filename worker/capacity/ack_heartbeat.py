@@ -71,7 +71,7 @@ class AckHeartbeat:
         for held in self._held_requests:
             if now - held.kept_at >= self._ack_wait_s / 4:
                 held.kept_at = now
-                await self._acks.in_progress(held.delivery.ack_subject)
+                await self._acks.in_progress(held.delivery)
             if held.state is HoldState.RUNNING:
                 if held.is_restatement_due(now):
                     self._token_log.append(held.restate(now))

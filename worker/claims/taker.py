@@ -94,7 +94,7 @@ class Taker:
         or a shared delivery is for the other worker to go on with.
         """
         if not self._capacity.admits:  # since the delivery came, or an offer of it was made
-            await self._give_up(delivery)
+            await self._acks.nak_unclaimed(delivery)
             return False
         visible = self._runs.visible_text(request)
         trace = self._traces.begin(request, delivery)
@@ -110,7 +110,7 @@ class Taker:
         except (BrokerError, ProtocolError) as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
             self._runs.drop(held)
-            await self._give_up(held.delivery, _RETRY_DELAY_S)
+            await self._acks.nak_unclaimed(held.delivery, _RETRY_DELAY_S)
             return False
 
     def _may_start_early(self, request: GenerateRequest, delivery: Delivery) -> bool:
@@ -118,10 +118,6 @@ class Taker:
         is_new = delivery.num_delivered == 1 and not request.may_be_copy
         is_whole = not (request.prompt_object or request.images)
         return is_new and is_whole and self._adapters.has(request.adapter)
-
-    async def _give_up(self, delivery: Delivery, delay_s: float = 0.0) -> None:
-        if not delivery.is_shared:
-            await self._acks.nak(delivery.ack_subject, delay_s)
 
     async def _apply(self, held: HeldRequest, result: TakeResult) -> bool:
         match result:
@@ -133,10 +129,10 @@ class Taker:
             case Over():
                 self._runs.drop(held)
                 log.debug("not_taken", rid=held.rid, why=result.why)
-                await self._settler.ack(held.delivery.ack_subject)
+                await self._acks.ack_over(held.delivery)
             case Postponed():
                 self._runs.drop(held)
-                await self._give_up(held.delivery, result.delay_s)
+                await self._acks.nak_unclaimed(held.delivery, result.delay_s)
                 return False
             case Lost():
                 self._runs.drop(held)
@@ -185,7 +181,7 @@ class Taker:
         """Ended, or not for us to run: then that is settled."""
         if held.is_ended:
             self._runs.drop(held)
-            await self._settler.ack(held.delivery.ack_subject)
+            await self._acks.ack_over(held.delivery)
             return True
         if held.is_revoked or not self._capacity.can_run:
             await self._give_back(held, taken)

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from shared.errors import BrokerUnavailable, MalformedMessage
+from shared.errors import BrokerError, BrokerUnavailable, MalformedMessage
 from shared.event_wait import raise_if_cancelled
 from shared.protocol.codec import decode_request
 from shared.protocol.request import GenerateRequest
@@ -93,30 +93,42 @@ class Acknowledger:
         self._nc = nc
         self._timeout_s = timeout_s
 
-    async def ack(self, ack_subject: str) -> None:
+    async def ack(self, delivery: Delivery) -> None:
         """Remove the request from the queue and wait for the confirmation.
 
         Raises BrokerUnavailable: the request may come again, and will then be found finished.
         """
         try:
-            await self._nc.request(ack_subject, b"+ACK", self._timeout_s)
+            await self._nc.request(delivery.ack_subject, b"+ACK", self._timeout_s)
         except NatsError as exc:
             raise BrokerUnavailable(f"no answer to an ack: {exc}") from exc
         raise_if_cancelled()
 
-    async def nak(self, ack_subject: str, delay_s: float = 0.0) -> None:
-        """Give the request back: it is delivered again, to anybody, after the delay."""
+    async def ack_over(self, delivery: Delivery) -> None:
+        """Remove a request that is over; if that fails it comes again, and is found over again."""
+        try:
+            await self.ack(delivery)
+        except BrokerError as exc:
+            log.info("ack_failed", error=str(exc))
+
+    async def nak(self, delivery: Delivery, delay_s: float = 0.0) -> None:
+        """Give the request back: it is delivered again, to anybody, after the delay in seconds."""
         payload = b"-NAK"
         if delay_s > 0:
             payload += b" " + msgspec.json.encode({"delay": int(delay_s * 1e9)})
-        await self._tell(ack_subject, payload)
+        await self._tell(delivery, payload)
 
-    async def in_progress(self, ack_subject: str) -> None:
+    async def nak_unclaimed(self, delivery: Delivery, delay_s: float = 0.0) -> None:
+        """Give back what has not come to a claim here: of a shared delivery nothing is said."""
+        if not delivery.is_shared:
+            await self.nak(delivery, delay_s)
+
+    async def in_progress(self, delivery: Delivery) -> None:
         """Restart the server's ack wait."""
-        await self._tell(ack_subject, b"+WPI")
+        await self._tell(delivery, b"+WPI")
 
-    async def _tell(self, ack_subject: str, payload: bytes) -> None:
+    async def _tell(self, delivery: Delivery, payload: bytes) -> None:
         try:
-            await self._nc.publish(ack_subject, payload)
+            await self._nc.publish(delivery.ack_subject, payload)
         except NatsError as exc:
             log.warning("not_told", payload=payload.decode(), error=repr(exc))

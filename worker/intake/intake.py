@@ -20,7 +20,6 @@ from worker.held.held_request import HoldState
 from worker.held.held_requests import HeldRequests
 from worker.intake.offer_maker import OfferMaker
 from worker.runs.runs import Runs
-from worker.settlement.settler import Settler
 from worker.telemetry.worker_metrics import WorkerMetrics
 
 _OTHER_MODEL_DELAY_S = 2.0
@@ -40,7 +39,6 @@ class Intake:
         held_requests: HeldRequests,
         capacity: Capacity,
         runs: Runs,
-        settler: Settler,
         taker: Taker,
         prefixes: PoolPrefixes,
         offers: OfferMaker,
@@ -55,7 +53,6 @@ class Intake:
         self._held_requests = held_requests
         self._capacity = capacity
         self._runs = runs
-        self._settler = settler
         self._taker = taker
         self._prefixes = prefixes
         self._offers = offers
@@ -70,7 +67,7 @@ class Intake:
             request = delivery.read_request()
         except NewerLevel as exc:
             log.warning("request_of_a_newer_build", rid=delivery.rid, error=str(exc))
-            await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)
+            await self._acks.nak(delivery, _OTHER_MODEL_DELAY_S)
             await self._cluster.level.settle_doubt()  # this worker may be outdated: then it leaves
             return
         except ProtocolError as exc:
@@ -79,11 +76,11 @@ class Intake:
         if not self._is_our_model(request):
             await self._leave_to_others(request, delivery)
         elif not self._capacity.can_run:
-            await self._acks.nak(delivery.ack_subject)
+            await self._acks.nak(delivery)
         elif await self._is_known_run(request, delivery):
             return
         elif not self._capacity.has_slot:  # two classes were asked at once
-            await self._acks.nak(delivery.ack_subject)  # it waits where any worker can take it
+            await self._acks.nak(delivery)  # it waits where any worker can take it
         elif self._may_offer(request, delivery):
             await self._offer_or_take(request, delivery)
         else:
@@ -126,7 +123,7 @@ class Intake:
                 await self._ownership.end(delivery.rid, end)
             except BrokerError:
                 return  # it comes again
-        await self._settler.ack(delivery.ack_subject)
+        await self._acks.ack_over(delivery)
 
     def _is_our_model(self, request: GenerateRequest) -> bool:
         """Another tokenizer's ids mean something else. Which weights it needs, its claims say."""
@@ -145,9 +142,9 @@ class Intake:
         except BrokerError:
             is_over = False
         if is_over:
-            await self._settler.ack(delivery.ack_subject)
+            await self._acks.ack_over(delivery)
         else:
-            await self._acks.nak(delivery.ack_subject, _OTHER_MODEL_DELAY_S)
+            await self._acks.nak(delivery, _OTHER_MODEL_DELAY_S)
 
     async def _is_known_run(self, request: GenerateRequest, delivery: Delivery) -> bool:
         """A delivery of a request that we hold already: keep it, unless it is ours no more."""
@@ -155,7 +152,7 @@ class Intake:
         if held is None:
             return False
         if held.delivery.request_seq != delivery.request_seq:  # a duplicate of what we run
-            await self._acks.nak(delivery.ack_subject, self._duplicate_delay_s)
+            await self._acks.nak(delivery, self._duplicate_delay_s)
             return True
         if held.state is HoldState.CLAIMING:
             held.delivery = delivery
@@ -168,7 +165,7 @@ class Intake:
             self._runs.drop(held)
             return False
         held.delivery = delivery
-        await self._acks.in_progress(delivery.ack_subject)
+        await self._acks.in_progress(delivery)
         return True
 
 

@@ -75,7 +75,7 @@ class HandOver:
             log.warning("release_failed", rid=held.rid, error=str(exc))
             return
         self._metrics.requests_released.inc()
-        await self._acks.nak(held.delivery.ack_subject, delay_s)
+        await self._acks.nak(held.delivery, delay_s)
 
     async def _is_released(self, held: HeldRequest, release: Release) -> bool:
         """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""

@@ -57,7 +57,7 @@ class Settler:
                 if await self._is_fenced(held, finish_seq):
                     self._metrics.requests_fenced.inc()
                     return False
-                await self._acks.ack(held.delivery.ack_subject)
+                await self._acks.ack(held.delivery)
                 self._metrics.requests_finished.inc()
                 return True
             except BrokerError as exc:
@@ -83,7 +83,7 @@ class Settler:
             return
         self._metrics.note_end(last.record.reason)
         self._drop_ended(held)
-        await self.ack(held.delivery.ack_subject)
+        await self._acks.ack_over(held.delivery)
         await self._delete_prompt(held)
 
     async def end(
@@ -93,7 +93,7 @@ class Settler:
         await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
         self._metrics.note_end(reason)
         self._drop_ended(held)
-        await self.ack(held.delivery.ack_subject)
+        await self._acks.ack_over(held.delivery)
         await self._delete_prompt(held)
 
     def _drop_ended(self, held: HeldRequest) -> None:
@@ -106,10 +106,3 @@ class Settler:
         if held.request.prompt_object:
             with contextlib.suppress(BrokerError):
                 await self._catalog.erase_object(held.request.prompt_object)
-
-    async def ack(self, ack_subject: str) -> None:
-        """Remove a request that is over; if that fails it comes again, and is found over again."""
-        try:
-            await self._acks.ack(ack_subject)
-        except BrokerError as exc:
-            log.info("ack_failed", error=str(exc))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,10 +14,14 @@ from nats.errors import Error as NatsError
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
 from shared.nats_client.connection import connect, round_trip
+from shared.subjects import LANES
 from tests.nats_server import NatsServer
-from worker.held.delivery import Acknowledger
+from worker.held.delivery import Acknowledger, Delivery
 
 pytestmark = pytest.mark.integration
+
+QUEUED_AT = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+UNHEARD = Delivery(b"", "nobody.hears.it", 1, 1, QUEUED_AT, "", LANES[0], 0)
 
 
 async def break_unnoticed(nc: Client) -> None:
@@ -31,11 +36,11 @@ async def break_unnoticed(nc: Client) -> None:
 
 async def ack(nc: Client) -> None:
     with pytest.raises(BrokerUnavailable):
-        await Acknowledger(nc, timeout_s=0.1).ack("nobody.hears.it")
+        await Acknowledger(nc, timeout_s=0.1).ack(UNHEARD)
 
 
 async def in_progress(nc: Client) -> None:
-    await Acknowledger(nc).in_progress("nobody.hears.it")
+    await Acknowledger(nc).in_progress(UNHEARD)
 
 
 async def publish(nc: Client) -> None:

@@ -59,16 +59,16 @@ def test_what_is_no_ack_subject_is_refused(ack_subject: str) -> None:
 async def test_an_ack_is_confirmed_also_the_second_time(stage: Stage) -> None:
     delivery = await stage.submit_and_pull(make_request())
     acks = Acknowledger(stage.cluster.nc, timeout_s=20.0)
-    await acks.ack(delivery.ack_subject)
+    await acks.ack(delivery)
     assert await stage.num_queued() == 0
-    await acks.ack(delivery.ack_subject)
+    await acks.ack(delivery)
 
 
 @pytest.mark.integration
 async def test_an_old_deliverys_ack_removes_the_message_too(stage: Stage) -> None:
     delivery = await stage.submit_and_pull(make_request())
     await stage.redeliver(delivery)
-    await Acknowledger(stage.cluster.nc).ack(delivery.ack_subject)
+    await Acknowledger(stage.cluster.nc).ack(delivery)
     assert await stage.num_queued() == 0
 
 
@@ -76,7 +76,7 @@ async def test_an_old_deliverys_ack_removes_the_message_too(stage: Stage) -> Non
 async def test_a_nak_with_a_delay_comes_back_after_it(stage: Stage) -> None:
     delivery = await stage.submit_and_pull(make_request())
     started = time.monotonic()
-    await Acknowledger(stage.cluster.nc).nak(delivery.ack_subject, delay_s=0.3)
+    await Acknowledger(stage.cluster.nc).nak(delivery, delay_s=0.3)
     again = await stage.pull()
     assert time.monotonic() - started >= 0.3
     assert (again.num_delivered, again.request_seq) == (2, delivery.request_seq)
@@ -89,8 +89,8 @@ async def test_only_an_ack_can_fail(stage: Stage, nats_server: NatsServer) -> No
     await eventually(lambda: not stage.cluster.nc.is_connected)
     stage.cluster.nc._max_pending_size = 0
     acks = Acknowledger(stage.cluster.nc, timeout_s=0.1)
-    await acks.nak(delivery.ack_subject)
-    await acks.in_progress(delivery.ack_subject)
+    await acks.nak(delivery)
+    await acks.in_progress(delivery)
     with pytest.raises(BrokerUnavailable):
-        await acks.ack(delivery.ack_subject)
+        await acks.ack(delivery)
     nats_server.start()

@@ -84,7 +84,7 @@ async def watches_all(puller: RequestPuller) -> None:
 
 async def finish_one(stage: Stage, room: Room, puller: RequestPuller) -> None:
     delivery = room.held.pop(0)
-    await Acknowledger(stage.cluster.nc).ack(delivery.ack_subject)
+    await Acknowledger(stage.cluster.nc).ack(delivery)
     puller.wake()
 
 
@@ -183,7 +183,7 @@ async def test_what_dead_workers_held_comes_all_at_once(stage: Stage) -> None:
         await watches_all(puller)
         acks, room.num_asked = Acknowledger(stage.cluster.nc), 0
         for delivery in first.seen:
-            await acks.nak(delivery.ack_subject)
+            await acks.nak(delivery)
         await eventually(lambda: len(room.seen) == 40)
         assert room.num_asked < 20, "not one by one"
     assert sorted(room.rids) == sorted(first.rids)

@@ -23,6 +23,7 @@ from tests.worker.io_stage import (
 )
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.engine_link.engine_messages import AddRequest
+from worker.held.delivery import Delivery
 
 pytestmark = pytest.mark.integration
 
@@ -368,7 +369,7 @@ async def test_an_outbound_buffer_that_is_full_does_not_end_the_worker(
         await eventually(lambda: not worker.cluster.nc.is_connected)
         size, worker.cluster.nc._max_pending_size = worker.cluster.nc._max_pending_size, 0
         worker.runner.on_delivery(delivery)  # what it says of it cannot be sent
-        await worker.runner._acks.nak(delivery.ack_subject)
+        await worker.runner._acks.nak(delivery)
         worker.engine.emit(run.run_id, ids("c"), STOP)
         await worker.runner._ack_heartbeat._keep_all()
         await asyncio.sleep(0.05)
@@ -386,10 +387,10 @@ async def test_a_finish_is_settled_by_a_broker_that_is_not_ready_at_once(
         ack = worker.runner._acks.ack
         ready_at = time.monotonic() + 0.5
 
-        async def ack_when_ready(ack_subject: str) -> None:
+        async def ack_when_ready(delivery: Delivery) -> None:
             if time.monotonic() < ready_at:
                 raise BrokerUnavailable("no responders")
-            await ack(ack_subject)
+            await ack(delivery)
 
         monkeypatch.setattr(worker.runner._acks, "ack", ack_when_ready)
         await stage.submit(request)
