@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from prometheus_client import ProcessCollector
@@ -13,7 +14,7 @@ from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.garbage import settle_garbage
-from shared.cluster import open_cluster
+from shared.cluster import Cluster, open_cluster
 from shared.errors import ConfigError
 from shared.protocol.model_cards import ModelCard
 from shared.status.health import HealthBoard
@@ -28,6 +29,8 @@ from worker.engine_link.engine_launch import EngineLaunch
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import lora_folder
+from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import WorkerModel
 from worker.work_place import WorkPlace, work_place
 from worker.worker import Worker
 
@@ -72,36 +75,13 @@ async def serve(
         AsyncExitStack() as stack,
     ):
         metrics.startup.enter("register model")
-        catalog = ModelCatalog(cluster)
-        card = await catalog.register(files, model_name, is_announced=False)
-        if card.revision != files.revision:
-            files = updated_files(card, files)
-        loras = await stack.enter_async_context(
-            lora_folder(
-                AdapterCatalog(cluster),
-                card.pool,
-                config.lora,
-                config.max_lora_rank,
-                may_replace=not await catalog.has_workers(card.pool),
-            )
-        )
-        tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
-        worker = Worker(
-            config,
-            cluster,
-            card,
-            worker_id,
-            tokenizer,
-            await asyncio.to_thread(Checkpoint.read, files, model_name),
-            loras,
-            engines,
-            metrics,
-            tracer,
-        )
+        model = await stack.enter_async_context(registered(config, cluster, files, model_name))
+        worker = Worker(config, cluster, worker_id, model, engines, metrics, tracer)
         worker.shutdown.listen(worker.longest_drain_s)
         settle_garbage()
         board.watch(worker.checkup)
-        place = WorkPlace(cluster, card.pool, worker_id, worker.num_held, worker.shutdown.ask)
+        pool = model.card.pool
+        place = WorkPlace(cluster, pool, worker_id, worker.num_held, worker.shutdown.ask)
         watching = asyncio.create_task(place.run())
         try:
             await worker.run()
@@ -109,6 +89,29 @@ async def serve(
             watching.cancel()
         worker.shutdown.call_off()
         return place.is_left and not worker.shutdown.hurried.is_set()
+
+
+@asynccontextmanager
+async def registered(
+    config: WorkerConfig, cluster: Cluster, files: ModelFiles, model_name: str
+) -> AsyncIterator[WorkerModel]:
+    """The model as the cluster knows it, which may have been updated; with a folder for its
+    adapters, which goes at the end.
+    """
+    catalog = ModelCatalog(cluster)
+    card = await catalog.register(files, model_name, is_announced=False)
+    if card.revision != files.revision:
+        files = updated_files(card, files)
+    async with lora_folder(
+        AdapterCatalog(cluster),
+        card.pool,
+        config.lora,
+        config.max_lora_rank,
+        may_replace=not await catalog.has_workers(card.pool),
+    ) as loras:
+        tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
+        checkpoint = await asyncio.to_thread(Checkpoint.read, files, model_name)
+        yield WorkerModel(card, tokenizer, ServedWeights(checkpoint), loras)
 
 
 def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:

@@ -7,8 +7,6 @@ import os
 import socket
 import time
 
-from tokenizers import Tokenizer
-
 from shared.admin.control import WorkerStats
 from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.catalog.model_catalog import ModelCatalog
@@ -19,7 +17,6 @@ from shared.failover.server_watch import CUT_OFF
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.pool_events import GONE, PoolEvents
 from shared.liveness.presence import present
-from shared.protocol.model_cards import ModelCard
 from shared.protocol.prefix_chain import join_hashes
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.status.health import Checkup
@@ -33,14 +30,13 @@ from worker.announcer import Announcer
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineFactory, EngineHost
 from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
-from worker.request_runner import RequestRunner
+from worker.requests.incarnation import Incarnation
+from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
 from worker.telemetry.engine_counters import EngineCounters
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.adapters import Adapters
-from worker.weights.checkpoint import Checkpoint
-from worker.weights.lora_folder import LoraFolder
-from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import WorkerModel
 
 _METRICS_INTERVAL_S = 1.0
 _STATE_INTERVAL_S = 0.2
@@ -55,36 +51,33 @@ class Worker:
         self,
         config: WorkerConfig,
         cluster: Cluster,
-        card: ModelCard,
         worker_id: str,
-        tokenizer: Tokenizer,
-        checkpoint: Checkpoint,
-        loras: LoraFolder,
+        model: WorkerModel,
         engine_factory: EngineFactory,
         metrics: WorkerMetrics,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        self._card = card
+        self._card = card = model.card
+        self._weights = model.weights
         self._worker_id = worker_id
         self._metrics = metrics
         self._loop_watch = LoopWatch(metrics.registry)
-        self._engine = EngineHost(engine_factory, checkpoint.path, metrics.startup)
-        self._weights = ServedWeights(checkpoint)
-        self._adapters = Adapters(AdapterCatalog(cluster), card.pool, self._engine, loras)
+        self._engine = EngineHost(engine_factory, model.weights.checkpoint.path, metrics.startup)
+        self._adapters = Adapters(AdapterCatalog(cluster), card.pool, self._engine, model.loras)
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._runner = RequestRunner(
-            config,
-            cluster,
-            card,
-            self._weights,
-            self._adapters,
-            worker_id,
-            tokenizer,
-            self._engine,
-            metrics,
-            self._heartbeat.writability,
-            tracer,
+            Incarnation(
+                worker_id,
+                config,
+                cluster,
+                model,
+                self._adapters,
+                self._engine,
+                self._heartbeat.writability,
+                metrics,
+                tracer,
+            )
         )
         self._control = Control(
             worker_id,
@@ -92,10 +85,7 @@ class Worker:
             self._runner,
             WeightUpdate(self._engine, self._runner, self._weights),
             self._adapters,
-            self._stats,
-            self._heartbeat.beat_soon,
-            self.drain,
-            lambda: self.shutdown.asked.is_set(),
+            self,
         )
         self._subjects = subjects = cluster.subjects
         self._nc = cluster.nc
@@ -135,7 +125,7 @@ class Worker:
                     for part in (
                         self._runner.run(),
                         self._adapters.run(),
-                        self._runner.log_watch.run(),
+                        self._runner.parts.log_watch.run(),
                         self._control.run(),
                         self._control_service.run(),
                         self._heartbeat.run(),  # last: who sees the card can give orders
@@ -172,12 +162,19 @@ class Worker:
             self._shutdown_timeout_s = timeout_s
         self.shutdown.ask()
 
+    def show(self) -> None:
+        self._heartbeat.beat_soon()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.shutdown.asked.is_set()
+
     def longest_drain_s(self) -> float:
         """What runs may finish, and the rest is handed over."""
         return self._shutdown_timeout_s + 2 * self._drain_timeout_s
 
     async def _leave_when_hung(self) -> None:
-        await self._runner.hang_watch.run()
+        await self._runner.parts.hang_watch.run()
         self._is_hung = True
         self.shutdown.force()
 
@@ -241,7 +238,7 @@ class Worker:
 
     def checkup(self) -> Checkup:
         """Alive: the engine is not hung. Ready: it takes requests."""
-        watch = self._runner.hang_watch
+        watch = self._runner.parts.hang_watch
         silence = f"the engine has made no step for {watch.step_age_s:.1f} s, and owes one"
         not_ready = []
         if self._state is WorkerState.LOADING:
@@ -290,7 +287,7 @@ class Worker:
             gpu=self._engine.gpu,
         )
 
-    def _stats(self) -> WorkerStats:
+    def stats(self) -> WorkerStats:
         card, metrics = self._worker_card(), self._metrics
         return WorkerStats(
             state=card.state.value,

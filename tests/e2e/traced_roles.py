@@ -34,6 +34,8 @@ from worker.engine_child.engine_process import EngineProcess
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
+from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import WorkerModel
 from worker.worker import Worker
 
 
@@ -90,11 +92,13 @@ class TracedRoles:
         worker = Worker(
             config,
             cluster,
-            await ModelCatalog(cluster).register(files, MODEL_NAME),
             worker_id,
-            files.tokenizer_bundle().tokenizer(),
-            Checkpoint.read(files, MODEL_NAME),
-            LoraFolder(self._folder, {}),
+            WorkerModel(
+                await ModelCatalog(cluster).register(files, MODEL_NAME),
+                files.tokenizer_bundle().tokenizer(),
+                ServedWeights(Checkpoint.read(files, MODEL_NAME)),
+                LoraFolder(self._folder, {}),
+            ),
             lambda path, on_event, on_exit: EngineProcess(
                 config.engine_config(path), on_event, on_exit
             ),

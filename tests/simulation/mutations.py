@@ -31,7 +31,6 @@ from shared.token_log.ownership import OwnershipLog
 from shared.token_log.request_past import RequestPast, _Epoch
 from worker.claims.log_history import LogHistory
 from worker.runs.token_log import PartitionWriter
-from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
 
 Patch = Callable[[], Any]
@@ -92,7 +91,7 @@ def _fenced_finish_is_acked() -> Any:
 
 def _nak_without_release() -> Any:
     """What another worker may have claimed by now is given back, and the log does not say so."""
-    return patch.object(HandOver, "_is_released", _true)
+    return patch.object(Settler, "_is_released", _true)
 
 
 async def _true(*_: Any) -> bool:

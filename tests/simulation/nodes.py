@@ -37,6 +37,8 @@ from tests.simulation.reader import Reader
 from tests.simulation.scripted_engine import ScriptedEngine
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
+from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import WorkerModel
 from worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -125,14 +127,12 @@ class WorkerNode(Node):
             )
             return self.engine
 
+        weights = ServedWeights(Checkpoint(ModelFiles(Path(), {}, {}), self.house.card, ""))
         self._worker = worker = Worker(
             self.house.worker_config,
             self.cluster,
-            self.house.card,
             self.id,
-            self.house.tokenizer,
-            Checkpoint(ModelFiles(Path(), {}, {}), self.house.card, ""),
-            LoraFolder(Path()),
+            WorkerModel(self.house.card, self.house.tokenizer, weights, LoraFolder(Path())),
             make_engine,
             self.house.worker_metrics,
         )

@@ -20,7 +20,6 @@ from worker.claims.claimer import Claimer, Over, Postponed, Taken
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
 from worker.runs.token_log import PartitionWriter
-from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.served_weights import ServedWeights
@@ -50,9 +49,6 @@ class RuleWorker:
         self._settler = Settler(
             self.id, cast(Any, self), story.ownership, acks, cast(Any, None), metrics
         )
-        self._hand_over = HandOver(
-            self.id, cast(Any, 0), cast(Any, self), cast(Any, 0), story.ownership, acks, metrics
-        )
 
     # What its parts ask of it
 
@@ -68,7 +64,7 @@ class RuleWorker:
         return fold
 
     def drop(self, held: HeldRequest) -> None:
-        held.state = HoldState.DROPPED
+        held.drop()
         if self.held is held:
             self.held = None
 
@@ -85,7 +81,7 @@ class RuleWorker:
         self.held = held
         result = await self.claimer.take(story.request, delivery)
         if isinstance(result, Taken):
-            held.epoch, held.state = result.epoch, HoldState.RUNNING
+            held.run_under(result.epoch)
             held.resume_from(result.prefix, story.visible())
             self._log_new(held)
             return
@@ -113,8 +109,6 @@ class RuleWorker:
         entry = held.next_entry()
         if entry is not None:
             self.writer.append(entry)
-            if entry.finish is not None:
-                held.state = HoldState.FINISHING
 
     def restate(self) -> None:
         """In two frames: a writer may die between them."""
@@ -158,4 +152,4 @@ class RuleWorker:
         held = self.held
         if held is not None and held.state is HoldState.RUNNING:
             self.drop(held)
-            self._story.spawn(self, self._hand_over.release(held, crashed=False))
+            self._story.spawn(self, self._settler.release(held, has_crashed=False))

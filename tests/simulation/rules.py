@@ -1,6 +1,6 @@
 """The rules alone: one request, without clock, network or event loop, many times as quick.
 
-Claimer, HandOver, Settler, OwnershipLog, PartitionWriter, HeldRequest, DecodeStatus and TextStream
+Claimer, Settler, OwnershipLog, PartitionWriter, HeldRequest, DecodeStatus and TextStream
 are the real ones. What they wait for is answered when the seed says so: each `await` of theirs is
 a point where anything else may happen first.
 """

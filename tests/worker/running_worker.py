@@ -41,10 +41,12 @@ from worker.engine_link.engine_messages import (
     StepOutput,
 )
 from worker.held.held_request import HeldRequest
-from worker.request_runner import RequestRunner
+from worker.requests.request_runner import RequestRunner
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
+from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import WorkerModel
 from worker.worker import Worker
 
 
@@ -177,7 +179,7 @@ class RunningWorker:
 
     @property
     def held(self) -> list[HeldRequest]:
-        return list(self.runner._held_requests)
+        return list(self.runner.parts.held_requests)
 
     def count(self, name: str) -> int:
         """What a counter or gauge of its metrics says."""
@@ -197,7 +199,7 @@ class RunningWorker:
         self.assert_nothing_held()
 
     def assert_nothing_held(self) -> None:
-        held_requests = self.runner._held_requests
+        held_requests = self.runner.parts.held_requests
         assert len(held_requests) == 0
         assert held_requests.num_runs == 0
         assert held_requests._empty.is_set()
@@ -263,15 +265,13 @@ async def running_worker(
             open_cluster(worker_config, worker_id, on_reconnect)
         )
         folder = stack.enter_context(tempfile.TemporaryDirectory())
+        weights = checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), "")
         loras = LoraFolder(Path(folder), required_loras or {})
         worker = Worker(
             worker_config,
             cluster,
-            make_card(),
             worker_id,
-            make_tokenizer(),
-            checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), ""),
-            loras,
+            WorkerModel(make_card(), make_tokenizer(), ServedWeights(weights), loras),
             make_engine,
             WorkerMetrics(new_registry("test"), "m"),
         )

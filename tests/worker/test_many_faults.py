@@ -83,7 +83,7 @@ class Fleet:
         engine.step(step)
 
     def have_told_prefixes(self) -> bool:
-        return all(worker.runner._prefixes.has_others for worker in self.workers)
+        return all(worker.runner.parts.prefixes.has_others for worker in self.workers)
 
     async def fault(self) -> None:
         """Something goes wrong with one worker, with a delivery of it, or with the broker."""

@@ -136,13 +136,13 @@ async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_
     request = make_request()
     async with running_worker(stage) as worker:
         may_claim = asyncio.Event()
-        take = worker.runner._taker._claimer.take
+        take = worker.runner.claims.taker._claimer.take
 
         async def take_late(*args: object) -> object:
             await may_claim.wait()
             return await take(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(worker.runner._taker._claimer, "take", take_late)
+        monkeypatch.setattr(worker.runner.claims.taker._claimer, "take", take_late)
         await stage.submit(request)
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("ab"))
@@ -200,7 +200,7 @@ async def test_a_run_that_started_too_early_is_aborted_when_the_claim_is_refused
         await worker.until_idle()
         assert worker.engine.aborted == [run.run_id]
         worker.engine.emit(run.run_id, ids("ab"), STOP)  # it had not heard of the abort
-        await worker.runner._token_log.wait_flushed(1)
+        await worker.runner.parts.token_log.wait_flushed(1)
     assert await stage.entries(request.rid) == []
 
 
@@ -362,7 +362,7 @@ async def test_a_record_of_another_version_is_none(stage: Stage) -> None:
 async def test_a_request_for_another_tokenizer_is_left_to_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.intake.intake._OTHER_MODEL_DELAY_S", 0.3)
+    monkeypatch.setattr("worker.intake.screening._OTHER_MODEL_DELAY_S", 0.3)
     request = make_request(tokenizer_hash="other")
     async with running_worker(stage) as worker:
         await stage.submit(request)
@@ -388,7 +388,7 @@ async def test_a_long_prompt_comes_from_the_object_store(stage: Stage) -> None:
     request = make_request(prompt_ids=b"", prompt_object="prompt-1")
     prompt_ids = make_request().prompt_ids
     async with running_worker(stage) as worker:
-        await worker.runner._taker._catalog.put_object("prompt-1", prompt_ids)
+        await worker.runner.claims.taker._catalog.put_object("prompt-1", prompt_ids)
         await stage.submit(request)
         run = await worker.engine.next_run()
         assert run.prompt_ids == prompt_ids
@@ -412,7 +412,7 @@ async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -
     epoch = await stage.append(request.rid, claim)
     await stage.write("dead", request.rid, epoch, 0, ids("hel"))
     async with running_worker(stage) as worker:
-        await worker.runner._taker._catalog.put_object(request.prompt_object, stored)
+        await worker.runner.claims.taker._catalog.put_object(request.prompt_object, stored)
         await stage.cluster.nc.publish(delivery.ack_subject, b"-NAK")
         run = await worker.engine.next_run()
         assert output_of(run) == ids("hel")
@@ -441,7 +441,7 @@ async def test_an_object_that_lacks_the_images_ends_with_an_error(
 ) -> None:
     request, _ = make_image_request()
     async with running_worker(stage) as worker:
-        await worker.runner._taker._catalog.put_object(request.prompt_object, stored)
+        await worker.runner.claims.taker._catalog.put_object(request.prompt_object, stored)
         await stage.submit(request)
         fold = await stage.until_finished(request.rid)
         assert fold.finish is not None
@@ -591,7 +591,7 @@ async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
     async with running_worker(stage) as worker:
         may_return = asyncio.Event()
         is_claimed = asyncio.Event()
-        take = worker.runner._taker._claimer.take
+        take = worker.runner.claims.taker._claimer.take
 
         async def take_slowly(*args: object) -> object:
             result = await take(*args)  # type: ignore[arg-type]
@@ -599,7 +599,7 @@ async def test_a_cancel_that_comes_between_claim_and_run_is_not_lost(
             await may_return.wait()
             return result
 
-        monkeypatch.setattr(worker.runner._taker._claimer, "take", take_slowly)
+        monkeypatch.setattr(worker.runner.claims.taker._claimer, "take", take_slowly)
         await stage.submit(request)
         run = await worker.engine.next_run()
         await is_claimed.wait()
@@ -629,7 +629,7 @@ async def test_a_fenced_run_is_dropped_in_silence(stage: Stage) -> None:
         await worker.until_idle()
         assert worker.engine.aborted == [run.run_id]
         worker.engine.emit(run.run_id, ids("c"), STOP)
-        await worker.runner._token_log.wait_flushed(1)
+        await worker.runner.parts.token_log.wait_flushed(1)
         assert (await stage.fold(request.rid)).tokens == ids("ab")
         assert await stage.num_queued() == 1
     assert len(await stage.records(request.rid)) == 1  # nothing was released either
@@ -672,14 +672,14 @@ async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
 ) -> None:
     request = make_request()
     async with running_worker(stage) as worker:
-        confirmed = worker.runner._settler.settle
+        confirmed = worker.runner.parts.settler.settle
 
         async def settle_late(held: object, finish_seq: int) -> None:
             epoch = worker.held[0].epoch
             await stage.append(request.rid, make_claim(request, "other", prev=epoch))
             await confirmed(held, finish_seq)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(worker.runner._settler, "settle", settle_late)
+        monkeypatch.setattr(worker.runner.parts.settler, "settle", settle_late)
         await stage.submit(request)
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("ab"), STOP)
@@ -783,13 +783,13 @@ async def test_long_outputs_are_restated_so_that_a_reader_may_start_late(stage: 
 async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage) -> None:
     request = make_request(sampling=SamplingParams(max_tokens=10_000, seed=1))
     async with running_worker(stage) as worker:
-        worker.runner._token_log._max_pending_tokens = 100
+        worker.runner.parts.token_log._max_pending_tokens = 100
         await stage.submit(request)
         run = await worker.engine.next_run()
         await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
         worker.engine.emit(run.run_id, ids("a") * 101)
         assert worker.engine.is_paused
-        assert worker.runner._capacity.num_credits() == 0
+        assert worker.runner.parts.capacity.num_credits() == 0
         # A paused engine tells nothing: the log itself must say when there is room.
         await eventually(lambda: not worker.engine.is_paused)
         worker.engine.emit(run.run_id, ids("b"), STOP)

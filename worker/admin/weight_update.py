@@ -8,7 +8,7 @@ from shared.errors import ConfigError
 from shared.event_wait import wait_event
 from shared.telemetry.log import get_logger
 from worker.engine_child.engine_host import EngineHost
-from worker.request_runner import RequestRunner
+from worker.requests.request_runner import RequestRunner
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.served_weights import ServedWeights
 

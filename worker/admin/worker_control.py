@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from shared.admin.control import (
     CheckWeights,
@@ -27,11 +26,26 @@ from shared.protocol.role_cards import WorkerState
 from shared.telemetry.log import get_logger
 from worker.admin.weight_update import WeightUpdate
 from worker.engine_child.engine_host import EngineHost
-from worker.request_runner import RequestRunner
+from worker.requests.request_runner import RequestRunner
 from worker.weights.adapters import Adapters
 from worker.weights.checkpoint import Checkpoint
 
 log = get_logger(__name__)
+
+
+class ControlledWorker(Protocol):
+    """What operators reach of the worker itself."""
+
+    def stats(self) -> WorkerStats: ...
+
+    def show(self) -> None:
+        """Its card has changed."""
+
+    def drain(self, timeout_s: float | None) -> None:
+        """Leave; runs may finish for so long, if that is told."""
+
+    @property
+    def is_leaving(self) -> bool: ...
 
 
 class Control:
@@ -44,20 +58,14 @@ class Control:
         runner: RequestRunner,
         weight_update: WeightUpdate,
         adapters: Adapters,
-        stats: Callable[[], WorkerStats],
-        on_change: Callable[[], None],
-        drain: Callable[[float | None], None],
-        is_leaving: Callable[[], bool],
+        worker: ControlledWorker,
     ) -> None:
         self._worker_id = worker_id
         self._engine = engine
         self._runner = runner
         self._weight_update = weight_update
         self._adapters = adapters
-        self._stats = stats
-        self._on_change = on_change
-        self._drain = drain
-        self._is_leaving = is_leaving
+        self._worker = worker
         self._lock = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._frozen_until = 0.0  # of the loop's clock
@@ -86,7 +94,7 @@ class Control:
                 case FlushCache():
                     self._runner.flush_cache()
                 case GetStats():
-                    return ControlReply(self._worker_id, True, stats=self._stats())
+                    return ControlReply(self._worker_id, True, stats=self._worker.stats())
                 case CheckWeights():
                     checkpoint = await self._weight_update.checked(request.model_path)
                     return ControlReply(self._worker_id, True, card=checkpoint.card)
@@ -98,7 +106,7 @@ class Control:
                     await self._adapters.sync()
                 case _:
                     assert_never(request)
-        self._on_change()
+        self._worker.show()
         return ControlReply(self._worker_id, True, num_updates=self.num_updates)
 
     async def _load_lora(self, revision: str) -> ControlReply:
@@ -127,10 +135,10 @@ class Control:
         if drain.timeout_s is not None and not drain.timeout_s >= 0:
             raise ConfigError(f"timeout_s is {drain.timeout_s}, must be at least 0")
         self._thaw()
-        self._drain(drain.timeout_s)
+        self._worker.drain(drain.timeout_s)
 
     def _check_stays(self) -> None:
-        if self._is_leaving():
+        if self._worker.is_leaving:
             raise ConfigError("the worker is being drained")
         if self.is_updating:
             raise ConfigError("the weights are being updated")
@@ -176,7 +184,7 @@ class Control:
             self.is_updating = False
         if self.state is None:
             self._runner.unpause()
-        self._on_change()
+        self._worker.show()
 
     async def _end_freeze(self) -> None:
         """It took too long: others may have room for what stands still here."""
@@ -188,4 +196,4 @@ class Control:
             await self._runner.hand_over()
             self._thaw()
             self.state = WorkerState.PAUSED
-        self._on_change()
+        self._worker.show()

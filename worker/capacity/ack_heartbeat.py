@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from shared.telemetry.log import get_logger
 from worker.capacity.hang_watch import HangWatch
-from worker.engine_child.engine_host import EngineHost
 from worker.held.delivery import Acknowledger
 from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
@@ -29,7 +28,6 @@ class AckHeartbeat:
     def __init__(
         self,
         held_requests: HeldRequests,
-        engine: EngineHost,
         hang_watch: HangWatch,
         token_log: TokenLog,
         pause: EnginePause,
@@ -38,7 +36,6 @@ class AckHeartbeat:
         on_overdue: Callable[[HeldRequest], None],
     ) -> None:
         self._held_requests = held_requests
-        self._engine = engine
         self._hang_watch = hang_watch
         self._token_log = token_log
         self._pause = pause
@@ -51,8 +48,8 @@ class AckHeartbeat:
         while True:
             await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
-            self._engine.set_stalled(self._pause.is_due)
-            if self._hang_watch.is_hung or not self.is_logging:
+            self._pause.update()
+            if self._hang_watch.is_hung or self._token_log.is_stalled:
                 log.error(
                     "nothing_is_kept",
                     step_age_s=round(self._hang_watch.step_age_s, 2),
@@ -60,11 +57,6 @@ class AckHeartbeat:
                 )
                 continue
             await self._keep_all()
-
-    @property
-    def is_logging(self) -> bool:
-        """Whether the log takes what is made."""
-        return self._token_log.stalled_s <= self._ack_wait_s / 2
 
     async def _keep_all(self) -> None:
         now = time.monotonic()

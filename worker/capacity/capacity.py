@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shared.event_wait import wait_event
-from worker.capacity.ack_heartbeat import AckHeartbeat
 from worker.capacity.claim_pace import ClaimPace
 from worker.capacity.credits import CreditPolicy
 from worker.capacity.hang_watch import HangWatch
@@ -15,6 +14,7 @@ from worker.engine_child.engine_host import EngineHost
 from worker.held.held_request import HeldRequest
 from worker.held.held_requests import HeldRequests
 from worker.runs.engine_pause import EnginePause
+from worker.runs.token_log import TokenLog
 
 
 class Capacity:
@@ -25,13 +25,13 @@ class Capacity:
         engine: EngineHost,
         held_requests: HeldRequests,
         pause: EnginePause,
-        ack_heartbeat: AckHeartbeat,
+        token_log: TokenLog,
         hang_watch: HangWatch,
     ) -> None:
         self._engine = engine
         self._held_requests = held_requests
         self._pause = pause
-        self._ack_heartbeat = ack_heartbeat
+        self._token_log = token_log
         self._hang_watch = hang_watch
         self._credits = CreditPolicy()
         self._claims = ClaimPace()
@@ -55,7 +55,7 @@ class Capacity:
         """What comes to an engine that may hang would only wait for the next worker."""
         if self._engine.ready is None or self.is_closed:
             return False
-        return self._hang_watch.is_prompt and self._ack_heartbeat.is_logging
+        return self._hang_watch.is_prompt and not self._token_log.is_stalled
 
     @property
     def admits(self) -> bool:

@@ -123,6 +123,14 @@ class Claimer:
         self._revision_grace_s = revision_grace_s
         self._postponed: dict[int, int] = {}  # request_seq -> claim that was respected once
 
+    def may_start_early(self, request: GenerateRequest, delivery: Delivery) -> bool:
+        """Whether it is new, so that its claim is likely to be stored, and everything is here that
+        it needs.
+        """
+        is_new = delivery.num_delivered == 1 and not request.may_be_copy
+        is_whole = not (request.prompt_object or request.images)
+        return is_new and is_whole and self._adapters.has(request.adapter)
+
     async def take(self, request: GenerateRequest, delivery: Delivery) -> TakeResult:
         """Claim a delivered request that we do not run. Raises BrokerUnavailable."""
         nonce = secrets.token_hex(8)

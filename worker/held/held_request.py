@@ -34,9 +34,25 @@ class HoldState(enum.Enum):
 _ACTIVE = (HoldState.CLAIMING, HoldState.RUNNING)
 
 
+class Redelivery(enum.Enum):
+    """What a delivery of a request means that is held already."""
+
+    DUPLICATE = "duplicate"  # it is another message of the same request
+    AWAITED = "awaited"  # our claim is on its way: it was asked for under another delivery
+    DOUBTED = "doubted"  # only the ownership log knows whether the request is still ours
+
+
+class AfterClaim(enum.Enum):
+    """What becomes of a request whose claim is stored."""
+
+    RUN = "run"
+    RELEASE = "release"  # nobody may run it here: it goes back to the queue
+    LEAVE = "leave"  # it was ended: it leaves the queue
+
+
 @dataclass(slots=True)
 class HeldRequest:
-    """What the I/O process knows of one request.
+    """What the I/O process knows of one request: it alone changes where the request stands.
 
     `tokens` are all output tokens, those of earlier epochs included; tokens[:num_logged] have been
     given to the token log under the current epoch.
@@ -72,6 +88,47 @@ class HeldRequest:
     @property
     def rid(self) -> str:
         return self.request.rid
+
+    def meaning_of(self, delivery: Delivery) -> Redelivery:
+        """Of a further delivery of this request."""
+        if delivery.request_seq != self.delivery.request_seq:
+            return Redelivery.DUPLICATE
+        return Redelivery.AWAITED if self.state is HoldState.CLAIMING else Redelivery.DOUBTED
+
+    def revoke(self, *, has_crashed: bool) -> None:
+        """Its claim is on its way: it is released as soon as that is stored."""
+        self.is_revoked = True
+        self.has_crashed |= has_crashed and self.run_id > 0 and self.finish is None
+
+    def note_end(self) -> bool:
+        """Somebody has ended it. False while claiming, when nothing can be done about it yet: a
+        claim behind the `end` finds it, one before it does not.
+        """
+        if self.state is HoldState.CLAIMING:
+            self.is_ended = True
+            return False
+        return True
+
+    def after_claim(self, *, can_run: bool) -> AfterClaim:
+        """What has happened while the claim was on its way counts now."""
+        if self.is_ended:
+            return AfterClaim.LEAVE
+        if self.is_revoked or not can_run:
+            return AfterClaim.RELEASE
+        return AfterClaim.RUN
+
+    def run_under(self, epoch: int, workers: tuple[str, ...] = (), waited_s: float = 0.0) -> None:
+        """Its claim is stored, and from now on its tokens go to the log."""
+        self.epoch = epoch
+        self.state = HoldState.RUNNING
+        self.workers = workers
+        self.queued_by = time.monotonic() - waited_s
+
+    def drop(self) -> None:
+        """Nothing more is written of it, ever."""
+        self.state = HoldState.DROPPED
+        if self.watched is not None:
+            self.watched.set()
 
     @property
     def num_output_tokens(self) -> int:
@@ -144,11 +201,16 @@ class HeldRequest:
         return False
 
     def next_entry(self) -> TokenEntry | None:
-        """What the log does not have yet, under the current epoch; None when it has all."""
+        """What the log does not have yet, under the current epoch; None when it has all.
+
+        With its finish the request is FINISHING.
+        """
         if self.num_logged == len(self.tokens) and self.finish is None:
             return None
         entry = self._entry(self.num_logged, len(self.tokens), self.finish)
         self.num_logged = len(self.tokens)
+        if self.finish is not None:
+            self.state = HoldState.FINISHING
         return entry
 
     def _entry(self, start: int, end: int, finish: Finish | None) -> TokenEntry:

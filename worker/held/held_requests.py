@@ -1,4 +1,4 @@
-"""The requests that a worker holds, by request id and by run."""
+"""The requests that a worker holds, by request id and by their runs in the engine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterator
 
 from shared.event_wait import wait_event
-from worker.held.held_request import HeldRequest, HoldState
+from worker.engine_child.engine_host import EngineHost
+from worker.held.held_request import HeldRequest
 
 
 class HeldRequests:
     """Invariant: a run belongs to a held request, and a request is held under its rid once."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: EngineHost) -> None:
+        self._engine = engine
         self._by_rid: dict[str, HeldRequest] = {}
         self._by_run: dict[int, HeldRequest] = {}
         self._empty = asyncio.Event()
@@ -49,16 +51,22 @@ class HeldRequests:
         """False when the run is over already."""
         return self._by_run.pop(held.run_id, None) is not None
 
-    def remove(self, held: HeldRequest) -> None:
-        """Nothing more is written of it, ever."""
-        held.state = HoldState.DROPPED
+    def abort(self, held: HeldRequest) -> None:
+        """Stop its run, if there is one."""
+        if self.end_run(held):
+            self._engine.abort(held.run_id)
+
+    def drop(self, held: HeldRequest) -> None:
+        """Forget it: nothing more is written of it, its pages are free."""
+        self.abort(held)
+        held.drop()
         if self._by_rid.get(held.rid) is held:
             del self._by_rid[held.rid]
         if not self._by_rid:
             self._empty.set()
         self._removed.set()
-        if held.watched is not None:
-            held.watched.set()
+        if held.trace is not None:
+            held.trace.on_drop(len(held.tokens))
 
     async def wait_only(self, held: HeldRequest, timeout_s: float) -> bool:
         """Wait until nothing else is held; False when it took too long. For one waiter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -26,6 +27,13 @@ _ANSWER_S = 0.05
 log = get_logger(__name__)
 
 
+class Left(NamedTuple):
+    """A request that no other worker has taken."""
+
+    delivery: Delivery  # to go on with: shared when another worker may still take it
+    chain: PrefixChain  # of its prompt
+
+
 class OfferMaker:
     """The offering side (docs/protocol.md, "W, offer"). Each delivery is offered once at most."""
 
@@ -45,29 +53,31 @@ class OfferMaker:
         self._capacity = capacity
         self._metrics = metrics
 
-    async def offer(
-        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain
-    ) -> Delivery | None:
-        """None: another worker has it now. Else the delivery to go on with, which is shared when
-        the other one may still take it.
-        """
+    def may_offer(self, request: GenerateRequest, delivery: Delivery) -> bool:
+        """Prefills that use no cached prefix gain nothing elsewhere."""
+        return (
+            self._prefixes.has_others
+            and delivery.num_delivered == 1
+            and self._prefixes.may_have_place(request)
+            and request.pooling is None
+            and request.sampling.prompt_logprobs is None
+        )
+
+    async def offer(self, request: GenerateRequest, delivery: Delivery) -> Left | None:
+        """None: another worker has it now."""
+        chain = self._prefixes.chain(request)
         best = self._prefixes.place_for(request, chain)
         if best is None:
-            return delivery
+            return Left(delivery, chain)
         num_blocks = self._prefixes.own.num_matching(chain.hashes)
         self._metrics.offers_made.inc()
         with self._capacity.reserved():
             verdict = await self._ask(best.worker, delivery, num_blocks)
-        return self._judge(verdict, best.worker, request, delivery, chain)
+        return self._judge(verdict, best.worker, request, Left(delivery, chain))
 
     def _judge(
-        self,
-        verdict: OfferVerdict | None,
-        worker: str,
-        request: GenerateRequest,
-        delivery: Delivery,
-        chain: PrefixChain,
-    ) -> Delivery | None:
+        self, verdict: OfferVerdict | None, worker: str, request: GenerateRequest, left: Left
+    ) -> Left | None:
         match verdict:
             case OfferVerdict.TAKEN:
                 self._metrics.offers_taken.inc()
@@ -75,13 +85,14 @@ class OfferMaker:
             case None:
                 self._metrics.offers_unanswered.inc()
                 self._prefixes.forget(worker)
-                return dataclasses.replace(delivery, is_shared=True)
+                shared = dataclasses.replace(left.delivery, is_shared=True)
+                return left._replace(delivery=shared)
             case OfferVerdict.UNKNOWN:
-                self._prefixes.unlearn(worker, chain, request)
+                self._prefixes.unlearn(worker, left.chain, request)
             case OfferVerdict.LEAVING:
                 self._prefixes.forget(worker)
         self._metrics.offers_refused.inc()
-        return delivery
+        return left
 
     async def _ask(self, worker: str, delivery: Delivery, num_blocks: int) -> OfferVerdict | None:
         """None when no answer came in time."""

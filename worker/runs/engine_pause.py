@@ -1,18 +1,24 @@
-"""Whether the engine must pause: the log takes no more for the moment, or is nearly full."""
+"""Pauses the engine while the log takes no more for the moment, or is nearly full."""
 
 from __future__ import annotations
 
 from shared.storage.stream_room import ENGINE_MARK, StreamRoom
+from worker.engine_child.engine_host import EngineHost
 from worker.runs.token_log import TokenLog
 
 
 class EnginePause:
     """Asked after each step and twice a second: a paused engine makes none."""
 
-    def __init__(self, token_log: TokenLog, room: StreamRoom) -> None:
+    def __init__(self, engine: EngineHost, token_log: TokenLog, room: StreamRoom) -> None:
+        self._engine = engine
         self._token_log = token_log
         self._room = room
 
     @property
     def is_due(self) -> bool:
         return self._token_log.is_overfull or self._room.is_above(ENGINE_MARK)
+
+    def update(self) -> None:
+        """Tell the engine."""
+        self._engine.set_stalled(self.is_due)

@@ -9,6 +9,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from shared.protocol.finish import Finish, FinishReason, RunFacts
+from shared.protocol.prefix_chain import PrefixChain
 from shared.protocol.prompt_object import PromptData
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import pack_token_ids
@@ -16,12 +17,13 @@ from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.engine_child.engine_host import EngineHost
 from worker.engine_link.engine_messages import RunBegin, RunImage, RunOutput, StepOutput
+from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
 from worker.held.logged_output import LoggedOutput
 from worker.held.run_clock import RunClock
+from worker.held.run_trace import RunTraces
 from worker.runs.beam_texts import with_texts
-from worker.runs.engine_pause import EnginePause
 from worker.runs.token_log import TokenLog
 from worker.telemetry.work_meter import WorkMeter
 from worker.telemetry.worker_metrics import WorkerMetrics
@@ -37,22 +39,38 @@ class Runs:
         held_requests: HeldRequests,
         engine: EngineHost,
         token_log: TokenLog,
-        pause: EnginePause,
         tokenizer: Tokenizer,
         prefixes: PoolPrefixes,
+        traces: RunTraces,
         metrics: WorkerMetrics,
     ) -> None:
         self._held_requests = held_requests
         self._engine = engine
         self._token_log = token_log
-        self._pause = pause
         self._tokenizer = tokenizer
         self._prefixes = prefixes
+        self._traces = traces
         self._metrics = metrics
         self._run_ids = itertools.count(1)
         self.meter = WorkMeter()
 
-    def visible_text(self, request: GenerateRequest) -> VisibleText | None:
+    def hold(
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain | None
+    ) -> HeldRequest:
+        """A request that this worker tries to claim; `chain` is of its prompt, if that came along
+        with it.
+        """
+        held = HeldRequest(
+            request,
+            delivery,
+            self._visible_text(request),
+            chain=chain if request.prompt_ids else None,
+            trace=self._traces.begin(request, delivery),
+        )
+        self._held_requests.add(held)
+        return held
+
+    def _visible_text(self, request: GenerateRequest) -> VisibleText | None:
         """What decides on its stop strings; None when it has none."""
         if not request.text.stop:
             return None
@@ -87,18 +105,15 @@ class Runs:
             self._prefixes.public(request),
         )
 
-    def confirm(
-        self, held: HeldRequest, epoch: int, prefix: LoggedOutput, prompt: PromptData
-    ) -> None:
+    def confirm(self, held: HeldRequest, prefix: LoggedOutput, prompt: PromptData) -> None:
         """Its claim is stored: what an early run made meanwhile goes to the log now.
 
         Behind a prefix an early run counts for nothing: it is started again.
         """
-        held.epoch = epoch
-        held.state = HoldState.RUNNING
+        self._metrics.note_taken(held, is_resumed=bool(prefix.tokens))
         if prefix.tokens:
-            self.abort(held)
-            held.resume_from(prefix, self.visible_text(held.request))
+            self._held_requests.abort(held)
+            held.resume_from(prefix, self._visible_text(held.request))
         if not held.run_id and held.finish is None:
             self.start(held, prompt)
         self._log_new_tokens(held, time.monotonic())
@@ -106,20 +121,8 @@ class Runs:
 
     def undo(self, held: HeldRequest) -> None:
         """Stop an early run, and forget what it made: nothing of it is logged."""
-        self.abort(held)
-        held.resume_from(LoggedOutput(), self.visible_text(held.request))
-
-    def abort(self, held: HeldRequest) -> None:
-        """Stop its run, if there is one."""
-        if self._held_requests.end_run(held):
-            self._engine.abort(held.run_id)
-
-    def drop(self, held: HeldRequest) -> None:
-        """Forget it: nothing more is written of it, its pages are free."""
-        self.abort(held)
-        self._held_requests.remove(held)
-        if held.trace is not None:
-            held.trace.on_drop(len(held.tokens))
+        self._held_requests.abort(held)
+        held.resume_from(LoggedOutput(), self._visible_text(held.request))
 
     def on_step(self, step: StepOutput) -> bool:
         """Whether a run has ended: there is room for another."""
@@ -142,7 +145,6 @@ class Runs:
             self._metrics.runs.step_tokens.observe(step.num_tokens)
         self.meter.note_tokens(num_tokens)
         self._token_log.flush()
-        self._engine.set_stalled(self._pause.is_due)
         return has_ended
 
     def _note_begun(self, begun: RunBegin) -> None:
@@ -211,7 +213,6 @@ class Runs:
             return
         self._token_log.append(entry)
         if entry.finish is not None:
-            held.state = HoldState.FINISHING
             self._metrics.note_finish(held)
         elif held.is_restatement_due(now):
             self._token_log.append(held.restate(now))

@@ -174,11 +174,13 @@ class TokenLog:
         on_finish_confirmed: OnFinishConfirmed,
         *,
         window: int = 8,
+        max_stall_s: float,
         max_pending_tokens: int = 262_144,
     ) -> None:
         self._nc = nc
         self._subjects = subjects
         self._worker_id = worker_id
+        self._max_stall_s = max_stall_s
         self._max_pending_tokens = max_pending_tokens
         self._inbox = nc.new_inbox()
         self._partitions = [
@@ -231,6 +233,11 @@ class TokenLog:
     def stalled_s(self) -> float:
         now = time.monotonic()
         return max(partition.oldest_unconfirmed_s(now) for partition in self._partitions)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the log does not take what is made, for so long that nothing may be kept."""
+        return self.stalled_s > self._max_stall_s
 
     async def wait_flushed(self, timeout_s: float) -> bool:
         """Wait until everything appended so far is confirmed; False when it took too long."""

@@ -16,6 +16,7 @@ from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import FinishReason
 from shared.telemetry.log import get_logger
 from worker.held.held_request import HeldRequest
+from worker.held.held_requests import HeldRequests
 from worker.settlement.settler import Settler
 from worker.telemetry.worker_metrics import WorkerMetrics
 
@@ -30,10 +31,16 @@ class DeadLetters:
     """
 
     def __init__(
-        self, dead: DeadRequests, dead_ttl_s: float, settler: Settler, metrics: WorkerMetrics
+        self,
+        dead: DeadRequests,
+        dead_ttl_s: float,
+        held_requests: HeldRequests,
+        settler: Settler,
+        metrics: WorkerMetrics,
     ) -> None:
         self._dead = dead
         self._dead_ttl_s = dead_ttl_s
+        self._held_requests = held_requests
         self._settler = settler
         self._metrics = metrics
 
@@ -50,6 +57,7 @@ class DeadLetters:
 
     async def give_up(self, held: HeldRequest, crashes: tuple[Crash, ...]) -> None:
         """The claim is ours. Raises BrokerError: it comes again."""
+        self._held_requests.abort(held)
         alone = sum(crash.was_alone for crash in crashes)
         reason = (
             f"{len(crashes)} times a worker crashed while it ran this request, "

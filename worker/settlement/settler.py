@@ -1,4 +1,4 @@
-"""Takes requests that are over out of the queue: finished, cancelled, or past their deadline."""
+"""The ways by which a held request leaves this worker, and what the queue is told of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 
 from shared.catalog.model_catalog import ModelCatalog
-from shared.errors import BrokerError
+from shared.errors import BrokerError, BrokerUnavailable, CasConflict
 from shared.protocol.finish import FinishReason
-from shared.protocol.log_records import End
+from shared.protocol.log_records import End, Release
 from shared.telemetry.log import get_logger
 from shared.token_log.ownership import OwnershipLog
 from worker.held.delivery import Acknowledger
-from worker.held.held_request import HeldRequest, HoldState
-from worker.runs.runs import Runs
+from worker.held.held_request import HeldRequest
+from worker.held.held_requests import HeldRequests
 from worker.telemetry.worker_metrics import WorkerMetrics
 
 _ATTEMPTS = 5
@@ -23,19 +23,21 @@ log = get_logger(__name__)
 
 
 class Settler:
-    """A request leaves the queue only when a finish or an `end` of it counts."""
+    """A request leaves the queue only when a finish or an `end` of it counts. Else it is given
+    back, or somebody else has it and nothing is said.
+    """
 
     def __init__(
         self,
         worker_id: str,
-        runs: Runs,
+        held_requests: HeldRequests,
         ownership: OwnershipLog,
         acks: Acknowledger,
         catalog: ModelCatalog,
         metrics: WorkerMetrics,
     ) -> None:
         self._worker_id = worker_id
-        self._runs = runs
+        self._held_requests = held_requests
         self._ownership = ownership
         self._acks = acks
         self._catalog = catalog
@@ -46,7 +48,7 @@ class Settler:
         try:
             is_over = await self._ack_finished(held, finish_seq)
         finally:
-            self._runs.drop(held)
+            self._held_requests.drop(held)
         if is_over:
             await self._delete_prompt(held)
 
@@ -78,8 +80,7 @@ class Settler:
             return  # the log tells it at the next delivery
         if last is None or not isinstance(last.record, End):
             return
-        if held.state is HoldState.CLAIMING:
-            held.is_ended = True  # a claim behind the `end` finds it, one before it does not
+        if not held.note_end():
             return
         self._metrics.note_end(last.record.reason)
         self._drop_ended(held)
@@ -96,10 +97,70 @@ class Settler:
         await self._acks.ack_over(held.delivery)
         await self._delete_prompt(held)
 
+    async def leave(self, held: HeldRequest) -> None:
+        """It was found to be over before it ran here."""
+        self._held_requests.drop(held)
+        await self._acks.ack_over(held.delivery)
+
+    async def give_back(self, held: HeldRequest, delay_s: float) -> None:
+        """It has not come to a claim here: let it come again, to anybody, after the delay."""
+        self._held_requests.drop(held)
+        await self._acks.nak_unclaimed(held.delivery, delay_s)
+
+    def forget(self, held: HeldRequest) -> None:
+        """Somebody else has it now: say nothing."""
+        self._held_requests.drop(held)
+
+    def fence(self, held: HeldRequest) -> None:
+        """As `forget`, of one that ran here."""
+        self._metrics.requests_fenced.inc()
+        self._held_requests.drop(held)
+
+    async def release_claimed(
+        self,
+        held: HeldRequest,
+        epoch: int,
+        *,
+        has_crashed: bool,
+        delay_s: float = 0.0,
+        pinned: str = "",
+    ) -> None:
+        """Hand back what was claimed as `epoch`, and of which nothing was logged under it."""
+        held.epoch = epoch
+        self._held_requests.abort(held)
+        await self.release(held, has_crashed=has_crashed, delay_s=delay_s, pinned=pinned)
+        self._held_requests.drop(held)  # only now: a drain waits for it
+
+    async def release(
+        self, held: HeldRequest, *, has_crashed: bool, delay_s: float = 0.0, pinned: str = ""
+    ) -> None:
+        """Hand a stopped request back, if it is still ours: nothing is written of it any more.
+
+        `pinned` is the revision of the weights that it needs, "" for any.
+        """
+        release = Release(held.epoch, self._worker_id, held.has_progressed, has_crashed, pinned)
+        try:
+            if not await self._is_released(held, release):
+                return
+        except BrokerError as exc:
+            log.warning("release_failed", rid=held.rid, error=str(exc))
+            return
+        self._metrics.requests_released.inc()
+        await self._acks.nak(held.delivery, delay_s)
+
+    async def _is_released(self, held: HeldRequest, release: Release) -> bool:
+        """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""
+        try:
+            await self._ownership.append(held.rid, release)
+        except (CasConflict, BrokerUnavailable):
+            last = await self._ownership.last(held.rid)
+            return last is not None and (last.record == release or isinstance(last.record, End))
+        return True
+
     def _drop_ended(self, held: HeldRequest) -> None:
         if held.trace is not None:
             held.trace.why_left = "ended"
-        self._runs.drop(held)
+        self._held_requests.drop(held)
 
     async def _delete_prompt(self, held: HeldRequest) -> None:
         """Its frontend does the same, but may be dead; a failure leaves rubbish, nothing worse."""

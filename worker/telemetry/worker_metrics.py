@@ -123,6 +123,13 @@ class WorkerMetrics:
         assert value is not None, f"there is no counter {name}"
         return int(value)
 
+    def note_taken(self, held: HeldRequest, *, is_resumed: bool) -> None:
+        """Its claim is stored, and it runs: with tokens of another worker, or from its prompt."""
+        self.requests_taken.inc()
+        self.prompt_tokens.inc(held.request.reply.num_prompt_tokens)
+        if is_resumed:
+            self.requests_resumed.inc()
+
     def note_finish(self, held: HeldRequest) -> None:
         """The engine has finished it, and the log is given its last token."""
         assert held.finish is not None

@@ -97,7 +97,7 @@ async def test_a_frozen_request_stays_where_it_is_and_goes_on(stage: Stage) -> N
         [held] = worker.held
         kept_at = held.kept_at
         await eventually(lambda: held.kept_at > kept_at + 1.5)
-        assert not worker.runner.hang_watch.is_hung
+        assert not worker.runner.parts.hang_watch.is_hung
         await order(stage, worker, Continue())
         assert not worker.engine.is_paused
         worker.engine.emit(run.run_id, ids("b"), LENGTH)

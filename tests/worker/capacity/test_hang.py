@@ -72,8 +72,8 @@ async def test_a_slow_step_loses_nothing(nats_server: NatsServer) -> None:
         run = await start_run(stage, worker, request.rid, "ab")
         with pytest.raises(AssertionError, match="no delivery"):
             await stage.pull(timeout_s=2.2 * ACK_WAIT_S)
-        await eventually(lambda: not worker.runner.hang_watch.is_prompt)
-        assert worker.runner._capacity.num_credits() == 0
+        await eventually(lambda: not worker.runner.parts.hang_watch.is_prompt)
+        assert worker.runner.parts.capacity.num_credits() == 0
         await stage.submit(late)  # an open pull may still bring it
         delivery = await stage.pull()
         while delivery.rid != late.rid:
@@ -133,8 +133,8 @@ async def test_an_engine_hangs_also_when_its_client_has_given_up(stage: Stage) -
         await stage.submit(request)
         await start_run(stage, worker, request.rid, "ab")
         await stage.cluster.ownership.end(request.rid, End(0, FinishReason.CANCEL, by="f"))
-        await worker.runner._settler.settle_ended(worker.held[0])
-        assert worker.runner._held_requests.num_runs == 0
+        await worker.runner.parts.settler.settle_ended(worker.held[0])
+        assert worker.runner.parts.held_requests.num_runs == 0
         await worker.until_hung()
     assert await stage.num_queued() == 0
 
@@ -143,7 +143,7 @@ async def test_an_idle_engine_does_not_hang(stage: Stage) -> None:
     async with running_worker(stage, hang_timeout_s=HANG_S) as worker:
         worker.engine.step([])
         await asyncio.sleep(1.5 * HANG_S)
-        assert worker.runner.hang_watch.step_age_s == 0.0
+        assert worker.runner.parts.hang_watch.step_age_s == 0.0
         assert not worker.task.done()
 
 
@@ -162,12 +162,12 @@ async def test_a_process_that_was_stopped_does_not_blame_its_engine(stage: Stage
 
 async def test_a_machine_on_which_one_token_takes_long_gets_more_time(stage: Stage) -> None:
     async with running_worker(stage, is_ready=False) as worker:
-        watch: HangWatch = worker.runner.hang_watch
+        watch: HangWatch = worker.runner.parts.hang_watch
         assert watch.limit_s == 10.0
         worker.engine._on_event(EngineReady(1000, 29, 4, 100_000, 512, one_token_step_s=7.0))
         assert watch.limit_s == 140.0
     async with running_worker(stage, hang_timeout_s=30.0) as worker:
-        assert worker.runner.hang_watch.limit_s == 30.0
+        assert worker.runner.parts.hang_watch.limit_s == 30.0
 
 
 def test_a_timeout_that_slow_steps_reach_is_refused() -> None:

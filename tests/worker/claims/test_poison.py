@@ -121,7 +121,7 @@ async def test_the_engine_that_dies_while_a_claim_is_on_its_way_counts(
     """The engine starts a first delivery before the claim is stored."""
     request = make_request()
     async with running_worker(stage) as worker:
-        take = worker.runner._taker._claimer.take
+        take = worker.runner.claims.taker._claimer.take
 
         async def take_while_the_engine_dies(*args: object) -> object:
             result = await take(*args)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ async def test_the_engine_that_dies_while_a_claim_is_on_its_way_counts(
             await eventually(lambda: worker.held[0].is_revoked)
             return result
 
-        monkeypatch.setattr(worker.runner._taker._claimer, "take", take_while_the_engine_dies)
+        monkeypatch.setattr(worker.runner.claims.taker._claimer, "take", take_while_the_engine_dies)
         await stage.submit(request)
         await eventually_async(lambda: _has_records(stage, request.rid, 2))
     release = (await stage.records(request.rid))[1].record
@@ -178,14 +178,14 @@ async def test_a_suspect_runs_alone_until_it_has_made_progress(stage: Stage) -> 
         alone = await worker.engine.next_run()
         assert worker.engine.active == {alone.run_id}, "the neighbour has been handed over"
         assert worker.count("quarantines") == 1
-        assert worker.runner._capacity.num_credits() == 0
+        assert worker.runner.parts.capacity.num_credits() == 0
         await stage.submit(late)
         other.engine.become_ready()  # whoever else there is gets all the others
         runs = [await other.engine.next_run() for _ in range(2)]
         assert sorted(output_of(run) for run in runs) == [[], ids("ab")]
         assert worker.engine.active == {alone.run_id}
         worker.engine.emit(alone.run_id, ids("x"))
-        await eventually(lambda: not worker.runner._capacity.is_quarantined)
+        await eventually(lambda: not worker.runner.parts.capacity.is_quarantined)
         for run in runs:
             other.engine.emit(run.run_id, ids("c"), STOP)
         worker.engine.emit(alone.run_id, ids("y"), STOP)
@@ -233,7 +233,7 @@ async def test_a_neighbour_that_ends_within_a_moment_stays(stage: Stage) -> None
         await stage.submit(neighbour)
         run = await worker.engine.next_run()
         await stage.submit(suspect)
-        await eventually(lambda: worker.runner._capacity.is_quarantined)
+        await eventually(lambda: worker.runner.parts.capacity.is_quarantined)
         worker.engine.emit(run.run_id, ids("a"), STOP)
         await worker.engine.next_run()
         alone = await worker.engine.next_run()
@@ -281,7 +281,7 @@ async def test_a_drain_ends_a_quarantine(stage: Stage, is_started: bool) -> None
         if is_started:
             await eventually(lambda: _alone_runs(worker) == 1 and len(worker.held) == 1)
         else:
-            await eventually(lambda: worker.runner._capacity.is_quarantined)
+            await eventually(lambda: worker.runner.parts.capacity.is_quarantined)
         await worker.stop()
         worker.assert_nothing_held()
     last = (await stage.records(suspect.rid))[-1].record
@@ -295,8 +295,8 @@ async def test_a_cancelled_suspect_leaves_the_quarantine(stage: Stage) -> None:
     async with running_worker(stage) as worker:
         await eventually(lambda: _alone_runs(worker) == 1)
         await stage.cluster.ownership.end(suspect.rid, End(0, FinishReason.CANCEL, by="f"))
-        await worker.runner._settler.settle_ended(worker.held[0])
-        await eventually(lambda: not worker.runner._capacity.is_quarantined)
+        await worker.runner.parts.settler.settle_ended(worker.held[0])
+        await eventually(lambda: not worker.runner.parts.capacity.is_quarantined)
         await stage.until_queue_is_empty()
         await worker.until_idle()
 
@@ -312,7 +312,7 @@ async def test_the_third_crash_ends_it(stage: Stage, monkeypatch: pytest.MonkeyP
         for num_engines in (1, 2, 3):
             await eventually(lambda: _alone_runs(worker) == 1)
             assert len(worker.engines) == num_engines
-            assert worker.runner._capacity.is_quarantined == (num_engines == 3)
+            assert worker.runner.parts.capacity.is_quarantined == (num_engines == 3)
             worker.engine.die()
             await worker.next_engine()
         fold = await stage.until_finished(request.rid)
@@ -373,7 +373,7 @@ async def test_dying_between_copy_and_end_repeats_no_copy(stage: Stage) -> None:
             is_copied.set()
             await asyncio.sleep(60)
 
-        first.runner._settler.end = hang  # type: ignore[assignment]
+        first.runner.parts.settler.end = hang  # type: ignore[assignment]
         await stage.submit(suspect)
         await is_copied.wait()
         delivery = first.held[0].delivery

@@ -65,7 +65,7 @@ async def two_workers(
         holder.engine.emit(run.run_id, [1, 2], STOP)
         await holder.until_idle()
         await holder.runner._stop_pulling()
-        await eventually(lambda: puller.runner._prefixes.has_others)
+        await eventually(lambda: puller.runner.parts.prefixes.has_others)
         puller.engine.become_ready()
         yield holder, puller
 
@@ -133,7 +133,7 @@ async def test_what_the_answer_was_counts_as_prefix_too(stage: Stage) -> None:
         await holder.until_idle()
         await holder.runner._stop_pulling()
         puller.engine.become_ready()
-        await eventually(lambda: puller.runner._prefixes.has_others)
+        await eventually(lambda: puller.runner.parts.prefixes.has_others)
         await stage.submit(make_request(prompt_ids=pack_token_ids([1, 2, 3, *answer, 9])))
         await finish(holder)
         await stage.until_queue_is_empty()
@@ -167,9 +167,9 @@ async def test_without_affinity_nothing_is_told_and_nothing_offered(stage: Stage
         await finish(first)
         await first.until_idle()
         await first.runner._stop_pulling()
-        await second.runner._prefix_reporter.look()
+        await second.runner.claims.prefix_reporter.look()
         assert first.worker._worker_card().prefix_hashes == b""
-        assert not second.runner._prefixes.has_others
+        assert not second.runner.parts.prefixes.has_others
         second.engine.become_ready()
         request = make_turn()
         await stage.submit(request)
@@ -187,7 +187,7 @@ async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
         await holder.runner._stop_pulling()
         await holder.worker._heartbeat.beat()
         async with running_worker(stage) as puller:
-            await eventually(lambda: puller.runner._prefixes.has_others)
+            await eventually(lambda: puller.runner.parts.prefixes.has_others)
             request = make_turn()
             await stage.submit(request)
             await finish(holder)
@@ -206,11 +206,11 @@ async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
         await finish(home)
         await home.until_idle()
         await home.runner._stop_pulling()
-        await eventually(lambda: puller.runner._prefixes.has_others)
+        await eventually(lambda: puller.runner.parts.prefixes.has_others)
         puller.engine.become_ready()
         turn = make_turn(40, session="s")
         request = msgspec.structs.replace(turn, prompt_ids=b"", prompt_object="prompt-1")
-        await home.runner._taker._catalog.put_object("prompt-1", turn.prompt_ids)
+        await home.runner.claims.taker._catalog.put_object("prompt-1", turn.prompt_ids)
         await stage.submit(request)
         run = await home.engine.next_run()
         assert run.prompt_ids == turn.prompt_ids
@@ -266,7 +266,7 @@ async def take_another(worker: RunningWorker, num_tokens: int) -> None:
         lane="interactive",
         num_pending=0,
     )
-    assert await worker.runner._taker.take(request, delivery)
+    assert await worker.runner.claims.taker.take(request, delivery)
     await worker.engine.next_run()
 
 
@@ -274,7 +274,7 @@ async def test_a_holder_that_has_lost_the_prefix_refuses_and_is_not_asked_again(
     stage: Stage,
 ) -> None:
     async with two_workers(stage) as (holder, puller):
-        holder.runner._prefixes.close()
+        holder.runner.parts.prefixes.close()
         for salt in ("", "another"):
             request = make_turn(cache_salt=salt)
             await stage.submit(request)
@@ -285,12 +285,12 @@ async def test_a_holder_that_has_lost_the_prefix_refuses_and_is_not_asked_again(
 
 async def test_a_draining_holder_refuses(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_workers(stage) as (holder, puller):
-        holder.runner._capacity.close()
+        holder.runner.parts.capacity.close()
         request = make_turn()
         await stage.submit(request)
         await finish(puller)
         await assert_answered_once(stage, request, by=puller)
-        assert not puller.runner._prefixes.has_others
+        assert not puller.runner.parts.prefixes.has_others
 
 
 async def test_unreadable_offers_are_passed_over(stage: Stage) -> None:
@@ -326,13 +326,13 @@ async def test_a_holder_that_answers_too_late_loses_in_silence(
     monkeypatch.setattr(ANSWER_S, 0.05)
     async with two_workers(stage) as (holder, puller):
         may_answer = asyncio.Event()
-        answer = holder.runner._offer_handler.answer
+        answer = holder.runner.claims.offer_handler.answer
 
         async def answer_late(message: Msg) -> None:
             await may_answer.wait()
             await answer(message)
 
-        monkeypatch.setattr(holder.runner._offer_handler, "answer", answer_late)
+        monkeypatch.setattr(holder.runner.claims.offer_handler, "answer", answer_late)
         request = make_turn()
         await stage.submit(request)
         run = await puller.engine.next_run()
@@ -394,7 +394,7 @@ async def test_a_holder_that_drains_while_it_claims_gives_back(
 ) -> None:
     async with two_workers(stage) as (holder, puller):
         is_claimed, may_return = asyncio.Event(), asyncio.Event()
-        take = holder.runner._taker._claimer.take
+        take = holder.runner.claims.taker._claimer.take
 
         async def take_slowly(*args: Any) -> object:
             result = await take(*args)
@@ -402,12 +402,12 @@ async def test_a_holder_that_drains_while_it_claims_gives_back(
             await may_return.wait()
             return result
 
-        monkeypatch.setattr(holder.runner._taker._claimer, "take", take_slowly)
+        monkeypatch.setattr(holder.runner.claims.taker._claimer, "take", take_slowly)
         request = make_turn()
         await stage.submit(request)
         await is_claimed.wait()
         stopping = asyncio.create_task(holder.stop())
-        await eventually(lambda: holder.runner._capacity.is_closed)
+        await eventually(lambda: holder.runner.parts.capacity.is_closed)
         may_return.set()
         await stopping
         await finish(puller)
@@ -427,7 +427,7 @@ async def test_a_puller_that_drains_while_it_asks_gives_back(
         async def keep_silent(message: Msg) -> None:
             is_asked.set()
 
-        monkeypatch.setattr(holder.runner._offer_handler, "answer", keep_silent)
+        monkeypatch.setattr(holder.runner.claims.offer_handler, "answer", keep_silent)
         request = make_turn()
         await stage.submit(request)
         await is_asked.wait()
@@ -441,7 +441,7 @@ async def test_a_puller_that_drains_while_it_asks_gives_back(
 async def test_a_flushed_holder_refuses(stage: Stage) -> None:
     async with two_workers(stage) as (holder, puller):
         await stage.tell(FlushCache())
-        await eventually(lambda: not len(holder.runner._prefixes.own))
+        await eventually(lambda: not len(holder.runner.parts.prefixes.own))
         request = make_turn()
         await stage.submit(request)
         await finish(puller)

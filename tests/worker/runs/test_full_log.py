@@ -60,7 +60,7 @@ class Filling:
 
     async def until_paused(self) -> None:
         async with asyncio.timeout(60):
-            while not self.worker.runner._stream_room.is_above(ENGINE_MARK):
+            while not self.worker.runner.parts.stream_room.is_above(ENGINE_MARK):
                 if not self.worker.engine.is_paused:  # for a moment, while frames are on their way
                     self.step()
                 await asyncio.sleep(0.02)
@@ -83,7 +83,7 @@ async def test_engines_pause_and_go_on_and_all_streams_end_exactly(stage: Stage)
         await filling.until_paused()
 
         async def is_flushed() -> bool:
-            return worker.runner._token_log.is_flushed
+            return worker.runner.parts.token_log.is_flushed
 
         await eventually_async(is_flushed)
         assert ENGINE_MARK <= await usage(js, stream) < 1.0, "room is left for what ends"

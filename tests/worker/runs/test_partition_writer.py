@@ -224,7 +224,7 @@ def test_frames_with_logprobs_stay_below_the_payload_limit() -> None:
 
 
 def test_a_long_restatement_is_cut_with_its_logprobs() -> None:
-    log = TokenLog(NoClient(), Subjects("jf", 1), "w", lambda entry, seq: None)  # type: ignore[arg-type]
+    log = TokenLog(NoClient(), Subjects("jf", 1), "w", lambda entry, seq: None, max_stall_s=1.0)  # type: ignore[arg-type]
     token_ids = list(range(MAX_ENTRY_TOKENS + 5))
     log.append(TokenEntry(RID, EPOCH, 0, token_ids, None, logprobs_of(token_ids), b"prompt"))
     frame = log._partitions[0].next_frame(0.0)

@@ -47,7 +47,7 @@ def hold_up_claims(
 ) -> tuple[asyncio.Event, asyncio.Event]:
     """Claims are stored, but nobody hears of it before the second event."""
     is_claimed, may_return = asyncio.Event(), asyncio.Event()
-    take = worker.runner._taker._claimer.take
+    take = worker.runner.claims.taker._claimer.take
 
     async def take_slowly(*args: object) -> object:
         result = await take(*args)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def hold_up_claims(
         await may_return.wait()
         return result
 
-    monkeypatch.setattr(worker.runner._taker._claimer, "take", take_slowly)
+    monkeypatch.setattr(worker.runner.claims.taker._claimer, "take", take_slowly)
     return is_claimed, may_return
 
 
@@ -118,7 +118,7 @@ async def test_a_drain_releases_what_is_being_claimed(
         await worker.engine.next_run()
         await is_claimed.wait()
         stopping = asyncio.create_task(worker.stop())
-        await eventually(lambda: worker.runner._capacity.is_closed)
+        await eventually(lambda: worker.runner.parts.capacity.is_closed)
         await asyncio.sleep(0.05)
         may_return.set()
         await stopping
@@ -132,13 +132,13 @@ async def test_what_is_delivered_during_a_drain_is_given_back(
 ) -> None:
     delivery = await stage.submit_and_pull(make_request())
     async with running_worker(stage) as worker:
-        release_all = worker.runner._hand_over.release_all
+        release_all = worker.runner.parts.hand_over.release_all
 
         async def release_late(*args: float, **options: bool) -> None:
             worker.runner.on_delivery(delivery)  # it was on its way
             await release_all(*args, **options)
 
-        monkeypatch.setattr(worker.runner._hand_over, "release_all", release_late)
+        monkeypatch.setattr(worker.runner.parts.hand_over, "release_all", release_late)
         await worker.stop()
         assert worker.engine.runs == {}
     again = await stage.pull()
@@ -223,7 +223,7 @@ async def test_a_dead_engines_requests_are_released_and_go_on(stage: Stage) -> N
         again = await other.engine.next_run()
         assert output_of(again) == ids("ab")
         await eventually(lambda: not worker.held)
-        assert worker.runner._held_requests.num_runs == 0
+        assert worker.runner.parts.held_requests.num_runs == 0
         other.engine.emit(again.run_id, ids("c"), STOP)
         assert (await stage.until_finished(request.rid)).tokens == ids("abc")
         await other.until_idle()
@@ -309,7 +309,7 @@ async def test_a_broker_restart_in_the_middle_loses_and_repeats_nothing(
         await eventually(lambda: not worker.held)
         worker.assert_nothing_held()
         await stage.until_queue_is_empty()
-        assert worker.runner._token_log.num_resent > 0
+        assert worker.runner.parts.token_log.num_resent > 0
         for request in requests:
             fold = await stage.fold(request.rid)
             assert (fold.tokens, fold.finish) == (ids("abcdefg"), STOP)
@@ -369,7 +369,7 @@ async def test_an_outbound_buffer_that_is_full_does_not_end_the_worker(
         await eventually(lambda: not worker.cluster.nc.is_connected)
         size, worker.cluster.nc._max_pending_size = worker.cluster.nc._max_pending_size, 0
         worker.runner.on_delivery(delivery)  # what it says of it cannot be sent
-        await worker.runner._acks.nak(delivery)
+        await worker.runner.parts.acks.nak(delivery)
         worker.engine.emit(run.run_id, ids("c"), STOP)
         await worker.runner._ack_heartbeat._keep_all()
         await asyncio.sleep(0.05)
@@ -384,7 +384,7 @@ async def test_a_finish_is_settled_by_a_broker_that_is_not_ready_at_once(
 ) -> None:
     request = make_request()
     async with running_worker(stage) as worker:
-        ack = worker.runner._acks.ack
+        ack = worker.runner.parts.acks.ack
         ready_at = time.monotonic() + 0.5
 
         async def ack_when_ready(delivery: Delivery) -> None:
@@ -392,7 +392,7 @@ async def test_a_finish_is_settled_by_a_broker_that_is_not_ready_at_once(
                 raise BrokerUnavailable("no responders")
             await ack(delivery)
 
-        monkeypatch.setattr(worker.runner._acks, "ack", ack_when_ready)
+        monkeypatch.setattr(worker.runner.parts.acks, "ack", ack_when_ready)
         await stage.submit(request)
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("a"), STOP)

@@ -1,0 +1,154 @@
+"""Puts together who cares for the requests of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.admin.dead_requests import DeadRequests
+from shared.broker.told_subjects import ToldSubjects
+from shared.catalog.model_catalog import ModelCatalog
+from shared.liveness.log_watch import LogWatch
+from shared.protocol.log_records import TokenEntry
+from shared.storage.stream_room import StreamRoom
+from worker.affinity.pool_prefixes import PoolPrefixes
+from worker.affinity.prefix_reporter import PrefixReporter
+from worker.capacity.capacity import Capacity
+from worker.capacity.hang_watch import HangWatch
+from worker.claims.claimer import Claimer
+from worker.claims.log_history import LogHistory
+from worker.claims.quarantine import Quarantine
+from worker.claims.redeliveries import Redeliveries
+from worker.claims.taker import Taker
+from worker.held.delivery import Acknowledger
+from worker.held.held_requests import HeldRequests
+from worker.held.run_trace import RunTraces
+from worker.intake.intake import Intake
+from worker.intake.offer_handler import OfferHandler
+from worker.intake.offer_maker import OfferMaker
+from worker.intake.screening import Screening
+from worker.requests.incarnation import Incarnation
+from worker.requests.request_tasks import RequestTasks
+from worker.runs.engine_pause import EnginePause
+from worker.runs.runs import Runs
+from worker.runs.token_log import OnFinishConfirmed, TokenLog
+from worker.settlement.dead_letters import DeadLetters
+from worker.settlement.hand_over import HandOver
+from worker.settlement.settler import Settler
+
+_LOOK_S = 0.5  # at the streams that every request writes to
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """From the engine to the log and out of the queue: what a request needs that runs here."""
+
+    held_requests: HeldRequests
+    acks: Acknowledger
+    settler: Settler
+    token_log: TokenLog
+    log_watch: LogWatch
+    stream_room: StreamRoom
+    pause: EnginePause
+    prefixes: PoolPrefixes
+    runs: Runs
+    hang_watch: HangWatch
+    capacity: Capacity
+    hand_over: HandOver
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """From a delivery to a run: what a request needs that comes to this worker."""
+
+    dead_letters: DeadLetters
+    taker: Taker
+    intake: Intake
+    offer_handler: OfferHandler
+    prefix_reporter: PrefixReporter
+
+
+def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
+    """Each part is given some of those before it."""
+    cluster, config, metrics = of.cluster, of.config, of.metrics
+    nc, subjects = cluster.nc, cluster.subjects
+    held_requests = HeldRequests(of.engine)
+    acks = Acknowledger(nc)
+    catalog = ModelCatalog(cluster)
+    settler = Settler(of.worker_id, held_requests, cluster.ownership, acks, catalog, metrics)
+    token_log = TokenLog(
+        nc,
+        subjects,
+        of.worker_id,
+        _settling(held_requests, settler, tasks),
+        window=config.frame_window,
+        max_stall_s=config.ack_wait_s / 2,
+    )
+    stream_room = StreamRoom(cluster.js, (subjects.tokens_stream, subjects.results_stream), _LOOK_S)
+    pause = EnginePause(of.engine, token_log, stream_room)
+    prefixes = PoolPrefixes(of.model.weights)
+    traces = RunTraces(of.tracer, of.worker_id)
+    hang_watch = HangWatch(of.engine, held_requests, config.hang_timeout_s, config.max_step_s)
+    return RunParts(
+        held_requests,
+        acks,
+        settler,
+        token_log,
+        LogWatch(cluster, lambda: token_log.last_confirmed),
+        stream_room,
+        pause,
+        prefixes,
+        Runs(held_requests, of.engine, token_log, of.model.tokenizer, prefixes, traces, metrics),
+        hang_watch,
+        Capacity(of.engine, held_requests, pause, token_log, hang_watch),
+        HandOver(held_requests, token_log, settler),
+    )
+
+
+def claim_parts(of: Incarnation, run: RunParts) -> ClaimParts:
+    """Each part is given some of those before it."""
+    cluster, config, metrics, card = of.cluster, of.config, of.metrics, of.model.card
+    held_requests, capacity, settler, acks = run.held_requests, run.capacity, run.settler, run.acks
+    claimer = Claimer(
+        cluster,
+        LogHistory(cluster),
+        of.worker_id,
+        of.model.weights,
+        of.adapters,
+        of.heartbeats,
+        config.ack_wait_s,
+        config.revision_grace_s,
+    )
+    quarantine = Quarantine(
+        held_requests, capacity, run.hand_over, run.token_log, metrics, config.drain_timeout_s
+    )
+    dead_letters = DeadLetters(
+        DeadRequests(cluster), config.dead_ttl_s, held_requests, settler, metrics
+    )
+    taker = Taker(
+        claimer, ModelCatalog(cluster), run.runs, capacity, settler, quarantine, dead_letters
+    )
+    redeliveries = Redeliveries(
+        of.worker_id, cluster.ownership, held_requests, settler, acks, config.ack_wait_s
+    )
+    screening = Screening(of.worker_id, card, cluster, acks)
+    offers = OfferMaker(cluster.nc, cluster.subjects, card.pool, run.prefixes, capacity, metrics)
+    intake = Intake(screening, redeliveries, capacity, acks, offers, taker, metrics)
+    told = ToldSubjects(cluster.subjects)
+    return ClaimParts(
+        dead_letters,
+        taker,
+        intake,
+        OfferHandler(intake, capacity, run.prefixes, metrics, cluster.malformed, told),
+        PrefixReporter(cluster, card.pool, of.worker_id, run.prefixes),
+    )
+
+
+def _settling(
+    held_requests: HeldRequests, settler: Settler, tasks: RequestTasks
+) -> OnFinishConfirmed:
+    def on_finish_confirmed(entry: TokenEntry, seq: int) -> None:
+        held = held_requests.get(entry.rid)
+        if held is not None and held.epoch == entry.epoch:
+            tasks.spawn(settler.settle(held, seq))
+
+    return on_finish_confirmed

@@ -1,0 +1,241 @@
+"""One request after the other through a worker: claimed, run, logged, acknowledged.
+
+A request's way: `RequestPuller` -> `Intake` -> `Taker` (claim) -> `Runs` -> engine -> `Runs` ->
+`TokenLog` -> `Settler` (acknowledge). `HandOver` is for a way that is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from nats.aio.msg import Msg
+
+from shared.errors import BrokerError, ProtocolError
+from shared.nats_client.connection import round_trip
+from shared.nats_client.connection_end import end_subscription
+from shared.protocol.codec import decode_control
+from shared.protocol.finish import FinishReason
+from shared.protocol.notices import Cancel, Fenced
+from shared.protocol.role_cards import WorkDone
+from shared.telemetry.log import get_logger
+from worker.capacity.ack_heartbeat import AckHeartbeat
+from worker.claims.overdue import waited_s
+from worker.engine_link.engine_messages import StepOutput
+from worker.held.delivery import Delivery
+from worker.held.held_request import HeldRequest
+from worker.intake.request_puller import RequestPuller
+from worker.requests.incarnation import Incarnation
+from worker.requests.request_parts import claim_parts, run_parts
+from worker.requests.request_tasks import RequestTasks
+
+_MAX_CARD_HASHES = 256  # two KiB a heartbeat
+
+log = get_logger(__name__)
+
+
+class RequestRunner:
+    """All requests of one worker incarnation, from when it takes the first until it leaves."""
+
+    def __init__(self, of: Incarnation) -> None:
+        self._worker_id = of.worker_id
+        self._cluster = of.cluster
+        self._pool = of.model.card.pool
+        self._has_affinity = of.config.prefix_affinity
+        self._drain_timeout_s = of.config.drain_timeout_s
+        self._engine = of.engine
+        self._metrics = of.metrics
+        self._tasks = RequestTasks()
+        self.parts = run_parts(of, self._tasks)
+        self.claims = claim_parts(of, self.parts)
+        self._ack_heartbeat = AckHeartbeat(
+            self.parts.held_requests,
+            self.parts.hang_watch,
+            self.parts.token_log,
+            self.parts.pause,
+            self.parts.acks,
+            of.config.ack_wait_s,
+            self._on_overdue,
+        )
+        self._puller = RequestPuller(
+            of.cluster.nc,
+            of.cluster.subjects,
+            self._pool,
+            self.parts.capacity.num_credits,
+            self.on_delivery,
+        )
+        self._pulling: asyncio.Task[None] | None = None
+        self._num_resent_told = 0
+
+    async def run(self) -> None:
+        """Pull and run requests until cancelled."""
+        subjects = self._cluster.subjects
+        async with AsyncExitStack() as subscriptions, self._tasks.opened() as tasks:
+            await self._subscribe(subscriptions, subjects.control(self._pool), self._on_control)
+            tasks.create_task(self.parts.token_log.run())
+            tasks.create_task(self.parts.stream_room.run())
+            tasks.create_task(self._ack_heartbeat.run())
+            tasks.create_task(self.claims.dead_letters.run())
+            if self._has_affinity:
+                offers = subjects.offer(self._pool, self._worker_id)
+                await self._subscribe(subscriptions, offers, self._on_offer)
+                tasks.create_task(self.claims.prefix_reporter.run())
+
+    async def _subscribe(
+        self,
+        subscriptions: AsyncExitStack,
+        subject: str,
+        callback: Callable[[Msg], Awaitable[None]],
+    ) -> None:
+        subscription = await self._cluster.nc.subscribe(subject, cb=callback)
+
+        async def unsubscribe() -> None:
+            await end_subscription(subscription)
+
+        subscriptions.push_async_callback(unsubscribe)
+
+    async def stop_taking(self) -> None:
+        """From now on requests only leave."""
+        self.parts.capacity.close()
+        await self._stop_pulling()
+
+    @property
+    def emptied(self) -> asyncio.Event:
+        """Set while no request is held."""
+        return self.parts.held_requests.empty
+
+    async def hand_over(self, *, crashed: bool = False) -> None:
+        """Release what runs, see through what is finished."""
+        log.info("handing_over", num_requests=len(self.parts.held_requests))
+        await self.parts.capacity.wait_unreserved(self._drain_timeout_s)
+        await self.parts.hand_over.release_all(self._drain_timeout_s, crashed=crashed)
+        await self.parts.held_requests.wait_empty(self._drain_timeout_s)
+        await round_trip(self._cluster.nc, timeout_s=1)  # the last naks are out
+
+    def on_ready(self) -> None:
+        """The engine can take requests."""
+        if self._has_affinity and self._engine.ready is not None:
+            ready = self._engine.ready
+            self.parts.prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
+        self._maybe_pull()
+
+    def on_step(self, step: StepOutput) -> None:
+        """The engine has made tokens."""
+        has_room = self.parts.runs.on_step(step)
+        self.parts.pause.update()
+        if has_room or self._puller.is_starved:
+            self._puller.wake()
+
+    async def on_engine_died(self) -> None:
+        """Its requests go back to the queue at once: others may have an engine."""
+        self.parts.prefixes.close()
+        await self._stop_pulling()
+        await self.parts.hand_over.release_all(self._drain_timeout_s, crashed=True)
+
+    def on_reconnect(self) -> None:
+        """The broker is back: pulls are forgotten, frames may be lost."""
+        self._puller.reset()
+        self.parts.token_log.resend()
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """The queue has given us a request."""
+        self._tasks.spawn(self._take_in(delivery))
+
+    async def pause(self) -> None:
+        """Take nothing more: what is here goes on."""
+        self.parts.capacity.is_paused = True
+        await self._stop_pulling()
+
+    def unpause(self) -> None:
+        self.parts.capacity.is_paused = False
+        self._maybe_pull()
+
+    @property
+    def num_held(self) -> int:
+        return len(self.parts.held_requests)
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last step while there is something to do."""
+        return self.parts.hang_watch.step_age_s
+
+    def flush_cache(self) -> None:
+        """Forget the prefixes that no running request holds."""
+        self.parts.prefixes.close()
+        self._engine.flush_cache()
+
+    @property
+    def recent_prefixes(self) -> list[bytes]:
+        """Hashes of the prefixes used last, for the worker card."""
+        return self.parts.prefixes.own.recent(_MAX_CARD_HASHES)
+
+    @property
+    def work_done(self) -> WorkDone:
+        """For the worker card."""
+        return self.parts.runs.meter.done(self._metrics, self._engine.load)
+
+    def update_metrics(self) -> None:
+        self._metrics.last_step_age_s.set(self.parts.hang_watch.step_age_s)
+        num_resent = self.parts.token_log.num_resent
+        self._metrics.frames_resent.inc(num_resent - self._num_resent_told)
+        self._num_resent_told = num_resent
+        if self._engine.load is not None:
+            self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
+
+    def _maybe_pull(self) -> None:
+        is_wanted = not self.parts.capacity.is_closed and not self.parts.capacity.is_paused
+        if self._pulling is None and is_wanted and self._engine.ready is not None:
+            self._pulling = self._tasks.group.create_task(self._puller.run())
+
+    async def _stop_pulling(self) -> None:
+        """What has been asked for may still come, and is given back."""
+        pulling, self._pulling = self._pulling, None
+        if pulling is not None:
+            pulling.cancel()
+            await asyncio.wait([pulling])
+
+    async def _take_in(self, delivery: Delivery) -> None:
+        try:
+            await self.claims.intake.take_in(delivery)
+        finally:
+            self._puller.wake()
+
+    async def _on_control(self, message: Msg) -> None:
+        try:
+            notice = decode_control(message.data)
+        except ProtocolError as exc:
+            self._cluster.malformed.note(message.subject, exc)
+            log.warning("notice_unreadable", error=str(exc))
+            return
+        held = self.parts.held_requests.get(notice.rid)
+        if held is None:
+            return
+        match notice:
+            case Cancel():
+                self._tasks.spawn(self._end_cancelled(held))
+            case Fenced() if notice.worker == self._worker_id and notice.epoch == held.epoch:
+                log.info("fenced", rid=held.rid, epoch=held.epoch)
+                self.parts.settler.fence(held)
+
+    async def _on_offer(self, message: Msg) -> None:
+        self._tasks.spawn(self.claims.offer_handler.answer(message))
+
+    async def _end_cancelled(self, held: HeldRequest) -> None:
+        await self.parts.settler.settle_ended(held)
+        self._puller.wake()
+
+    def _on_overdue(self, held: HeldRequest) -> None:
+        self._tasks.spawn(self._end_overdue(held))
+
+    async def _end_overdue(self, held: HeldRequest) -> None:
+        """Nobody ended it at its deadline: its frontend must be gone, if the clock is right."""
+        with contextlib.suppress(BrokerError):
+            waited = await waited_s(self._cluster, held.request, held.delivery)
+            if waited <= held.request.deadline_s:  # another server leads than when it was taken
+                held.queued_by = time.monotonic() - waited
+                return
+            await self.parts.settler.end(held, FinishReason.DEADLINE)
+        self._puller.wake()
