@@ -16,7 +16,8 @@ from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
 from tests.simulation.rule_log import Later, NoMetrics
 from tests.worker.io_stage import make_card
-from worker.claims.claimer import Claimer, Over, Postponed, Taken
+from worker.claims.claimer import Claimer
+from worker.claims.take_result import Over, Postponed, Taken
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
 from worker.runs.token_log import PartitionWriter

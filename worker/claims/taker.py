@@ -20,9 +20,10 @@ from shared.protocol.prompt_object import PromptData, prompt_data
 from shared.protocol.request import GenerateRequest
 from shared.telemetry.log import get_logger
 from worker.capacity.capacity import Capacity
-from worker.claims.claimer import (
-    OTHER_WEIGHTS_DELAY_S,
-    Claimer,
+from worker.claims.claimer import OTHER_WEIGHTS_DELAY_S, Claimer
+from worker.claims.crash_count import is_suspect
+from worker.claims.quarantine import Quarantine
+from worker.claims.take_result import (
     Condemned,
     Lost,
     OtherWeights,
@@ -31,8 +32,6 @@ from worker.claims.claimer import (
     Taken,
     TakeResult,
 )
-from worker.claims.crash_count import is_suspect
-from worker.claims.quarantine import Quarantine
 from worker.held.delivery import Delivery
 from worker.held.held_request import AfterClaim, HeldRequest
 from worker.runs.runs import Runs

@@ -71,7 +71,7 @@ class Intake:
     async def _take(
         self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain | None = None
     ) -> bool:
-        """As `Taker.take`."""
+        """Whether it has come to a claim, or was over: as `Taker.take` says."""
         if not self._capacity.admits:  # since the delivery came, or an offer of it was made
             await self._acks.nak_unclaimed(delivery)
             return False

@@ -104,10 +104,15 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
     )
 
 
-def claim_parts(of: Incarnation, run: RunParts) -> ClaimParts:
+def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
     """Each part is given some of those before it."""
     cluster, config, metrics, card = of.cluster, of.config, of.metrics, of.model.card
-    held_requests, capacity, settler, acks = run.held_requests, run.capacity, run.settler, run.acks
+    held_requests, capacity, settler, acks = (
+        parts.held_requests,
+        parts.capacity,
+        parts.settler,
+        parts.acks,
+    )
     claimer = Claimer(
         cluster,
         LogHistory(cluster),
@@ -119,27 +124,27 @@ def claim_parts(of: Incarnation, run: RunParts) -> ClaimParts:
         config.revision_grace_s,
     )
     quarantine = Quarantine(
-        held_requests, capacity, run.hand_over, run.token_log, metrics, config.drain_timeout_s
+        held_requests, capacity, parts.hand_over, parts.token_log, metrics, config.drain_timeout_s
     )
     dead_letters = DeadLetters(
         DeadRequests(cluster), config.dead_ttl_s, held_requests, settler, metrics
     )
     taker = Taker(
-        claimer, ModelCatalog(cluster), run.runs, capacity, settler, quarantine, dead_letters
+        claimer, ModelCatalog(cluster), parts.runs, capacity, settler, quarantine, dead_letters
     )
     redeliveries = Redeliveries(
         of.worker_id, cluster.ownership, held_requests, settler, acks, config.ack_wait_s
     )
     screening = Screening(of.worker_id, card, cluster, acks)
-    offers = OfferMaker(cluster.nc, cluster.subjects, card.pool, run.prefixes, capacity, metrics)
+    offers = OfferMaker(cluster.nc, cluster.subjects, card.pool, parts.prefixes, capacity, metrics)
     intake = Intake(screening, redeliveries, capacity, acks, offers, taker, metrics)
     told = ToldSubjects(cluster.subjects)
     return ClaimParts(
         dead_letters,
         taker,
         intake,
-        OfferHandler(intake, capacity, run.prefixes, metrics, cluster.malformed, told),
-        PrefixReporter(cluster, card.pool, of.worker_id, run.prefixes),
+        OfferHandler(intake, capacity, parts.prefixes, metrics, cluster.malformed, told),
+        PrefixReporter(cluster, card.pool, of.worker_id, parts.prefixes),
     )
 
 

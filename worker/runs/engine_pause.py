@@ -20,5 +20,5 @@ class EnginePause:
         return self._token_log.is_overfull or self._room.is_above(ENGINE_MARK)
 
     def update(self) -> None:
-        """Tell the engine."""
+        """Tell the engine whether it must pause now."""
         self._engine.set_stalled(self.is_due)

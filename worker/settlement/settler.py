@@ -23,8 +23,8 @@ log = get_logger(__name__)
 
 
 class Settler:
-    """A request leaves the queue only when a finish or an `end` of it counts. Else it is given
-    back, or somebody else has it and nothing is said.
+    """A request leaves the queue only when a finish or an `end` of it counts. Any other is given
+    back to the queue, or belongs to somebody else, and then nothing is said.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Settler:
         self._held_requests.drop(held)
 
     def fence(self, held: HeldRequest) -> None:
-        """As `forget`, of one that ran here."""
+        """Somebody else has what ran here: that is counted, and nothing is said."""
         self._metrics.requests_fenced.inc()
         self._held_requests.drop(held)
 

@@ -16,8 +16,9 @@ from shared.protocol.text import Done
 from shared.token_log.ownership import OwnershipLog
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
-from worker.claims.claimer import Claimer, Lost, Over, Postponed, Taken, TakeResult
+from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
+from worker.claims.take_result import Lost, Over, Postponed, Taken, TakeResult
 from worker.held.logged_output import LoggedOutput
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from tests.stream_limits import fill
 from tests.worker.claims.test_claimer import make_claimer
 from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
-from worker.claims.claimer import Condemned, Taken
+from worker.claims.take_result import Condemned, Taken
 from worker.engine_link.engine_messages import EngineFailed
 from worker.held.held_request import HoldState
 

@@ -19,8 +19,8 @@ from tests.worker.checkpoints import make_weights
 from tests.worker.claims.test_claimer import make_claimer
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker
-from worker.claims.claimer import OtherWeights, Over, Postponed, Taken
 from worker.claims.revision_pin import pin_told, possible_pins
+from worker.claims.take_result import OtherWeights, Over, Postponed, Taken
 from worker.held.delivery import Delivery
 from worker.held.logged_output import LoggedOutput
 
