@@ -22,11 +22,13 @@ import torch
 from bench.instant_gpu import make_instant_gpu
 from shared.cli.garbage import settle_garbage
 from shared.protocol.sampling import SamplingParams
+from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import ModelRunner
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.request.stop_check import StopCheck
@@ -34,6 +36,7 @@ from worker.engine.sampling.sampler import Samples
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine_link.engine_messages import AddRequest, RunOptions
 
 VOCAB_SIZE = 32_000
 PAGE_SIZE = 16
@@ -112,7 +115,12 @@ class HostRig:
             )
             idx = self.num_added
             prompt = next(self._prompts)[: PROMPT_LEN - idx % PAGE_SIZE]
-            self.scheduler.add(Req(idx, prompt, [], sampling, 0, idx, STOP_CHECK))
+            run = AddRequest(
+                run_id=idx,
+                prompt_ids=pack_token_ids(prompt),
+                options=RunOptions(sampling=sampling),
+            )
+            self.scheduler.add(Req(Arrival(run, idx), STOP_CHECK))
             self.num_added += 1
 
     def fill(self, num_rows: int) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 
 from shared.protocol.sampling import SamplingParams
+from shared.protocol.token_ids import pack_token_ids
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.sample_point import SamplePoint
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine_link.engine_messages import AddRequest, RunOptions
 
 VOCAB_SIZE = 49_152
 CASES: dict[str, dict[str, Any]] = {
@@ -43,20 +46,17 @@ SPREADS = {"flat": 2.0, "peaked": 6.0}
 def make_points(num_rows: int, sampling: dict[str, Any]) -> list[SamplePoint]:
     """Requests with a prompt and an output of 128 tokens each."""
     stop_check = StopCheck((0,), 10**6)
-    prompt, output = list(range(1, 129)), list(range(500, 628))
-    reqs = [
-        Req(
-            row,
-            prompt,
-            output,
-            SamplingParams(max_tokens=10**6, seed=row, **sampling),
-            0,
-            0,
-            stop_check,
+    prompt, output = pack_token_ids(range(1, 129)), pack_token_ids(range(500, 628))
+    runs = [
+        AddRequest(
+            run_id=row,
+            prompt_ids=prompt,
+            output_ids=output,
+            options=RunOptions(sampling=SamplingParams(max_tokens=10**6, seed=row, **sampling)),
         )
         for row in range(num_rows)
     ]
-    return [SamplePoint.after(req) for req in reqs]
+    return [SamplePoint.after(Req(Arrival(run, 0), stop_check)) for run in runs]
 
 
 def step_ms(sampler: Sampler, logits: torch.Tensor, points: list[SamplePoint]) -> float:

@@ -29,6 +29,7 @@ from worker.engine_link.engine_messages import (
     EngineCommand,
     EngineEvent,
     FlushCache,
+    RunOptions,
     StepOutput,
 )
 
@@ -85,7 +86,11 @@ class BenchEngine:
         self._log.steps.clear()
         self._log.commands = [FlushCache()]
         self._log.commands += [
-            AddRequest(first_id + idx, pack_token_ids(prompt), b"", sampling)
+            AddRequest(
+                run_id=first_id + idx,
+                prompt_ids=pack_token_ids(prompt),
+                options=RunOptions(sampling=sampling),
+            )
             for idx, prompt in enumerate(prompts)
         ]
         drafted, accepted = self._num_guesses()

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from bench.chaos.cases import DIVERGENT_SEED, POISON_SEED
+from worker.engine_link.engine_messages import AddRequest
 
 HOOKS_VARIABLE = "CHAOS_HOOKS"
 LATE_S = 3.0
@@ -29,14 +30,14 @@ def divergent_runs() -> None:
     add = EngineHost.add
     ours = zlib.crc32(f"{os.getpid()}.{os.times().elapsed}".encode())
 
-    def add_divergent(
-        self: EngineHost, run_id: int, prompt: bytes, output: bytes, sampling: Any, *rest: Any
-    ) -> None:
+    def add_divergent(self: EngineHost, run: AddRequest) -> None:
+        sampling = run.options.sampling
         if DIVERGENT_SEED <= sampling.seed < POISON_SEED:
             sampling = msgspec.structs.replace(sampling, seed=sampling.seed ^ ours)
-        add(self, run_id, prompt, output, sampling, *rest)
+        options = msgspec.structs.replace(run.options, sampling=sampling)
+        add(self, msgspec.structs.replace(run, options=options))
 
-    EngineHost.add = add_divergent  # type: ignore[method-assign, assignment]
+    EngineHost.add = add_divergent  # type: ignore[method-assign]
 
 
 def poison_runs() -> None:
@@ -45,14 +46,12 @@ def poison_runs() -> None:
 
     add = EngineHost.add
 
-    def add_poison(
-        self: EngineHost, run_id: int, prompt: bytes, output: bytes, sampling: Any, *rest: Any
-    ) -> None:
-        if sampling.seed == POISON_SEED and self._engine is not None:
+    def add_poison(self: EngineHost, run: AddRequest) -> None:
+        if run.options.sampling.seed == POISON_SEED and self._engine is not None:
             self._engine.kill()
-        add(self, run_id, prompt, output, sampling, *rest)
+        add(self, run)
 
-    EngineHost.add = add_poison  # type: ignore[method-assign, assignment]
+    EngineHost.add = add_poison  # type: ignore[method-assign]
 
 
 def no_fencing() -> None:
@@ -80,13 +79,13 @@ def late_successors() -> None:
 
     add = EngineHost.add
 
-    def add_late(self: EngineHost, run_id: int, prompt: bytes, output: bytes, *rest: Any) -> None:
-        if output:
-            asyncio.get_running_loop().call_later(LATE_S, add, self, run_id, prompt, output, *rest)
+    def add_late(self: EngineHost, run: AddRequest) -> None:
+        if run.output_ids:
+            asyncio.get_running_loop().call_later(LATE_S, add, self, run)
         else:
-            add(self, run_id, prompt, output, *rest)
+            add(self, run)
 
-    EngineHost.add = add_late  # type: ignore[method-assign, assignment]
+    EngineHost.add = add_late  # type: ignore[method-assign]
 
 
 def no_resend() -> None:

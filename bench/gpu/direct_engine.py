@@ -24,7 +24,13 @@ from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.step_budget import StepBudget
 from worker.engine_link.engine_channel import ChannelClosed
 from worker.engine_link.engine_config import EngineConfig
-from worker.engine_link.engine_messages import AddRequest, EngineCommand, EngineEvent, StepOutput
+from worker.engine_link.engine_messages import (
+    AddRequest,
+    EngineCommand,
+    EngineEvent,
+    RunOptions,
+    StepOutput,
+)
 
 MAX_STEP_S = 60.0  # no step is made smaller for its length
 NUM_TOKEN_IDS = 500  # of prompts: every shape has as many
@@ -132,8 +138,13 @@ class DirectEngine:
             self._num_runs += 1
             defaults: dict[str, Any] = {"seed": 0, "temperature": 0.0}
             params = SamplingParams(max_tokens=output_len, ignore_eos=True, **(defaults | sampling))
-            prompt_ids = pack_token_ids(prompt)
-            channel.commands.append(AddRequest(self._num_runs, prompt_ids, b"", params))
+            channel.commands.append(
+                AddRequest(
+                    run_id=self._num_runs,
+                    prompt_ids=pack_token_ids(prompt),
+                    options=RunOptions(sampling=params),
+                )
+            )
         channel.num_unfinished = len(prompts)
         channel.steps = []
         self.host.clear()

@@ -19,6 +19,7 @@ from worker.engine_link.engine_messages import (
     EngineEvent,
     EngineFailed,
     EngineReady,
+    RunOptions,
     StepOutput,
 )
 
@@ -55,7 +56,13 @@ class JetflockRunner:
         commands = []
         for prompt in prompts:
             self._num_runs += 1
-            commands.append(AddRequest(self._num_runs, pack_token_ids(prompt), b"", sampling))
+            commands.append(
+                AddRequest(
+                    run_id=self._num_runs,
+                    prompt_ids=pack_token_ids(prompt),
+                    options=RunOptions(sampling=sampling),
+                )
+            )
         self._traces = {command.run_id: RequestTrace() for command in commands}
         self._num_unfinished = len(commands)
         self._is_done.clear()

@@ -17,7 +17,7 @@ def pack_token_ids(token_ids: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def unpack_token_ids(data: bytes) -> list[int]:
+def token_array(data: bytes) -> array.array[int]:
     """Raises MalformedMessage when the length is not a multiple of four."""
     if len(data) % 4:
         raise MalformedMessage(f"{len(data)} bytes are not a whole number of uint32 token ids")
@@ -25,4 +25,9 @@ def unpack_token_ids(data: bytes) -> list[int]:
     packed.frombytes(data)
     if sys.byteorder == "big":
         packed.byteswap()
-    return packed.tolist()
+    return packed
+
+
+def unpack_token_ids(data: bytes) -> list[int]:
+    """Raises MalformedMessage when the length is not a multiple of four."""
+    return token_array(data).tolist()

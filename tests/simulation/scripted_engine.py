@@ -92,7 +92,7 @@ class ScriptedEngine:
                     command.run_id,
                     command.prompt_ids,
                     unpack_token_ids(command.output_ids),
-                    command.sampling.max_tokens,
+                    command.options.sampling.max_tokens,
                     random.Random(self._rng.getrandbits(64)),
                 )
             case AbortRequest(run_id=run_id):

@@ -20,6 +20,7 @@ from worker.engine_link.engine_messages import (
     EngineCommand,
     EngineEvent,
     RunImage,
+    RunOptions,
     StepOutput,
 )
 
@@ -38,10 +39,22 @@ def make_add(
     public: PublicPrefix | None = None,
     **sampling: Any,
 ) -> AddRequest:
-    params = SamplingParams(**({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling))
-    prompt, output = pack_token_ids(prompt_ids), pack_token_ids(output_ids)
     return AddRequest(
-        run_id, prompt, output, params, priority, namespace, pooling, images, adapter, keep, public
+        run_id=run_id,
+        prompt_ids=pack_token_ids(prompt_ids),
+        output_ids=pack_token_ids(output_ids),
+        options=RunOptions(
+            sampling=SamplingParams(
+                **({"max_tokens": 8, "seed": 7, "temperature": 0.0} | sampling)
+            ),
+            priority=priority,
+            namespace=namespace,
+            public=public,
+            pooling=pooling,
+            adapter=adapter,
+            keep=keep,
+        ),
+        images=images,
     )
 
 

@@ -12,10 +12,7 @@ from typing import Protocol
 import msgspec
 
 from shared.errors import ConfigError
-from shared.protocol.prefix_namespace import PublicPrefix
-from shared.protocol.request import KeepPrefix
 from shared.protocol.role_cards import GpuCard
-from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.telemetry.log import get_logger
 from shared.telemetry.startup_phases import StartupPhases
 from worker.engine_link.engine_messages import (
@@ -31,7 +28,6 @@ from worker.engine_link.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
-    RunImage,
     SetPaused,
     StepOutput,
 )
@@ -149,36 +145,9 @@ class EngineHost:
         self._model_path = replacement.path_before
         replacement.done.set_exception(error)
 
-    def add(
-        self,
-        run_id: int,
-        prompt_ids: bytes,
-        output_ids: bytes,
-        sampling: SamplingParams,
-        priority: int,
-        namespace: bytes,
-        pooling: PoolingParams | None = None,
-        images: tuple[RunImage, ...] = (),
-        adapter: str = "",
-        keep: KeepPrefix | None = None,
-        public: PublicPrefix | None = None,
-    ) -> None:
+    def add(self, run: AddRequest) -> None:
         """Start a run; its output comes with `on_step`."""
-        self._ask(
-            AddRequest(
-                run_id,
-                prompt_ids,
-                output_ids,
-                sampling,
-                priority,
-                namespace,
-                pooling,
-                images,
-                adapter,
-                keep,
-                public,
-            )
-        )
+        self._ask(run)
 
     def load_adapter(self, adapter: str, path: Path) -> None:
         """What came of it is told by `on_adapter`; runs that are added behind it may name it."""

@@ -27,23 +27,30 @@ class RunImage(msgspec.Struct, frozen=True, array_like=True):
     pixels: bytes  # [height, width, 3] uint8, of the size that the model reads
 
 
-class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag="add"):
-    """Run this request: prefill prompt + output so far, then decode.
+class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """How a run is computed, in what company, and what stays of it: the same from its request to
+    the scheduler's books, so that a new option is named by who sets it and who reads it alone.
 
     With `pooling` nothing is decoded: the finish carries the embedding of the prompt.
     """
 
-    run_id: int
-    prompt_ids: bytes  # little-endian uint32
-    output_ids: bytes  # tokens that earlier epochs logged, little-endian uint32
     sampling: SamplingParams
     priority: int = 0  # lower is earlier
-    namespace: bytes = b""  # only runs with an equal one share cached prefixes
+    namespace: bytes = b""  # opaque: only runs with an equal one share cached prefixes
+    public: PublicPrefix | None = None  # but for the beginning of the prompt that all runs share
     pooling: PoolingParams | None = None
-    images: tuple[RunImage, ...] = ()  # in their order
     adapter: str = ""  # id of one that is loaded
-    keep: KeepPrefix | None = None
-    public: PublicPrefix | None = None  # the beginning of the prompt that all runs share
+    keep: KeepPrefix | None = None  # how much of its prompt stays cached longer than by use
+
+
+class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="add"):
+    """Run this request: prefill prompt + output so far, then decode."""
+
+    run_id: int
+    prompt_ids: bytes  # little-endian uint32
+    output_ids: bytes = b""  # tokens that earlier epochs logged, little-endian uint32
+    options: RunOptions
+    images: tuple[RunImage, ...] = ()  # in their order, without overlaps
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

@@ -16,7 +16,14 @@ from shared.protocol.token_ids import pack_token_ids
 from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.engine_child.engine_host import EngineHost
-from worker.engine_link.engine_messages import RunBegin, RunImage, RunOutput, StepOutput
+from worker.engine_link.engine_messages import (
+    AddRequest,
+    RunBegin,
+    RunImage,
+    RunOptions,
+    RunOutput,
+    StepOutput,
+)
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
@@ -81,7 +88,15 @@ class Runs:
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
-        namespace = self._prefixes.namespace(request)
+        options = RunOptions(
+            sampling=request.sampling,
+            priority=request.priority,
+            namespace=self._prefixes.namespace(request),
+            public=self._prefixes.public(request),
+            pooling=request.pooling,
+            adapter=request.adapter,
+            keep=request.keep,
+        )
         self._note_prompt(held, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
         held.clock = RunClock(time.monotonic())
@@ -89,20 +104,16 @@ class Runs:
         if held.trace is not None:
             held.trace.on_started()
         self._engine.add(
-            held.run_id,
-            prompt.prompt_ids,
-            pack_token_ids(held.tokens),
-            request.sampling,
-            request.priority,
-            namespace,
-            request.pooling,
-            tuple(
-                RunImage(image.start, image.num_tokens, image.digest, pixels)
-                for image, pixels in zip(request.images, prompt.pixels, strict=True)
-            ),
-            request.adapter,
-            request.keep,
-            self._prefixes.public(request),
+            AddRequest(
+                run_id=held.run_id,
+                prompt_ids=prompt.prompt_ids,
+                output_ids=pack_token_ids(held.tokens),
+                options=options,
+                images=tuple(
+                    RunImage(image.start, image.num_tokens, image.digest, pixels)
+                    for image, pixels in zip(request.images, prompt.pixels, strict=True)
+                ),
+            )
         )
 
     def confirm(self, held: HeldRequest, prefix: LoggedOutput, prompt: PromptData) -> None:

@@ -92,7 +92,7 @@ async def test_the_namespace_of_cached_prefixes_is_the_new_weights(
     await until_replaced(worker, 2)
     worker.engine.become_ready()
     await stage.submit(make_request())
-    assert (await worker.engine.next_run()).namespace != before.namespace
+    assert (await worker.engine.next_run()).options.namespace != before.options.namespace
 
 
 async def test_running_requests_finish_with_the_old_weights(

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.protocol.prefix_namespace import PublicPrefix
-from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams
+from tests.worker.engine_fakes import make_add
 from worker.engine.loop.step_pipeline import StepPipeline
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
@@ -156,10 +158,11 @@ class FakeRunner:
 
 def _namespaces(req: Req, page_size: int) -> Namespaces:
     """None is public unless a whole page is."""
-    num_pages = 0 if req.public is None else req.public.num_tokens // page_size
-    if req.public is None or not num_pages:
-        return Namespaces(b"", 0, req.namespace)
-    return Namespaces(req.public.namespace, num_pages * page_size, req.namespace)
+    namespace, public = req.options.namespace, req.options.public
+    num_pages = 0 if public is None else public.num_tokens // page_size
+    if public is None or not num_pages:
+        return Namespaces(b"", 0, namespace)
+    return Namespaces(public.namespace, num_pages * page_size, namespace)
 
 
 def _prefix_hash(entry: FakeEntry, position: int) -> int:
@@ -299,23 +302,18 @@ class Stage:
         public: PublicPrefix | None = None,
     ) -> Req:
         """The penalty changes no token here, but must not be counted before they are known."""
-        sampling = SamplingParams(
-            max_tokens=max_tokens, seed=0, frequency_penalty=frequency_penalty
-        )
-        req = Req(
+        command = make_add(
             run_id,
             prompt_ids,
             output_ids,
-            sampling,
-            priority,
-            self._num_arrivals,
-            self.stop_check,
-            namespace,
-            arrived_at_s,
-            None,
-            pooling,
+            priority=priority,
+            namespace=namespace,
+            pooling=pooling,
             public=public,
+            max_tokens=max_tokens,
+            frequency_penalty=frequency_penalty,
         )
+        req = Req(Arrival(command, self._num_arrivals, arrived_at_s), self.stop_check)
         self._num_arrivals += 1
         self.tokens[run_id] = list(output_ids)
         self.scheduler.add(req)

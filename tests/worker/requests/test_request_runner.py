@@ -54,7 +54,7 @@ async def test_the_log_holds_what_the_engine_gave(stage: Stage) -> None:
         await stage.submit(request)
         run = await worker.engine.next_run()
         assert (run.prompt_ids, output_of(run)) == (request.prompt_ids, [])
-        assert (run.sampling, run.priority) == (request.sampling, 0)
+        assert (run.options.sampling, run.options.priority) == (request.sampling, 0)
         for char in "hello":
             worker.engine.emit(run.run_id, ids(char))
         worker.engine.emit(run.run_id, ids("!"), LENGTH)
@@ -93,7 +93,7 @@ async def test_requests_with_different_salts_are_told_apart(stage: Stage) -> Non
         for salt in salts:
             await stage.submit(make_request(cache_salt=salt))
         runs = [await worker.engine.next_run() for _ in salts]
-        namespaces = [run.namespace for run in runs]
+        namespaces = [run.options.namespace for run in runs]
     assert namespaces[1] == namespaces[2]
     assert len(set(namespaces)) == 3
 
@@ -824,7 +824,7 @@ async def test_an_embedding_rides_in_the_finish(stage: Stage) -> None:
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
-        assert run.pooling == request.pooling
+        assert run.options.pooling == request.pooling
         worker.engine.emit(run.run_id, [], finish)
         fold = await stage.until_finished(request.rid)
         assert (fold.tokens, fold.finish) == ([], finish)
@@ -872,7 +872,7 @@ async def test_what_a_beam_search_has_found_rides_in_the_finish_with_its_texts(
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
-        assert run.sampling.beam == request.sampling.beam
+        assert run.options.sampling.beam == request.sampling.beam
         worker.engine.emit(run.run_id, [], finish)
         fold = await stage.until_finished(request.rid)
         await stage.until_queue_is_empty()
@@ -890,7 +890,7 @@ async def test_what_is_to_be_kept_is_told_to_the_engine_and_by_the_metrics(stage
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
-        assert run.keep == request.keep
+        assert run.options.keep == request.keep
         worker.engine.emit(run.run_id, ids("a"), LENGTH)
         worker.engine.step([], num_pinned_tokens=48)
         worker.runner.update_metrics()

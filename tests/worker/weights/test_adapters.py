@@ -47,11 +47,11 @@ async def test_an_adapter_is_loaded_before_what_needs_it(
         await catalog.add(POOL, "one", files, "/somewhere")
         await stage.submit(make_request(adapter=files.revision))
         run = await worker.engine.next_run()
-        assert run.adapter == files.revision
+        assert run.options.adapter == files.revision
         folder = worker.engine.adapters[files.revision]
         assert LoraFiles.read(folder) == files
         await stage.submit(make_request())
-        assert (await worker.engine.next_run()).namespace != run.namespace
+        assert (await worker.engine.next_run()).options.namespace != run.options.namespace
         worker.engine.emit(run.run_id, ids("a"), LENGTH)
 
 
@@ -68,7 +68,7 @@ async def test_another_engine_gets_the_adapters_again(
         worker.engine.die()
         engine = await worker.next_engine()
         again = await engine.next_run()
-        assert (again.adapter, output_of(again)) == (files.revision, ids("ab"))
+        assert (again.options.adapter, output_of(again)) == (files.revision, ids("ab"))
         assert files.revision in engine.adapters
         engine.emit(again.run_id, ids("c"), LENGTH)
         await stage.until_finished(request.rid)
@@ -104,7 +104,7 @@ async def test_a_worker_with_another_adapter_goes_on(
         async with running_worker(stage) as second:
             await first.stop()
             again = await second.engine.next_run()
-            assert (again.adapter, output_of(again)) == (files.revision, ids("ab"))
+            assert (again.options.adapter, output_of(again)) == (files.revision, ids("ab"))
             second.engine.emit(again.run_id, ids("c"), LENGTH)
             await stage.until_finished(request.rid)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from shared.protocol.finish import Beam, Finish, FinishReason
 from shared.protocol.logprobs import num_top_of, unpack_logprobs
 from shared.protocol.sampling import BeamParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.beams.beam_search import BeamSearch
-from worker.engine.request.adapter import Adapter
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.req_image import ReqImage
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import AddRequest, RunOutput
@@ -23,16 +24,16 @@ from worker.engine_link.engine_messages import AddRequest, RunOutput
 class _Run:
     """A search, and the requests of its present step."""
 
-    command: AddRequest
+    arrival: Arrival
     params: BeamParams
     search: BeamSearch
-    prompt_ids: list[int]
-    images: Sequence[ReqImage]
-    adapter: Adapter | None
-    arrived_at_s: float
     steps: list[int] = field(default_factory=list)  # run ids, in the order of the beams
     continuations: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     num_cached_tokens: int = 0
+
+    @property
+    def run_id(self) -> int:
+        return self.arrival.command.run_id
 
 
 class BeamHandler:
@@ -57,20 +58,12 @@ class BeamHandler:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def begin(
-        self,
-        command: AddRequest,
-        params: BeamParams,
-        prompt_ids: list[int],
-        images: Sequence[ReqImage],
-        adapter: Adapter | None,
-        arrived_at_s: float,
-    ) -> None:
+    def begin(self, arrival: Arrival, params: BeamParams) -> None:
         """Its first step goes to the scheduler."""
-        end_ids = self._stop_check.stop_token_ids(command.sampling)
-        search = BeamSearch(params, command.sampling.max_tokens, end_ids)
-        run = _Run(command, params, search, prompt_ids, images, adapter, arrived_at_s)
-        self._runs[command.run_id] = run
+        sampling = arrival.command.options.sampling
+        end_ids = self._stop_check.stop_token_ids(sampling)
+        run = _Run(arrival, params, BeamSearch(params, sampling.max_tokens, end_ids))
+        self._runs[run.run_id] = run
         self._add_steps(run)
 
     def abort(self, run_id: int) -> None:
@@ -107,11 +100,10 @@ class BeamHandler:
         if not run.search.is_over:
             self._add_steps(run)
             return []
-        del self._runs[run.command.run_id]
-        return [RunOutput(run.command.run_id, [], _finish_of(run))]
+        del self._runs[run.run_id]
+        return [RunOutput(run.run_id, [], _finish_of(run))]
 
     def _add_steps(self, run: _Run) -> None:
-        command = run.command
         run.steps = list(itertools.islice(self._step_ids, len(run.search.running)))
         run.continuations.clear()
         sampling = SamplingParams(
@@ -121,31 +113,26 @@ class BeamHandler:
             ignore_eos=True,
             logprobs=run.search.num_considered,
         )
+        command = run.arrival.command
+        options = msgspec.structs.replace(command.options, sampling=sampling, pooling=None)
         for step_id, beam in zip(run.steps, run.search.running, strict=True):
-            req = Req(
-                step_id,
-                [*run.prompt_ids, *beam.token_ids],
-                [],
-                sampling,
-                command.priority,
-                next(self._arrivals),
-                self._stop_check,
-                command.namespace,
-                run.arrived_at_s,  # each step waits at the place of its request
-                images=run.images,
-                adapter=run.adapter,
-                keep=command.keep,
-                public=command.public,
+            step = AddRequest(
+                run_id=step_id,
+                prompt_ids=command.prompt_ids + pack_token_ids(beam.token_ids),
+                options=options,
             )
+            # Each step waits at the place of its request.
+            arrival = replace(run.arrival, command=step, number=next(self._arrivals))
+            req = Req(arrival, self._stop_check)
             if beam.token_ids:
                 req.num_cached_tokens = 0  # the request was counted with its first step
             self._owners[step_id] = run
             self._scheduler.add(req)
 
     def _fail(self, run: _Run, message: str) -> RunOutput:
-        del self._runs[run.command.run_id]
+        del self._runs[run.run_id]
         self._abandon(run)
-        return RunOutput(run.command.run_id, [], Finish(FinishReason.ERROR, message=message))
+        return RunOutput(run.run_id, [], Finish(FinishReason.ERROR, message=message))
 
     def _abandon(self, run: _Run) -> None:
         for step_id in run.steps:

@@ -12,6 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS, GpuCard
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cache.kv_size import num_kv_pages
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cpu.kv_cache_pool import KVCachePool
@@ -56,6 +57,7 @@ from worker.engine.native.native_choice import choose_native_library
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_weights import NativeWeights
 from worker.engine.process.load_phases import LoadPhases
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
@@ -65,7 +67,12 @@ from worker.engine.schedule.scheduler import Scheduler
 from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_config import EngineConfig
-from worker.engine_link.engine_messages import EngineLoading, EngineReady
+from worker.engine_link.engine_messages import (
+    AddRequest,
+    EngineLoading,
+    EngineReady,
+    RunOptions,
+)
 
 MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be shared
 PROGRESS_GRAIN = 0.05
@@ -402,10 +409,10 @@ def _warm_up(
     Returns how long the last step took, in seconds.
     """
     elapsed_s = 0.0
-    prompt_ids = [0] * max(1, num_tokens - 2)
-    sampling = SamplingParams(max_tokens=2, seed=0)
-    stop_check = StopCheck((), num_tokens)
-    scheduler.add(Req(0, prompt_ids, [], sampling, 0, 0, stop_check, pooling=pooling))
+    prompt_ids = pack_token_ids([0] * max(1, num_tokens - 2))
+    options = RunOptions(sampling=SamplingParams(max_tokens=2, seed=0), pooling=pooling)
+    arrival = Arrival(AddRequest(run_id=0, prompt_ids=prompt_ids, options=options), 0)
+    scheduler.add(Req(arrival, StopCheck((), num_tokens)))
     while (batch := scheduler.next_batch(budget.num_tokens)) is not None:
         begin = time.monotonic()
         result = runner.launch(batch).collect()

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from worker.engine.images.image_check import image_error
 from worker.engine.loop.step_budget import StepBudget
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
-from worker.engine.lora.lora_adapter import LoraAdapter
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.req_image import ReqImage
 from worker.engine.request.step_result import BatchRunner
@@ -53,15 +53,6 @@ class FreeMemory(Protocol):
     """Of a GPU."""
 
     def num_bytes(self) -> int: ...
-
-
-class Arrival(NamedTuple):
-    """A request as it came."""
-
-    command: AddRequest
-    number: int  # order in which requests came to this engine
-    at_s: float  # of the monotonic clock
-    adapter: LoraAdapter | None
 
 
 class Engine:
@@ -183,13 +174,19 @@ class Engine:
         self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
-        adapter = self._adapters.get(command.adapter)
-        arrival = Arrival(command, next(self._arrivals), time.monotonic(), adapter)
+        adapter_id = command.options.adapter
+        arrival = Arrival(
+            command,
+            next(self._arrivals),
+            time.monotonic(),
+            self._adapters.get(adapter_id),
+            [ReqImage.of(image) for image in command.images],
+        )
         self._has_news = True
-        if command.adapter and adapter is None:
-            self._refuse(command.run_id, self._adapters.absence(command.adapter))
+        if adapter_id and arrival.adapter is None:
+            self._refuse(command.run_id, self._adapters.absence(adapter_id))
             return
-        grammar = command.sampling.grammar
+        grammar = command.options.sampling.grammar
         if grammar is None:
             self._admit(arrival)
             return
@@ -211,41 +208,14 @@ class Engine:
 
     def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
         command = arrival.command
-        prompt_ids = unpack_token_ids(command.prompt_ids)
-        error = image_error(command.images, len(prompt_ids), self._vision)
+        error = image_error(command.images, arrival.num_prompt_tokens, self._vision)
+        beam = command.options.sampling.beam
         if error is not None:
             self._refuse(command.run_id, error)
-            return
-        images = [ReqImage.of(image) for image in command.images]
-        if command.sampling.beam is not None:
-            self._beams.begin(
-                command,
-                command.sampling.beam,
-                prompt_ids,
-                images,
-                arrival.adapter,
-                arrival.at_s,
-            )
-            return
-        self._scheduler.add(
-            Req(
-                command.run_id,
-                prompt_ids,
-                unpack_token_ids(command.output_ids),
-                command.sampling,
-                command.priority,
-                arrival.number,
-                self._stop_check,
-                command.namespace,
-                arrival.at_s,
-                matcher,
-                command.pooling,
-                images,
-                arrival.adapter,
-                command.keep,
-                command.public,
-            )
-        )
+        elif beam is not None:
+            self._beams.begin(arrival, beam)
+        else:
+            self._scheduler.add(Req(arrival, self._stop_check, matcher))
 
     def _send(
         self,
@@ -272,12 +242,9 @@ class Engine:
             load = msgspec.structs.replace(load, gpu_free_bytes=self._free_memory.num_bytes())
         if not self._in_grammar_queue:
             return load
-        in_grammar_queue = [arrival.command for arrival in self._in_grammar_queue.values()]
-        num_tokens = (
-            sum(len(each.prompt_ids) + len(each.output_ids) for each in in_grammar_queue) // 4
-        )
+        num_tokens = sum(arrival.num_tokens for arrival in self._in_grammar_queue.values())
         return msgspec.structs.replace(
             load,
-            num_waiting=load.num_waiting + len(in_grammar_queue),
+            num_waiting=load.num_waiting + len(self._in_grammar_queue),
             num_waiting_tokens=load.num_waiting_tokens + num_tokens,
         )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import array
 import enum
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.prefix_namespace import PublicPrefix
-from shared.protocol.request import KeepPrefix
-from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
+from shared.protocol.sampling import PoolingKind
+from shared.protocol.token_ids import token_array
 from worker.engine.cache.radix_cache import MatchResult
 from worker.engine.cache.radix_node import RadixNode
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
-from worker.engine.request.adapter import Adapter
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.dry_penalty import DryPenalty
 from worker.engine.request.logit_rules import LogitRules
-from worker.engine.request.req_image import ReqImage
 from worker.engine.request.stop_check import StopCheck
 
 _OF_ALL_TOKENS = (PoolingKind.MEAN, PoolingKind.ENCODED)
@@ -55,14 +51,12 @@ class Req:
         "has_penalties",
         "hidden_sum",
         "images",
-        "keep",
         "last_match",
         "lock_node",
         "logit_rules",
         "matcher",
         "max_num_tokens",
         "may_change_logits",
-        "namespace",
         "needs_known_tokens",
         "num_awaited",
         "num_cached_pages",
@@ -73,12 +67,11 @@ class Req:
         "num_prompt_tokens",
         "num_prompt_top",
         "num_slots",
+        "options",
         "output_counts",
         "page_keys",
         "pooling",
         "prefix_hashes",
-        "priority",
-        "public",
         "row",
         "run_id",
         "sampling",
@@ -88,39 +81,23 @@ class Req:
     )
 
     def __init__(
-        self,
-        run_id: int,
-        prompt_ids: Sequence[int],
-        output_ids: Sequence[int],
-        sampling: SamplingParams,
-        priority: int,
-        arrival: int,
-        stop_check: StopCheck,
-        namespace: bytes = b"",
-        arrived_at_s: float = 0.0,
-        matcher: GrammarMatcher | None = None,
-        pooling: PoolingParams | None = None,
-        images: Sequence[ReqImage] = (),
-        adapter: Adapter | None = None,
-        keep: KeepPrefix | None = None,
-        public: PublicPrefix | None = None,
+        self, arrival: Arrival, stop_check: StopCheck, matcher: GrammarMatcher | None = None
     ) -> None:
-        self.run_id = run_id
-        self.sampling = sampling
-        self.priority = priority
-        self.namespace = namespace  # opaque: prefixes are shared only within one
-        self.public = public  # but for the beginning that all share
-        self.pooling = pooling  # set: it ends with an embedding of its prompt, and no token
-        self.images = images  # in their order, without overlaps
-        self.adapter = adapter  # on top of the model's weights
-        self.keep = keep  # how much of its prompt stays in the cache longer than by use
-        self.arrival = arrival  # order in which requests came to this engine
-        self.arrived_at_s = arrived_at_s  # by the engine's clock
+        command = arrival.command
+        self.run_id = command.run_id
+        self.options = command.options
+        # Of the options, what each step asks for:
+        self.sampling = sampling = command.options.sampling
+        self.pooling = command.options.pooling
+        self.images = arrival.images
+        self.adapter = arrival.adapter  # on top of the model's weights
+        self.arrival = arrival.number
+        self.arrived_at_s = arrival.at_s
         self.stop_token_ids = stop_check.stop_token_ids(sampling)
-        self.num_prompt_tokens = len(prompt_ids)
-        self.max_num_tokens = stop_check.max_num_tokens(sampling, len(prompt_ids))
-        self.token_ids = array.array("I", prompt_ids)  # prompt and output
-        self.token_ids.extend(output_ids)
+        self.token_ids = token_array(command.prompt_ids)  # prompt and output
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_num_tokens = stop_check.max_num_tokens(sampling, self.num_prompt_tokens)
+        self.token_ids.extend(token_array(command.output_ids))
         self.status = ReqStatus.WAITING
         self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
         self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
@@ -128,7 +105,7 @@ class Req:
         self.dry = DryPenalty.maybe_of(sampling)
         # Alternatives to each prompt token; None: no prompt logprobs are (or any more) to be made.
         # A request that comes with output has them in the log.
-        self.num_prompt_top = None if output_ids else sampling.prompt_logprobs
+        self.num_prompt_top = None if command.output_ids else sampling.prompt_logprobs
         self._prompt_logprobs = bytearray()
         self.matcher = matcher  # has read the output so far
         self.has_penalties = (
@@ -206,7 +183,7 @@ class Req:
     @property
     def retraction_rank(self) -> tuple[int, int, int]:
         """The highest is retracted first."""
-        return self.priority, -self.num_output_tokens, self.arrival
+        return self.options.priority, -self.num_output_tokens, self.arrival
 
     @property
     def early_end_ids(self) -> frozenset[int]:

@@ -163,8 +163,8 @@ class KVLedger:
         assert req.lock_node is not None
         own_pages = self.req_to_token.read_pages(req.row, req.num_cached_pages, req.num_pages)
         self.allocator.free(own_pages)
-        if keep and req.keep is not None:
-            self._pin(req, req.lock_node, req.keep)
+        if keep and req.options.keep is not None:
+            self._pin(req, req.lock_node, req.options.keep)
         self.cache.unlock(req.lock_node)
         self.req_to_token.free(req.row)
         req.row = -1
@@ -241,12 +241,12 @@ class KVLedger:
         """So no path of one namespace begins, or goes on behind a public prefix, like one of
         another. A page that is only in part declared text is the request's own.
         """
-        keys, public = req.page_keys, req.public
+        keys, public = req.page_keys, req.options.public
         num_public = 0 if public is None else public.num_tokens // self.page_size
         if first_page == 0 and public is not None and num_public:
             keys[0] = public.namespace + keys[0]
         if first_page <= num_public < len(keys):
-            keys[num_public] = req.namespace + keys[num_public]
+            keys[num_public] = req.options.namespace + keys[num_public]
 
     def _mark_images(self, req: Req, first_page: int) -> None:
         """Of all images the placeholders are the same: pages of one are no pages of another."""

@@ -46,7 +46,7 @@ class WaitingQueue:
 
     def due_s(self, req: Req) -> float:
         """The lowest runs first."""
-        return req.arrived_at_s + req.priority * self._aging_s
+        return req.arrived_at_s + req.options.priority * self._aging_s
 
     def push(self, req: Req) -> None:
         entry = (self.due_s(req), req.arrival, req)

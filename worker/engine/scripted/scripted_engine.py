@@ -37,6 +37,7 @@ from worker.engine_link.engine_messages import (
     FlushCache,
     LoadAdapter,
     RunBegin,
+    RunOptions,
     RunOutput,
     SetPaused,
     StepOutput,
@@ -190,7 +191,7 @@ class ScriptedEngine:
                 self._has_news = True
 
     def _add(self, command: AddRequest) -> None:
-        sampling = command.sampling
+        options, sampling = command.options, command.options.sampling
         run = _Run(
             run_id=command.run_id,
             num_prompt_tokens=len(command.prompt_ids) // 4,
@@ -198,10 +199,10 @@ class ScriptedEngine:
             sampling=sampling,
             stop_token_ids=self._stop_check.stop_token_ids(sampling),
             hash_key=self._salt
-            ^ zlib.crc32(command.adapter.encode())
+            ^ zlib.crc32(options.adapter.encode())
             ^ (sampling.seed ^ (zlib.crc32(command.prompt_ids) << 20)) & _MASK,
         )
-        finish = _refused_feature(command) or self._refusal(run, command.adapter)
+        finish = _refused_feature(options) or self._refusal(run, options.adapter)
         if self._poison:
             for token_id in unpack_token_ids(command.prompt_ids):
                 run.kills_pid = run.kills_pid or self._poison.get(token_id, 0)
@@ -218,7 +219,7 @@ class ScriptedEngine:
             self._finished.append(output)
             return
         run.added_at = self._clock()
-        heapq.heappush(self._waiting, _Waiting(command.priority, self._num_arrivals, run))
+        heapq.heappush(self._waiting, _Waiting(options.priority, self._num_arrivals, run))
         self._num_arrivals += 1
         self._admit()
 
@@ -323,12 +324,12 @@ class ScriptedEngine:
         )
 
 
-def _refused_feature(command: AddRequest) -> Finish | None:
-    if command.pooling is not None:
+def _refused_feature(options: RunOptions) -> Finish | None:
+    if options.pooling is not None:
         wanted = "embeddings"
-    elif command.sampling.grammar is not None:
+    elif options.sampling.grammar is not None:
         wanted = "structured output"
-    elif command.sampling.beam is not None:
+    elif options.sampling.beam is not None:
         wanted = "beam search"
     else:
         return None

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from shared.protocol.request import KeepPrefix
-from shared.protocol.sampling import BeamParams, SamplingParams
+from shared.protocol.sampling import BeamParams
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
@@ -104,8 +105,7 @@ def test_the_step_that_needs_pages_knows_which_pins_are_over() -> None:
     stop_check = StopCheck((), 8)
 
     def run(run_id: int, prompt: list[int], keep: KeepPrefix | None = None) -> int:
-        sampling = SamplingParams(max_tokens=1, seed=0)
-        req = Req(run_id, prompt, [], sampling, 0, run_id, stop_check, keep=keep)
+        req = Req(Arrival(make_add(run_id, prompt, max_tokens=1, keep=keep), run_id), stop_check)
         ledger.attach(req, ledger.match(req))
         ledger.extend(req, len(prompt))
         req.num_computed = len(prompt)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from shared.protocol.logprobs import TokenLogprob, num_top_of, unpack_logprobs
-from shared.protocol.sampling import SamplingParams
+from tests.worker.engine_fakes import make_add
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.sample_error import SampleError
 from worker.engine.request.sample_point import SamplePoint
@@ -26,8 +27,9 @@ STOP_CHECK = StopCheck([0], 10**6)
 def make_req(
     prompt_ids: list[int] | None = None, output_ids: list[int] | None = None, **sampling: Any
 ) -> Req:
-    params = SamplingParams(**({"max_tokens": 100, "seed": 1} | sampling))
-    return Req(1, prompt_ids or [1], output_ids or [], params, 0, 0, STOP_CHECK)
+    params = {"max_tokens": 100, "seed": 1, "temperature": 1.0} | sampling
+    command = make_add(1, prompt_ids or [1], output_ids or [], **params)
+    return Req(Arrival(command, 0), STOP_CHECK)
 
 
 def sample(logits: torch.Tensor, *reqs: Req) -> list[int | SampleError]:

@@ -12,22 +12,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shared.protocol.request import KeepPrefix
-from shared.protocol.sampling import SamplingParams
 from tests.worker.engine.depth import IS_DEEP, stateful_settings
+from tests.worker.engine_fakes import make_add
 from worker.engine.cache.radix_cache import RadixCache
 from worker.engine.cache.radix_node import RadixNode
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
 
 MAX_LEN = 24
-SAMPLING = SamplingParams(max_tokens=MAX_LEN, seed=0)
 STOP_CHECK = StopCheck((), MAX_LEN)
 PROMPTS = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=12)
 NAMESPACES = st.sampled_from([b"", b"a", b"b"])
 KEEPS = st.none() | st.builds(KeepPrefix, st.integers(1, 9), st.integers(0, 9))
 
 num_steps_done = 0
+
+
+def make_req(
+    number: int, prompt: list[int], namespace: bytes = b"", keep: KeepPrefix | None = None
+) -> Req:
+    command = make_add(number, prompt, namespace=namespace, keep=keep, max_tokens=MAX_LEN)
+    return Req(Arrival(command, number), STOP_CHECK)
 
 
 @dataclass
@@ -57,7 +64,7 @@ class KVModel:
         self.now = 0
 
     def prefix(self, req: Req, num_pages: int) -> bytes:
-        return req.namespace + b"|" + req.token_ids[: num_pages * self.page_size].tobytes()
+        return req.options.namespace + b"|" + req.token_ids[: num_pages * self.page_size].tobytes()
 
     @property
     def held(self) -> set[bytes]:
@@ -139,8 +146,8 @@ class KVModel:
     def end(self, run: ModelRun, *, keep: bool) -> None:
         if keep:
             self.commit(run)
-            if run.req.keep is not None:
-                self.pin(run, run.req.keep)
+            if run.req.options.keep is not None:
+                self.pin(run, run.req.options.keep)
         self.free |= set(run.pages[run.num_held :])
         del self.runs[run.req.run_id]
 
@@ -180,7 +187,7 @@ class KVLedgerMachine(RuleBasedStateMachine):
     def start(self, prompt: list[int], namespace: bytes, keep: KeepPrefix | None) -> None:
         self.num_runs += 1
         number = self.num_runs
-        req = Req(number, prompt, [], SAMPLING, 0, number, STOP_CHECK, namespace, keep=keep)
+        req = make_req(number, prompt, namespace, keep)
         self.ledger.attach(req, self.ledger.match(req))
         self.model.start(req)
         run = self.model.runs[req.run_id]
@@ -189,7 +196,7 @@ class KVLedgerMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS, namespace=NAMESPACES)
     def look_up(self, prompt: list[int], namespace: bytes) -> None:
         """Somebody who waits: a use, but no hold."""
-        req = Req(0, prompt, [], SAMPLING, 0, 0, STOP_CHECK, namespace)
+        req = make_req(0, prompt, namespace)
         assert self.ledger.match(req).pages == self.model.look_up(req)
 
     @precondition(lambda self: self.model.runs and self.ledger.num_free_rows)
@@ -197,7 +204,8 @@ class KVLedgerMachine(RuleBasedStateMachine):
     def fork(self, data: Any) -> None:
         """Another choice of the same prompt."""
         req = self._any_run(data).req
-        self.start(req.token_ids[: req.num_prompt_tokens].tolist(), req.namespace, req.keep)
+        prompt = req.token_ids[: req.num_prompt_tokens].tolist()
+        self.start(prompt, req.options.namespace, req.options.keep)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data(), num_tokens=st.integers(1, 8), commits=st.booleans())

@@ -198,12 +198,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _path(self, req: Req) -> bytes:
         """As the tree has it: a namespace, and behind the public pages another one."""
-        tokens, public = req.token_ids.tobytes(), req.public
+        tokens, public = req.token_ids.tobytes(), req.options.public
         num_public = 0 if public is None else self._num_public_pages(req.run_id)
         if public is None or not num_public:
-            return req.namespace + tokens
+            return req.options.namespace + tokens
         cut = num_public * self.stage.ledger.page_size * req.token_ids.itemsize
-        return public.namespace + tokens[:cut] + req.namespace + tokens[cut:]
+        return public.namespace + tokens[:cut] + req.options.namespace + tokens[cut:]
 
     def _num_public_pages(self, run_id: int) -> int:
         return self.num_public.get(run_id, 0) // self.stage.ledger.page_size

@@ -3,17 +3,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.protocol.sampling import SamplingParams
+from tests.worker.engine_fakes import make_add
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.waiting_queue import WINDOW, WaitingQueue
 
-SAMPLING = SamplingParams(max_tokens=1, seed=0)
 STOP_CHECK = StopCheck((), 100)
 
 
 def make_req(arrival: int, priority: int = 0, arrived_at_s: float = 0.0) -> Req:
-    return Req(arrival, [1], [], SAMPLING, priority, arrival, STOP_CHECK, b"", arrived_at_s)
+    command = make_add(arrival, [1], priority=priority, max_tokens=1)
+    return Req(Arrival(command, arrival, arrived_at_s), STOP_CHECK)
 
 
 def pop(queue: WaitingQueue) -> int:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.sampling import SamplingParams
 from tests.worker.engine.fake_runner import Stage, expected_output, looping_token
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
+from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduledReq
 from worker.engine.request.stop_check import StopCheck
@@ -120,8 +120,8 @@ def test_what_has_ended_is_forgotten() -> None:
 
 
 def test_guesses_count_as_output() -> None:
-    sampling = SamplingParams(max_tokens=9, seed=0, frequency_penalty=1.0, min_tokens=3)
-    req = Req(1, [5], [6], sampling, 0, 0, StopCheck([0], 99))
+    command = make_add(1, [5], [6], max_tokens=9, frequency_penalty=1.0, min_tokens=3)
+    req = Req(Arrival(command, 0), StopCheck([0], 99))
     entry = ScheduledReq.drafting(req, [7, 7])
     batch = SamplingBatch.from_points(entry.sample_points, 10)
     assert batch.positions == [2, 3, 4]

@@ -1,0 +1,30 @@
+"""A request as it came to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.engine.request.adapter import Adapter
+from worker.engine.request.req_image import ReqImage
+from worker.engine_link.engine_messages import AddRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """The I/O process's command, and what the engine knows of it."""
+
+    command: AddRequest
+    number: int  # order in which requests came to this engine
+    at_s: float = 0.0  # by the engine's clock
+    adapter: Adapter | None = None  # that the command names
+    images: Sequence[ReqImage] = ()  # in their order, without overlaps
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.command.prompt_ids) // 4
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return self.num_prompt_tokens + len(self.command.output_ids) // 4
