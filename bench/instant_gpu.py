@@ -27,6 +27,7 @@ from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.sampling.step_sampling import StepSampling
 from worker.engine.schedule.kv_ledger import KVLedger
 
 NUM_PROCESSORS = 132
@@ -108,5 +109,5 @@ def make_instant_gpu(ledger: KVLedger, vocab_size: int) -> GpuRunner:
         page_table,
         page_size,
         GpuSampler(device, InstantDraws()),
-        vocab_size,
+        StepSampling(vocab_size),
     )

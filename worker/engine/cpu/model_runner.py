@@ -20,9 +20,8 @@ from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import DoneStep, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
-from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampler import Sampler
-from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.sampling.step_sampling import StepSampling
 
 
 class Forward(Protocol):
@@ -56,12 +55,10 @@ class ModelRunner:
         self._forward = forward
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
-        self._num_outputs = num_outputs
-        self._grammars = grammars
+        self._sampling = StepSampling(num_outputs, grammars)
         self._image_encoder = image_encoder
         self._sampler = Sampler(num_outputs)
         self._pooler = Pooler()
-        self._row_params = RowParams.of([])  # of the last step: mostly also of the next
         # The token chosen last, by request: input of a step planned before it is known.
         self._last_token_ids: dict[Req, int | SampleError] = {}
 
@@ -83,14 +80,9 @@ class ModelRunner:
         if not points:
             return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
         logits = self._forward.logits(hidden[forward_batch.sample_idx])
-        reqs = [point.req for point in points]
-        if reqs != self._row_params.reqs:
-            self._row_params = RowParams.of(reqs)
-        sampling = SamplingBatch.from_points(
-            points, self._num_outputs, self._grammars, self._row_params
-        )
+        sampling = self._sampling.batch(points)
         samples = self._sampler.forward(logits, sampling)
-        self._last_token_ids = dict(zip(reqs, samples.token_ids, strict=True))
+        self._last_token_ids = dict(zip(sampling.params.reqs, samples.token_ids, strict=True))
         return DoneStep(
             StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
         )

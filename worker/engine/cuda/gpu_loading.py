@@ -20,8 +20,8 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model import Model
-from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import open_weights
+from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
@@ -41,15 +41,14 @@ class ReaderToDevice:
 
 def load_gpu_model(
     config: EngineConfig,
-    model_config: ModelConfig,
-    dtype: torch.dtype,
-    max_context_len: int,
+    setup: ModelSetup,
     gpu: GpuDevice,
     on_progress: OnProgress,
     group: RankGroup | None = None,
 ) -> Model:
     """A rank's share of it, where there is a group. Raises ConfigError."""
     path, load_format, device = Path(config.model_path), config.load_format, gpu.torch_device
+    model_config, dtype = setup.config, setup.dtype
     with (
         memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
         open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
@@ -58,24 +57,25 @@ def load_gpu_model(
         if isinstance(model_config, TransformersConfig):
             assert group is None, "none of these is divided"
             return load_transformers_model(
-                model_config, path, load_format, dtype, max_context_len, on_progress, device
+                model_config, path, load_format, dtype, setup.max_context_len, on_progress, device
             )
         assert isinstance(model_config, DecoderConfig)
-        return _load_decoder(config, model_config, reader, dtype, max_context_len, gpu, group)
+        return _load_decoder(config, setup, model_config, reader, gpu, group)
 
 
 def _load_decoder(
     config: EngineConfig,
+    setup: ModelSetup,
     model_config: DecoderConfig,
     reader: WeightReader,
-    dtype: torch.dtype,
-    max_context_len: int,
     gpu: GpuDevice,
     group: RankGroup | None,
 ) -> DecoderModel:
-    rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_context_len, dtype)
+    rotary = RotaryEmbedding(
+        model_config.rope, model_config.head_dim, setup.max_context_len, setup.dtype
+    )
     rotary.move_to(gpu.torch_device)
-    linears, settle = _make_linears(config, dtype, gpu)
+    linears, settle = _make_linears(config, setup.dtype, gpu)
     ops: LayerOps = PlainGpuLayerOps(rotary)
     if config.attention_backend != "torch":
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps

@@ -39,9 +39,10 @@ from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine.models.model import Model
-from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.request.step_limits import StepLimits
+from worker.engine.sampling.step_sampling import StepSampling
 from worker.engine_link.engine_config import EngineConfig
 
 log = logging.getLogger(__name__)
@@ -56,9 +57,7 @@ class GpuModel:
         step: StepLimits,
         device: GpuDevice,
         model: Model,
-        model_config: ModelConfig,
-        dtype: torch.dtype,
-        max_context_len: int,
+        setup: ModelSetup,
         attention: ChosenAttention,
         group: RankGroup | None = None,
     ) -> None:
@@ -67,15 +66,13 @@ class GpuModel:
         self._step = step
         self._device = device
         self._model = model
+        self._setup = setup
         self._layers = model.attention_layers
-        self._dtype = dtype
-        self._kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-        self._num_outputs = model_config.num_outputs
+        self._kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
         self._attention = attention
-        self._image_encoder = _image_encoder(model, model_config.vision, device)
-        self._max_context_len = max_context_len
+        self._image_encoder = _image_encoder(model, setup.config.vision, device)
         weight_bytes = device.held_bytes()
-        most_pages = -(-max_context_len // config.page_size)
+        most_pages = -(-setup.max_context_len // config.page_size)
         draft = self._make_state(1, most_pages)
         with memory_for(
             f"a step of max_step_tokens={step.max_step_tokens} beside the weights",
@@ -84,7 +81,7 @@ class GpuModel:
             step_bytes = self._step_bytes(draft)
         self.remark = ""  # what its operator should know
         with _memory_for_graphs():
-            shapes, graph_bytes = self._rehearse(draft, model_config)
+            shapes, graph_bytes = self._rehearse(draft)
         del draft
         num_pages = self._num_pages(step_bytes, graph_bytes)
         if group is not None:
@@ -99,10 +96,10 @@ class GpuModel:
         shapes = [shape for shape in shapes if shape.num_tokens <= self.pool.num_tokens]
         free_bytes = device.free_bytes()
         with _memory_for_graphs():
-            graphs = StepGraphs(device, state, model_config, dtype, shapes)
+            graphs = StepGraphs(device, state, setup.config, setup.dtype, shapes)
         self.card = gpu_card(
             device,
-            dtype,
+            setup.dtype,
             attention.name,
             weight_bytes,
             self._kv_dtype,
@@ -126,8 +123,7 @@ class GpuModel:
             self._page_table,
             self._config.page_size,
             GpuSampler(self._device, self._make_draws()),
-            self._num_outputs,
-            grammars,
+            StepSampling(self._setup.config.num_outputs, grammars),
             followers,
             self._image_encoder,
         )
@@ -156,17 +152,15 @@ class GpuModel:
             GpuForward(self._model, self._attention.make_mixed(pool, layers), page_size),
         )
 
-    def _rehearse(
-        self, draft: GpuState, model_config: ModelConfig
-    ) -> tuple[Sequence[StepShape], int]:
+    def _rehearse(self, draft: GpuState) -> tuple[Sequence[StepShape], int]:
         """Which graphs there will be, and their bytes: none, and a remark, where the model's code
         cannot be captured.
         """
-        config, device = self._config, self._device
-        max_tokens = min(self._step.max_step_tokens, self._max_context_len)
+        config, device, model_config = self._config, self._device, self._setup.config
+        max_tokens = min(self._step.max_step_tokens, self._setup.max_context_len)
         layer_size = model_config.num_parameters / len(self._layers) / config.tp
         shapes = graph_shapes(config, self._step.max_running, max_tokens, layer_size)
-        capture = functools.partial(StepGraphs, device, draft, model_config, self._dtype)
+        capture = functools.partial(StepGraphs, device, draft, model_config, self._setup.dtype)
         try:
             return shapes, rehearse(device, capture, shapes)
         except NotCapturable as exc:
@@ -194,7 +188,7 @@ class GpuModel:
 
     def _make_draws(self) -> Draws:
         if self._config.attention_backend == "torch":
-            return HostDraws(self._num_outputs)
+            return HostDraws(self._setup.config.num_outputs)
         return TritonDraws()
 
     def _num_pages(self, step_bytes: int, graph_bytes: int) -> int:
@@ -223,8 +217,9 @@ class GpuModel:
         have, each with a threshold and logprobs. It is run once.
         """
         device, step, encoder = self._device, self._step, self._image_encoder
-        num_tokens = min(step.max_step_tokens, step.max_running * self._max_context_len)
-        plan = StepPlan.prefill(num_tokens, self._max_context_len)
+        max_context_len = self._setup.max_context_len
+        num_tokens = min(step.max_step_tokens, step.max_running * max_context_len)
+        plan = StepPlan.prefill(num_tokens, max_context_len)
         sampler = GpuSampler(device, self._make_draws())
 
         @torch.inference_mode()

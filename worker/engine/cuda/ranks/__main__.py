@@ -23,6 +23,7 @@ from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
 from worker.engine.cuda.tensor_parallel.rank_weights import divide
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
+from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import read_model_config
 from worker.engine.process.leaving import leave
 from worker.engine.process.parent_death import die_with_parent
@@ -54,33 +55,15 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     model_config = read_model_config(Path(config.model_path))
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"
-    dtype = DTYPES[config.dtype]
+    setup = ModelSetup(model_config, DTYPES[config.dtype], config.max_context_len)
     step = StepLimits.of(config, on_gpu=True)
     layers = divide(model_config, config.tp).attention_layers
-    attention = choose_attention(config, device, layers, dtype, step, group)
+    attention = choose_attention(config, device, layers, setup.dtype, step, group)
     with torch.inference_mode():
-        model = load_gpu_model(
-            config,
-            model_config,
-            dtype,
-            config.max_context_len,
-            device,
-            lambda _: None,
-            group,
-        )
-        loaded = GpuModel(
-            config,
-            step,
-            device,
-            model,
-            model_config,
-            dtype,
-            config.max_context_len,
-            attention,
-            group,
-        )
+        model = load_gpu_model(config, setup, device, lambda _: None, group)
+        loaded = GpuModel(config, step, device, model, setup, attention, group)
     settle_garbage()
-    return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, dtype)
+    return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, setup.dtype)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,17 @@ from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.device.halving import compute_halved, has_memory
-from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
 from worker.engine.images.image_span import image_spans
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.models.model_input import ImageRows
 from worker.engine.request.sample_error import SampleError
-from worker.engine.request.sample_point import SamplePoint
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import StepHandle, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
-from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.sampling.step_sampling import StepSampling
 
 _ERRORS = {
     NOT_A_NUMBER: SampleError.NOT_A_NUMBER,
@@ -73,8 +71,7 @@ class GpuRunner:
         page_table: DevicePageTable,
         page_size: int,
         sampler: GpuSampler,
-        num_outputs: int,
-        grammars: GrammarBackend | None = None,
+        sampling: StepSampling,
         followers: Followers | None = None,
         image_encoder: ImageEncoder | None = None,
     ) -> None:
@@ -83,12 +80,10 @@ class GpuRunner:
         self._page_table = page_table
         self._page_size = page_size
         self._sampler = sampler
-        self._num_outputs = num_outputs
-        self._grammars = grammars
+        self._sampling = sampling
         self._followers = followers
         self._image_encoder = image_encoder
         self._pooler = Pooler()
-        self._row_params = RowParams.of([])
 
     def launch(self, batch: ScheduleBatch) -> StepHandle:
         plan = StepPlan.of(batch)
@@ -114,7 +109,7 @@ class GpuRunner:
     def _compute(self, piece: StepPiece) -> _PieceOutput | None:
         """None: the GPU has no memory for it now."""
         plan, output = piece.step.plan, _PieceOutput(piece.num_tokens)
-        sampling = self._sampling(piece.points)
+        sampling = self._sampling.batch(piece.points) if piece.points else None
         loras = lora_batch(piece.adapters, plan.query_lens)
 
         @torch.inference_mode()
@@ -145,16 +140,6 @@ class GpuRunner:
     def _tell(self, order: RankOrder) -> None:
         if self._followers is not None:
             self._followers.tell(order)
-
-    def _sampling(self, points: Sequence[SamplePoint]) -> SamplingBatch | None:
-        if not points:
-            return None
-        reqs = [point.req for point in points]
-        if reqs != self._row_params.reqs:
-            self._row_params = RowParams.of(reqs)
-        return SamplingBatch.from_points(
-            points, self._num_outputs, self._grammars, self._row_params
-        )
 
     def _choose(
         self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _PieceOutput

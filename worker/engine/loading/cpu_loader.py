@@ -1,0 +1,127 @@
+"""Models that run on the CPU: in our C++, or in torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from shared.protocol.role_cards import LOAD_WEIGHTS
+from worker.engine.cache.kv_size import num_kv_pages
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.model_runner import Forward, ModelRunner
+from worker.engine.cpu.torch_attention import TorchAttentionBackend
+from worker.engine.cpu.torch_forward import TorchForward
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.loading import determinism
+from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.loaded_model import LoadedModel
+from worker.engine.loading.memory_check import check_memory
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_loading import load_model, open_weights
+from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.transformers_model import TransformersModel
+from worker.engine.native.native_choice import choose_native_library
+from worker.engine.native.native_forward import NativeForward
+from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.native_weights import NativeWeights
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
+
+
+class _OnCpu(NamedTuple):
+    pool: KVCachePool
+    forward: Forward
+    image_encoder: ImageEncoder | None = None
+
+
+class CpuLoader:
+    """The `ModelLoader` of a machine without a GPU, or of device=cpu."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        step: StepLimits,
+        gpu: GpuDevice | None,
+        progress: LoadProgress,
+    ) -> None:
+        self._config = config
+        self._gpu = gpu
+        self._progress = progress
+        self._model_path = Path(config.model_path)
+
+    def suits(self, model: ModelConfig) -> bool:
+        return self._gpu is None
+
+    def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
+        """Raises ConfigError."""
+        library = prepare_on_cpu(self._config, setup, self._progress)
+        self._progress.enter(LOAD_WEIGHTS)
+        loaded = self._load_torch(setup) if library is None else self._load_native(setup, library)
+        pool, forward, image_encoder = loaded
+        return LoadedModel(
+            pool,
+            lambda req_to_token: ModelRunner(
+                forward, pool, req_to_token, setup.config.num_outputs, grammars, image_encoder
+            ),
+            forward.lora_projections,
+        )
+
+    def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
+        model = setup.config
+        assert isinstance(model, DecoderConfig), "the library was chosen for it"
+        load_format, on_progress = self._config.load_format, self._progress.on_weights
+        with open_weights(model, self._model_path, load_format, setup.dtype, on_progress) as reader:
+            weights = NativeWeights(library, model, reader)
+        pool = self._make_pool(setup)
+        num_threads = torch.get_num_threads()
+        return _OnCpu(pool, NativeForward(weights, pool, setup.max_context_len, num_threads))
+
+    def _load_torch(self, setup: ModelSetup) -> _OnCpu:
+        model = load_model(
+            setup.config,
+            self._model_path,
+            self._config.load_format,
+            setup.dtype,
+            setup.max_context_len,
+            self._progress.on_weights,
+        )
+        pool = self._make_pool(setup)
+        image_encoder = None
+        if setup.config.vision is not None:
+            assert isinstance(model, TransformersModel), "no other kind sees"
+            image_encoder = ImageEncoder(model, setup.config.vision)
+        attention = TorchAttentionBackend(pool, model.attention_layers)
+        return _OnCpu(pool, TorchForward(model, attention), image_encoder)
+
+    def _make_pool(self, setup: ModelSetup) -> KVCachePool:
+        """In what the weights have left of the memory."""
+        bytes_per_token = setup.config.kv_bytes_per_token(setup.dtype.itemsize)
+        layers = setup.config.attention_layers
+        return KVCachePool(
+            len(layers),
+            num_kv_pages(self._config, bytes_per_token),
+            self._config.page_size,
+            layers[0].num_kv_heads,
+            layers[0].head_dim,
+            setup.dtype,
+        )
+
+
+def prepare_on_cpu(
+    config: EngineConfig, setup: ModelSetup, progress: LoadProgress
+) -> NativeLibrary | None:
+    """What comes before any weights; the result is None where torch computes.
+
+    Raises ConfigError for a model that does not fit, or not as it is configured.
+    """
+    check_memory(config, setup.config, setup.dtype, setup.max_context_len)
+    progress.enter("prepare kernels")  # the first time the C++ compiler runs
+    library = choose_native_library(config, setup.config, setup.dtype)
+    is_native = library is not None
+    determinism.check_on_cpu(config, setup.config, setup.dtype, is_native=is_native)
+    return library

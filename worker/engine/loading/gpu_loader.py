@@ -1,0 +1,73 @@
+"""Models that run on one GPU."""
+
+from __future__ import annotations
+
+from shared.protocol.role_cards import LOAD_WEIGHTS
+from worker.engine.cuda.attention.attention_choice import choose_attention
+from worker.engine.cuda.gpu_loading import load_gpu_model
+from worker.engine.cuda.gpu_model import GpuModel
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.cuda.tensor_parallel.rank_weights import divide
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.loading import determinism
+from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.loaded_model import LoadedModel
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_setup import ModelSetup
+from worker.engine.request.step_limits import StepLimits
+from worker.engine_link.engine_config import EngineConfig
+
+
+class GpuLoader:
+    """The `ModelLoader` of a machine with a GPU."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        step: StepLimits,
+        gpu: GpuDevice | None,
+        progress: LoadProgress,
+    ) -> None:
+        self._config = config
+        self._step = step
+        self._gpu = gpu
+        self._progress = progress
+
+    def suits(self, model: ModelConfig) -> bool:
+        return self._gpu is not None
+
+    def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
+        """Raises ConfigError."""
+        assert self._gpu is not None, "it suits no other machine"
+        determinism.check_on_gpu(self._config, setup.config)
+        loaded = load_on_gpu(self._config, self._step, setup, self._gpu, self._progress)
+        return LoadedModel(
+            loaded.pool,
+            lambda req_to_token: loaded.make_runner(req_to_token, grammars),
+            loaded.lora_projections,
+            remark=loaded.remark,
+            gpu=loaded.card,
+        )
+
+
+def load_on_gpu(
+    config: EngineConfig,
+    step: StepLimits,
+    setup: ModelSetup,
+    gpu: GpuDevice,
+    progress: LoadProgress,
+    group: RankGroup | None = None,
+) -> GpuModel:
+    """The first rank's share of it, where there is a group. Raises ConfigError."""
+    layers = setup.config.attention_layers
+    if group is not None:
+        assert isinstance(setup.config, DecoderConfig), "no other kind is divided"
+        layers = divide(setup.config, group.size).attention_layers
+    progress.enter("choose attention kernels")
+    attention = choose_attention(config, gpu, layers, setup.dtype, step, group)
+    progress.enter(LOAD_WEIGHTS)
+    model = load_gpu_model(config, setup, gpu, progress.on_weights, group)
+    progress.enter("capture CUDA graphs", 1.0)
+    return GpuModel(config, step, gpu, model, setup, attention, group)

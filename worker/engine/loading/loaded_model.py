@@ -1,0 +1,50 @@
+"""The seam between an engine and the ways to load its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.protocol.role_cards import GpuCard
+from shared.protocol.sampling import PoolingParams
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.lora.adapter_pool import MakeProjections
+from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_setup import ModelSetup
+from worker.engine.request.step_result import BatchRunner
+
+
+class KVSize(Protocol):
+    """A pool of keys and values, as the books know it."""
+
+    page_size: int
+    num_pages: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its weights, and room for what it keeps."""
+
+    pool: KVSize
+    make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
+    make_projections: MakeProjections  # of LoRA adapters
+    pooling: PoolingParams | None = None  # set: it gives this, and no tokens
+    remark: str = ""  # what its operator should know
+    gpu: GpuCard | None = None
+
+
+class ModelLoader(Protocol):
+    """One way to load a model. A back end or a format of weights is a loader of its own, in the
+    list of `engine_loader`.
+    """
+
+    def suits(self, model: ModelConfig) -> bool:
+        """Whether it is the way for this model here; loaders before it in the list were asked."""
+        ...
+
+    def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
+        """Raises ConfigError."""
+        ...
