@@ -76,7 +76,7 @@ class BenchEngine:
             model_path=str(model_path), speculate=speculate, num_kv_tokens=8192, max_step_s=10.0
         )
         self._log = StepLog()
-        self._engine = EngineLoader(config, self._log).load()
+        self._loop = EngineLoader(config, self._log).load()
         self._num_runs = 0
 
     def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Decoding:
@@ -94,7 +94,7 @@ class BenchEngine:
             for idx, prompt in enumerate(prompts)
         ]
         drafted, accepted = self._num_guesses()
-        self._engine.run(until_idle=True)
+        self._loop.run(until_idle=True)
         now_drafted, now_accepted = self._num_guesses()
         tokens: dict[int, list[int]] = {idx: [] for idx in range(len(prompts))}
         for _, step in self._log.steps:
@@ -103,7 +103,7 @@ class BenchEngine:
         return Decoding(tokens, self._speed(), now_drafted - drafted, now_accepted - accepted)
 
     def _num_guesses(self) -> tuple[int, int]:
-        load = self._engine._scheduler.load()
+        load = self._loop._engine.report().load
         return load.num_drafted, load.num_accepted
 
     def _speed(self) -> float:

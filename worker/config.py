@@ -11,11 +11,12 @@ from typing import ClassVar
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.scripted_config import ScriptedConfig
 from worker.weights.lora_flag import split_lora
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerConfig(EngineConfig, ClusterConfig):
+class WorkerConfig(ScriptedConfig, ClusterConfig):
     """Everything `python -m worker` is told."""
 
     role: ClassVar[str] = "worker"
@@ -28,6 +29,8 @@ class WorkerConfig(EngineConfig, ClusterConfig):
     starts workers for what waits in the queue."""
     start_gate: bool = False
     """Load, but use NATS only when standard input has ended: for who starts both together."""
+    scripted: bool = False
+    """No model: tokens made from a hash, at a given pace. For tests and benchmarks."""
     worker_id: str | None = None
     """Incarnation id, never reused; by default a random one."""
     lora: tuple[str, ...] = ()
@@ -64,6 +67,6 @@ class WorkerConfig(EngineConfig, ClusterConfig):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's share of it."""
-        names = {field.name for field in dataclasses.fields(EngineConfig)}
-        values = {name: getattr(self, name) for name in names}
-        return EngineConfig(**values | {"model_path": str(model_path)})
+        kind = ScriptedConfig if self.scripted else EngineConfig
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(kind)}
+        return kind(**values | {"model_path": str(model_path)})

@@ -112,7 +112,8 @@ class DirectEngine:
         engine_config = EngineConfig(model_path=str(model_path), **options)
         timed = TimedDevice(device)
         with capture_logs() as logs:
-            self._engine: Any = EngineLoader(engine_config, self._channel, gpu=timed).load()
+            self._loop: Any = EngineLoader(engine_config, self._channel, gpu=timed).load()
+        self._engine = self._loop._engine
         chosen = [each for each in logs if each["event"] == "attention_kernel"]
         # Which attention kernels the engine has chosen: of decode, then of prefill.
         self.kernels = "/".join(each["kernel"] for each in chosen) or options["attention_backend"]
@@ -126,7 +127,7 @@ class DirectEngine:
 
     def set_step_tokens(self, max_step_tokens: int) -> None:
         """No more than it was made for."""
-        max_running = self._engine._limits.max_running
+        max_running = self._loop._ready.max_running
         self._engine._budget = StepBudget(max_step_tokens, max_running, MAX_STEP_S)
 
     def run(
@@ -150,7 +151,7 @@ class DirectEngine:
         self.host.clear()
         begin = time.perf_counter()
         with suppress(ChannelClosed):
-            self._engine.run()
+            self._loop.run()
         return Run([(at - begin, step) for at, step in channel.steps])
 
 

@@ -26,6 +26,8 @@ class EngineConfig:
     """How the engine runs. Built by the worker's I/O process, read once in the engine process."""
 
     help_group: ClassVar[str] = "Engine"
+    program: ClassVar[str] = "worker.engine"
+    """The module that takes it."""
 
     model_path: str = ""
     """Folder with config.json and *.safetensors."""
@@ -102,28 +104,6 @@ class EngineConfig:
     """Tokens at the end that must have occurred before, at least."""
     max_ngram_len: int = 4
     """Of several occurrences the longest counts, up to this many tokens."""
-    scripted: bool = False
-    """No model: tokens made from a hash, at a given pace. For tests and benchmarks."""
-    scripted_prefill_s: float = 0.0
-    """Scripted: time from admission to the first token."""
-    scripted_token_s: float = 0.0
-    """Scripted: time from token to token; 0 is as fast as it goes."""
-    scripted_vocab_size: int = 32000
-    """Scripted: size of the vocabulary that is announced."""
-    scripted_token_low: int = 0
-    """Scripted: lowest token id that is made."""
-    scripted_token_high: int | None = None
-    """Scripted: end of the range of ids, exclusive; by default the vocabulary's."""
-    scripted_poison_token: int | None = None
-    """Scripted: a prompt that holds this id kills the engine process when it is prefilled."""
-    scripted_worker_poison_token: int | None = None
-    """Scripted: the same, and it kills the whole worker."""
-    scripted_by_weights: bool = False
-    """Scripted: other weight files make other tokens."""
-    scripted_hang_token: int | None = None
-    """Scripted: a prompt that holds this id holds all steps up when it is prefilled."""
-    scripted_hang_s: float = 3600.0
-    """Scripted: for so long."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

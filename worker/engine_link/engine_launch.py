@@ -32,7 +32,7 @@ class EngineLaunch:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 # -P: a folder named `worker` in the current directory is not ours.
                 [
-                    *(sys.executable, "-P", "-m", "worker.engine"),
+                    *(sys.executable, "-P", "-m", config.program),
                     *(str(theirs.fileno()), config.to_json()),
                 ],
                 pass_fds=(theirs.fileno(),),

@@ -136,7 +136,9 @@ class Rig:
         defaults = {"num_threads": 1, "num_kv_tokens": 4096, "max_running": 16, "max_step_s": 60.0}
         self.channel = FakeChannel()
         engine_config = EngineConfig(model_path=str(path), **(defaults | config))
-        self.engine: Engine = EngineLoader(engine_config, self.channel).load()
+        self.loop = EngineLoader(engine_config, self.channel).load()
+        assert isinstance(self.loop._engine, Engine)
+        self.engine = self.loop._engine
         steps = self.engine._steps
         assert isinstance(steps._runner, ModelRunner)
         self.runner = RecordingRunner(steps._runner)
@@ -145,7 +147,7 @@ class Rig:
     def run(self, *commands: EngineCommand) -> dict[int, list[int]]:
         """Runs them to their end; the new tokens of each run."""
         self.channel.commands = list(commands)
-        self.engine.run(until_idle=True)
+        self.loop.run(until_idle=True)
         self.engine._scheduler.check_integrity()
         return self.channel.tokens()
 

@@ -14,12 +14,12 @@ import uvloop
 
 from tests.worker.engine_fakes import EngineThread, make_add, tokens_of
 from tests.worker.engine_listener import Listener
-from worker.engine.scripted.scripted_engine import ScriptedEngine
+from worker.engine.scripted.scripted_engine import scripted_loop
 from worker.engine_child.engine_process import EngineHandle, EngineProcess
-from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AbortRequest, EngineFailed, EngineReady
+from worker.engine_link.scripted_config import ScriptedConfig
 
-SCRIPTED = EngineConfig(scripted=True, scripted_token_s=0.001)
+SCRIPTED = ScriptedConfig(scripted_token_s=0.001)
 
 
 def run_on(loop_factory: Any, story: Coroutine[Any, Any, None]) -> None:
@@ -53,7 +53,7 @@ def test_a_child_serves_and_ends_with_its_socket(loop_factory: Any) -> None:
 async def test_an_engine_in_a_thread_serves_alike() -> None:
     listener = Listener()
     engine = EngineThread(
-        lambda channel: ScriptedEngine(SCRIPTED, channel).run(),
+        lambda channel: scripted_loop(SCRIPTED, channel).run(),
         listener.on_event,
         listener.on_exit,
     )
@@ -102,7 +102,7 @@ async def test_signals_to_the_group_do_not_end_the_child() -> None:
 
 async def test_an_impossible_configuration_is_told_in_a_sentence() -> None:
     listener = Listener()
-    config = EngineConfig(scripted=True, max_running=0)
+    config = ScriptedConfig(max_running=0)
     engine = EngineProcess(config, listener.on_event, listener.on_exit)
     await engine.start()
     assert await engine.wait() == 1
@@ -111,11 +111,11 @@ async def test_an_impossible_configuration_is_told_in_a_sentence() -> None:
 
 PARENT = """
 import asyncio, sys
-from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.scripted_config import ScriptedConfig
 from worker.engine_child.engine_process import EngineProcess
 
 async def main():
-    engine = EngineProcess(EngineConfig(scripted=True), lambda event: None, lambda code: None)
+    engine = EngineProcess(ScriptedConfig(), lambda event: None, lambda code: None)
     await engine.start()
     print(engine.pid, flush=True)
     await asyncio.sleep(60)
@@ -146,7 +146,7 @@ def test_no_engine_outlives_its_parent() -> None:
 
 def test_the_io_side_does_not_import_torch() -> None:
     code = (
-        "import sys, worker.engine.__main__, worker.engine.scripted.scripted_engine; "
+        "import sys, worker.engine.__main__, worker.engine.scripted.__main__; "
         "import worker.engine_child.engine_process, worker.engine_link.engine_channel; "
         "import worker.engine_link.engine_config, worker.engine_link.engine_messages; "
         "assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"

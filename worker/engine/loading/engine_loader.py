@@ -28,8 +28,10 @@ from worker.engine.loading.gpu_loader import GpuLoader
 from worker.engine.loading.load_progress import LoadProgress
 from worker.engine.loading.loaded_model import LoadedModel, ModelLoader
 from worker.engine.loading.tensor_parallel_loader import TensorParallelLoader
+from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
 from worker.engine.loop.step_budget import StepBudget
+from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
@@ -75,14 +77,14 @@ class EngineLoader:
         self._channel = channel
         self._progress = LoadProgress(channel, phases or LoadPhases())
 
-    def load(self) -> Engine:
+    def load(self) -> CommandLoop:
         with memory_for(
             "an engine beside what is there",
             "a smaller gpu_memory_utilization or num_kv_tokens leaves room",
         ):
             return self._load()
 
-    def _load(self) -> Engine:
+    def _load(self) -> CommandLoop:
         self._progress.enter("read configuration")
         model_config = read_model_config(Path(self._config.model_path))
         torch.set_num_threads(
@@ -102,11 +104,11 @@ class EngineLoader:
         one_token_step_s = _warm_up(
             *self._make_books(setup, loaded), budget, num_warm_up_tokens, loaded.pooling
         )
-        return Engine(
-            self._channel,
-            *self._make_books(setup, loaded),
+        scheduler, runner = self._make_books(setup, loaded)
+        engine = Engine(
+            scheduler,
+            StepPipeline(scheduler, runner, int(self._step.has_overlap)),
             budget,
-            self._limits(setup, loaded, one_token_step_s),
             StopCheck(model_config.eos_token_ids, setup.max_context_len),
             GrammarQueue(grammars, self._config.grammar_timeout_s),
             AdapterPool(
@@ -115,10 +117,10 @@ class EngineLoader:
                 self._config.max_loras,
                 self._config.max_lora_rank,
             ),
-            overlap_depth=int(self._step.has_overlap),
-            vision=model_config.vision,
-            free_memory=FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
+            model_config.vision,
+            FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
         )
+        return CommandLoop(self._channel, engine, self._ready(setup, loaded, one_token_step_s))
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
         parts = self._config, self._step, self._gpu, self._progress
@@ -162,7 +164,7 @@ class EngineLoader:
             return None
         return NgramDrafter(config.num_draft_tokens, config.min_ngram_len, config.max_ngram_len)
 
-    def _limits(
+    def _ready(
         self, setup: ModelSetup, loaded: LoadedModel, one_token_step_s: float
     ) -> EngineReady:
         pool = loaded.pool

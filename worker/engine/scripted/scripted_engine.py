@@ -7,6 +7,7 @@ seed and position alone, so that a run which another worker resumes goes on iden
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import signal
 import time
@@ -20,30 +21,23 @@ from shared.errors import ConfigError
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import unpack_token_ids
+from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.scripted.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 from worker.engine_link.engine_channel import EngineChannel
-from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import (
-    AbortRequest,
-    AdapterLoaded,
     AddRequest,
-    DropAdapter,
-    EngineCommand,
     EngineLoad,
     EngineLoading,
     EngineReady,
-    FlushCache,
-    LoadAdapter,
     RunBegin,
     RunOptions,
     RunOutput,
-    SetPaused,
     StepOutput,
 )
+from worker.engine_link.scripted_config import ScriptedConfig
 
-IDLE_WAIT_S = 5.0
 CHUNK_S = 1.0  # a long prefill takes several steps
 DEFAULT_CONTEXT_LEN = 32768
 DEFAULT_KV_TOKENS = 1 << 22
@@ -84,14 +78,7 @@ class ScriptedEngine:
     clock starts anew, at the end of a prefill, whenever nothing is decoding.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        channel: EngineChannel,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        config.check()
-        self._channel = channel
+    def __init__(self, config: ScriptedConfig, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._prefill_s = config.scripted_prefill_s
         self._token_s = config.scripted_token_s
@@ -113,14 +100,14 @@ class ScriptedEngine:
         self._hang_s = config.scripted_hang_s
         self._num_kv_tokens = config.num_kv_tokens or DEFAULT_KV_TOKENS
         limits = StepLimits.of(config, on_gpu=False)
-        self._limits = EngineReady(
+        self.ready = EngineReady(
             max_context_len=config.max_context_len or DEFAULT_CONTEXT_LEN,
             vocab_size=config.scripted_vocab_size,
             max_running=limits.max_running,
             num_kv_tokens=self._num_kv_tokens,
             max_step_tokens=limits.max_step_tokens,
         )
-        self._stop_check = StopCheck((), self._limits.max_context_len)
+        self._stop_check = StopCheck((), self.ready.max_context_len)
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission
         self._waiting: list[_Waiting] = []  # heap
         self._finished: list[RunOutput] = []  # ended without a step: refused, or complete at start
@@ -130,67 +117,55 @@ class ScriptedEngine:
         self._num_steps = 0
         self._step_at: float | None = None  # None while no run is admitted
         self._is_paused = False
-        self._has_news = False  # the load has changed since it was last told
 
-    def run(self, *, until_idle: bool = False) -> None:
-        """Until the channel is closed; with `until_idle` until nothing is left to do."""
-        self._channel.send(EngineLoading("scripted", 1.0))
-        self._channel.send(self._limits)
-        while True:
-            for command in self._channel.poll(self._wait_s(until_idle)):
-                self._handle(command)
-            if self._is_due:
-                self.step()
-            elif self._finished or self._has_news:
-                self._send_output([])
-            elif until_idle and not self._runs:
-                return
-
-    def step(self) -> None:
+    def step(self) -> StepOutput:
         """One token for each decoding run."""
         assert self._step_at is not None
         now = self._step_at
         decoding = [run for run in self._runs.values() if run.ready_at <= now]
         outputs = [self._advance(run) for run in decoding]
         self._num_steps += 1
-        self._admit()
+        self.admit()
         self._step_at = self._next_step_at(now, is_decoding=bool(outputs))
-        self._send_output(outputs, num_tokens=len(outputs))
+        return self._output(outputs)
+
+    def report(self) -> StepOutput:
+        return self._output([])
 
     @property
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        return self.wait_s <= 0
+
+    @property
+    def wait_s(self) -> float:
         if self._step_at is None or self._is_paused:
-            return False
-        return self._step_at <= self._clock()
+            return math.inf
+        return self._step_at - self._clock()
 
-    def _wait_s(self, until_idle: bool) -> float:
-        if self._finished or self._has_news:
-            return 0.0
-        if self._step_at is None:
-            return 0.0 if until_idle else IDLE_WAIT_S
-        if self._is_paused:
-            return IDLE_WAIT_S
-        return min(IDLE_WAIT_S, max(0.0, self._step_at - self._clock()))
+    @property
+    def has_news(self) -> bool:
+        return bool(self._finished)
 
-    def _handle(self, command: EngineCommand) -> None:
-        match command:
-            case AddRequest():
-                self._add(command)
-            case AbortRequest(run_id=run_id):
-                self._abort(run_id)
-            case SetPaused(paused=paused):
-                self._set_paused(paused)
-            case FlushCache():
-                self._has_news = True  # it has no cache, but answers every command
-            case LoadAdapter(adapter=adapter):
-                self._adapters.add(adapter)
-                self._channel.send(AdapterLoaded(adapter))
-                self._has_news = True
-            case DropAdapter(adapter=adapter):
-                self._adapters.discard(adapter)
-                self._has_news = True
+    @property
+    def is_idle(self) -> bool:
+        return not self._runs
 
-    def _add(self, command: AddRequest) -> None:
+    def check_integrity(self) -> None:
+        """Raises RuntimeError when tokens of runs that are gone count."""
+        if self._num_used_tokens:
+            raise RuntimeError(f"{self._num_used_tokens} tokens lost")
+
+    def flush_cache(self) -> None:
+        """It has none."""
+
+    def load_adapter(self, adapter: str, path: Path) -> None:
+        """Its name makes other tokens, whatever is there."""
+        self._adapters.add(adapter)
+
+    def drop_adapter(self, adapter: str) -> None:
+        self._adapters.discard(adapter)
+
+    def add(self, command: AddRequest) -> None:
         options, sampling = command.options, command.options.sampling
         run = _Run(
             run_id=command.run_id,
@@ -221,10 +196,10 @@ class ScriptedEngine:
         run.added_at = self._clock()
         heapq.heappush(self._waiting, _Waiting(options.priority, self._num_arrivals, run))
         self._num_arrivals += 1
-        self._admit()
+        self.admit()
 
     def _refusal(self, run: _Run, adapter: str) -> Finish | None:
-        limit = min(self._limits.max_context_len, self._num_kv_tokens)
+        limit = min(self.ready.max_context_len, self._num_kv_tokens)
         if adapter and adapter not in self._adapters:
             message = f"the LoRA adapter {adapter} is not loaded"
             return Finish(FinishReason.ERROR, message=message)
@@ -244,26 +219,26 @@ class ScriptedEngine:
             run.output_ids[-1] if run.output_ids else -1,
         )
 
-    def _abort(self, run_id: int) -> None:
+    def abort(self, run_id: int) -> None:
         run = self._runs.pop(run_id, None)
         if run is not None:
             self._num_used_tokens -= run.num_tokens
-            self._admit()
+            self.admit()
             if not self._runs:
                 self._step_at = None
         elif any(waiting.run.run_id == run_id for waiting in self._waiting):
             self._waiting = [entry for entry in self._waiting if entry.run.run_id != run_id]
             heapq.heapify(self._waiting)
-        self._has_news = True
 
-    def _set_paused(self, paused: bool) -> None:
+    def set_paused(self, paused: bool) -> None:
         """Steps missed in a pause are not made up for."""
         self._is_paused = paused
         if not paused and self._step_at is not None:
             self._step_at = max(self._step_at, self._clock())
 
-    def _admit(self) -> None:
-        while self._waiting and len(self._runs) < self._limits.max_running:
+    def admit(self) -> None:
+        """Whoever waits, as far as there are slots."""
+        while self._waiting and len(self._runs) < self.ready.max_running:
             run = heapq.heappop(self._waiting).run
             now = self._clock()
             run.ready_at = now + self._prefill_s
@@ -302,26 +277,33 @@ class ScriptedEngine:
             return now + self._token_s if self._token_s else self._clock()
         return min(self._clock() + CHUNK_S, *(run.ready_at for run in self._runs.values()))
 
-    def _send_output(self, outputs: list[RunOutput], num_tokens: int = 0) -> None:
-        if self._finished:
-            outputs = self._finished + outputs
-            self._finished = []
-        self._has_news = False
+    def _output(self, outputs: list[RunOutput]) -> StepOutput:
+        finished, self._finished = self._finished, []
         begun, self._begun = self._begun, []
-        self._channel.send(StepOutput(self._num_steps, outputs, self._load(), num_tokens, begun))
+        return StepOutput(self._num_steps, finished + outputs, self._load(), len(outputs), begun)
 
     def _load(self) -> EngineLoad:
         return EngineLoad(
             num_running=len(self._runs),
             num_waiting=len(self._waiting),
             num_waiting_tokens=sum(entry.run.num_tokens for entry in self._waiting),
-            num_free_slots=self._limits.max_running - len(self._runs),
+            num_free_slots=self.ready.max_running - len(self._runs),
             num_free_tokens=max(0, self._num_kv_tokens - self._num_used_tokens),
             num_kv_tokens=self._num_kv_tokens,
             num_preemptions=0,
             num_prefix_queries=0,
             num_prefix_hits=0,
         )
+
+
+def scripted_loop(
+    config: ScriptedConfig, channel: EngineChannel, clock: Callable[[], float] = time.monotonic
+) -> CommandLoop:
+    """Raises ConfigError."""
+    config.check()
+    engine = ScriptedEngine(config, clock)
+    channel.send(EngineLoading("scripted", 1.0))
+    return CommandLoop(channel, engine, engine.ready)
 
 
 def _refused_feature(options: RunOptions) -> Finish | None:

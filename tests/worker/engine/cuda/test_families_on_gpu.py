@@ -31,7 +31,7 @@ HAS_GROUPED_PRODUCT = HAS_GPU and torch.cuda.get_device_capability() >= (9, 0)
 def test_a_family_is_captured(tmp_path: Path, gpu: CudaDevice, family: str) -> None:
     path = save_family(tmp_path, family)
     rig, adds = GpuRig(path, gpu, **KERNELS), requests((60, 1, 17), max_tokens=12)
-    assert rig.engine._limits.remark == ""
+    assert rig.loop._ready.remark == ""
     assert rig.run(*adds) == GpuRig(path, None, **SMALL).run(*adds)
 
 
@@ -40,10 +40,10 @@ def test_a_family_that_waits_runs_without_graphs(tmp_path: Path, family: str) ->
     """Experts in float32, and a rope on the host: nothing of the broken capture stays."""
     gpu, path = CudaDevice(), save_family(tmp_path, family)
     rig, adds = GpuRig(path, gpu, **KERNELS), requests((60, 1, 17), max_tokens=12)
-    assert "runs without CUDA graphs" in rig.engine._limits.remark
+    assert "runs without CUDA graphs" in rig.loop._ready.remark
     assert rig.run(*adds) == GpuRig(path, None, **SMALL).run(*adds)
     captured = GpuRig(save_family(tmp_path / "olmo2", "olmo2"), CudaDevice(), **KERNELS)
-    assert captured.engine._limits.remark == ""
+    assert captured.loop._ready.remark == ""
 
 
 @pytest.mark.skipif(not HAS_GROUPED_PRODUCT, reason="no GPU of compute capability 9.0")
@@ -51,7 +51,7 @@ def test_a_family_that_waits_runs_without_graphs(tmp_path: Path, family: str) ->
 def test_experts_in_bfloat16_are_captured(tmp_path: Path, gpu: CudaDevice, family: str) -> None:
     path = save_family(tmp_path, family)
     rig = GpuRig(path, gpu, **KERNELS | {"dtype": "bfloat16"})
-    assert rig.engine._limits.remark == ""
+    assert rig.loop._ready.remark == ""
     tokens = rig.run(*requests((60, 1, 17), max_tokens=12))
     assert [len(each) for each in tokens.values()] == [12] * 3
 

@@ -21,6 +21,7 @@ from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine.loop.engine import Engine
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter
 
@@ -71,11 +72,13 @@ class GpuRig:
             "attention_backend": "torch",
         }
         engine_config = EngineConfig(model_path=str(path), **(defaults | config))
-        self.engine = EngineLoader(engine_config, self.channel, gpu=gpu).load()
+        self.loop = EngineLoader(engine_config, self.channel, gpu=gpu).load()
+        assert isinstance(self.loop._engine, Engine)
+        self.engine = self.loop._engine
 
     def run(self, *commands: EngineCommand) -> dict[int, list[int]]:
         self.channel.commands = list(commands)
-        self.engine.run(until_idle=True)
+        self.loop.run(until_idle=True)
         self.engine._scheduler.check_integrity()
         return self.channel.tokens()
 
@@ -129,7 +132,7 @@ def told(
 def told_of_all(checkpoint: Path) -> list[TokenLogprob]:
     """By the CPU, with the logprob of each token that there is."""
     rig = GpuRig(checkpoint, None)
-    vocab_size = rig.engine._limits.vocab_size
+    vocab_size = rig.loop._ready.vocab_size
     return told(rig, vocab_size, vocab_size)
 
 
@@ -167,7 +170,7 @@ def test_keys_and_values_get_what_is_left(checkpoint: Path) -> None:
     assert device.num_graphs == 8, "those that were tried are gone"
     bytes_per_token = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, dimensions, bytes
     left = int(64 * 0.92) - 1 - 8
-    num_tokens = rig.engine._limits.num_kv_tokens
+    num_tokens = rig.loop._ready.num_kv_tokens
     assert num_tokens == pytest.approx((left << 20) / bytes_per_token, rel=0.05)
     device = LateDevice(12 << 20)
     device.bytes_per_graph = 1 << 20
@@ -196,7 +199,7 @@ def test_keys_and_values_in_eight_bits_are_rounded(
 def test_eight_bits_hold_more_tokens(checkpoint: Path) -> None:
     config: dict[str, Any] = {"num_kv_tokens": None, "kv_memory_bytes": 1 << 20}
     whole, half = (
-        GpuRig(checkpoint, LateDevice(), kv_dtype=name, **config).engine._limits.num_kv_tokens
+        GpuRig(checkpoint, LateDevice(), kv_dtype=name, **config).loop._ready.num_kv_tokens
         for name in ("auto", "fp8")
     )
     assert half == 4 * whole  # of float32
@@ -239,11 +242,11 @@ def test_what_is_on_the_gpu_is_told(checkpoint: Path) -> None:
     device = LateDevice()
     rig = GpuRig(checkpoint, device, overlap=True)
     rig.run(make_add(1, random_prompt(9, 1), max_tokens=2))
-    gpu = rig.engine._limits.gpu
+    gpu = rig.loop._ready.gpu
     assert gpu is not None
     assert (gpu.name, gpu.attention) == (device.name, "torch")
     assert (gpu.dtype, gpu.kv_dtype) == ("float32", "float32")
     assert gpu.weight_bytes == device.held_bytes()
     assert gpu.kv_bytes == 2 * 2 * (1024 + 16) * 2 * 16 * 4  # layers, kinds, slots, heads
     assert rig.channel.steps[-1].load.gpu_free_bytes == device.total_bytes()
-    assert GpuRig(checkpoint, None).engine._limits.gpu is None
+    assert GpuRig(checkpoint, None).loop._ready.gpu is None

@@ -161,7 +161,7 @@ def test_what_cannot_be_captured_runs_without_graphs_and_says_so(
     adds = requests((30, 3), max_tokens=6)
     assert rig.run(*adds) == GpuRig(path, None).run(*adds)
     assert caplog.messages.count(remark) == 1
-    assert rig.engine._limits.remark == remark
+    assert rig.loop._ready.remark == remark
     for name in ("cuda_graph_sizes", "cuda_graph_tokens"):
         with pytest.raises(ConfigError, match=f"{name}: Olmo2ForCausalLM cannot be captured"):
             GpuRig(path, WaitingDevice(), **{name: (16,)})

@@ -22,6 +22,7 @@ from tests.worker.engine.tiny_models import random_prompt
 from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.encoder.padded_texts import length_groups
 from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine.loop.engine import Engine
 from worker.engine_link.engine_config import EngineConfig
 
 CONTEXT_LEN = 128
@@ -72,11 +73,13 @@ class Rig:
         self.channel = FakeChannel()
         options: dict[str, Any] = {"num_threads": 1, "max_running": 16, "max_step_s": 60.0}
         engine_config = EngineConfig(model_path=str(path), **(options | config))
-        self.engine = EngineLoader(engine_config, self.channel).load()
+        self.loop = EngineLoader(engine_config, self.channel).load()
+        assert isinstance(self.loop._engine, Engine)
+        self.engine = self.loop._engine
 
     def run(self, *commands: Any) -> None:
         self.channel.commands = list(commands)
-        self.engine.run(until_idle=True)
+        self.loop.run(until_idle=True)
         self.engine._scheduler.check_integrity()
 
     def vector(self, run_id: int) -> Vector:

@@ -266,19 +266,11 @@ def gated_rig(path: Path, timeout_s: float = 10.0) -> tuple[Rig, GatedBackend]:
     return rig, backend
 
 
-def poll_once(rig: Rig) -> None:
-    for command in rig.channel.poll(0.0):
-        rig.engine._handle(command)
-    rig.engine._take_seated()
-    if rig.engine._can_step:
-        rig.engine.step()
-
-
 def test_others_run_while_a_grammar_is_compiled(json_llama: Path) -> None:
     rig, backend = gated_rig(json_llama)
     rig.channel.commands = [add(1, PERSON_GRAMMAR, **SEEDED), *company()]
     while len(rig.channel.finishes()) < 5:
-        poll_once(rig)
+        rig.loop.turn()
     assert 1 not in rig.channel.tokens()
     assert rig.channel.steps[-1].load.num_waiting == 1
     backend.gate.set()

@@ -173,8 +173,6 @@ def test_an_abort_in_the_middle_leaves_the_others(tiny_llama: Path) -> None:
     rig = Rig(tiny_llama, max_step_tokens=32)
     rig.channel.commands = [others[0], make_add(9, random_prompt(200, 9)), others[1]]
     for _ in range(4):
-        for command in rig.channel.poll(0.0):
-            rig.engine._handle(command)
-        rig.engine.step()
+        rig.loop.turn()
     tokens = rig.run(AbortRequest(9))
     assert {run_id: tokens[run_id] for run_id in (1, 2)} == expected

@@ -248,6 +248,4 @@ def test_an_abort_leaves_the_others(tiny_llama: Path) -> None:
 
 def _handle_and_step(rig: Rig, num_steps: int) -> None:
     for _ in range(num_steps):
-        for command in rig.channel.poll(0.0):
-            rig.engine._handle(command)
-        rig.engine.step()
+        rig.loop.turn()

@@ -6,9 +6,9 @@ from shared.errors import ConfigError
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine_fakes import FakeChannel, make_add
-from worker.engine.scripted.scripted_engine import ScriptedEngine
-from worker.engine_link.engine_config import EngineConfig
+from worker.engine.scripted.scripted_engine import scripted_loop
 from worker.engine_link.engine_messages import AbortRequest, EngineCommand, EngineReady, SetPaused
+from worker.engine_link.scripted_config import ScriptedConfig
 
 LENGTH = Finish(FinishReason.LENGTH)
 
@@ -23,8 +23,7 @@ def run_scripted(
 ) -> FakeChannel:
     channel = FakeChannel(*commands)
     channel.later = later or []
-    config = EngineConfig(
-        scripted=True,
+    config = ScriptedConfig(
         scripted_prefill_s=prefill_s,
         scripted_token_s=token_s,
         scripted_token_low=100,
@@ -32,7 +31,7 @@ def run_scripted(
         max_running=max_running,
         max_context_len=max_context_len,
     )
-    ScriptedEngine(config, channel, channel.clock).run(until_idle=True)
+    scripted_loop(config, channel, channel.clock).run(until_idle=True)
     return channel
 
 
@@ -136,9 +135,9 @@ def test_stop_tokens_end_a_run() -> None:
 
 
 def test_an_empty_range_of_ids_is_a_configuration_error() -> None:
-    config = EngineConfig(scripted=True, scripted_token_low=5, scripted_token_high=5)
+    config = ScriptedConfig(scripted_token_low=5, scripted_token_high=5)
     with pytest.raises(ConfigError, match=r"\[5, 5\)"):
-        ScriptedEngine(config, FakeChannel())
+        scripted_loop(config, FakeChannel())
 
 
 def test_what_a_script_cannot_do_is_refused() -> None:
