@@ -26,6 +26,7 @@ from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import ModelRunner
+from worker.engine.layers.kv_group import KVGroup
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.request.arrival import Arrival
@@ -83,7 +84,7 @@ class StepTimes:
 
 
 def make_instant_cpu(ledger: KVLedger) -> BatchRunner:
-    pool = KVCachePool(1, ledger.num_pages, PAGE_SIZE, 1, 1, torch.float32)
+    pool = KVCachePool(KVGroup((0,), 1, 1, torch.float32, PAGE_SIZE), ledger.num_pages)
     runner = ModelRunner(InstantForward(), pool, ledger.req_to_token, VOCAB_SIZE)
     runner._sampler = InstantSampler()  # type: ignore[assignment]
     return runner

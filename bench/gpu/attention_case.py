@@ -17,6 +17,7 @@ from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.request.step_limits import StepLimits
 
 
@@ -46,15 +47,8 @@ class AttentionCase:
         in_graph: bool = False,
     ) -> Self:
         num_pages = [-(-seq_len // page_size) for seq_len in seq_lens]
-        pool = GpuKVPool(
-            num_layers,
-            sum(num_pages),
-            page_size,
-            layer.num_kv_heads,
-            layer.head_dim,
-            dtype,
-            device,
-        )
+        group = one_kv_group([layer] * num_layers, dtype, page_size)
+        pool = GpuKVPool(group, sum(num_pages), device)
         for layer_id in range(num_layers):
             for data in pool.keys_and_values(layer_id):
                 data.normal_()

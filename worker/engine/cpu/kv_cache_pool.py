@@ -8,41 +8,33 @@ from collections.abc import Sequence
 
 import torch
 
+from worker.engine.layers.kv_group import KVGroup
+
 
 class KVCachePool:
-    """Keys and values of all layers, in pages; within a page one head after the other.
+    """Keys and values of a group of layers, in pages; within a page one head after the other.
 
     So the slots of a request and a head, gathered page by page, are one matrix. The last page is
     the padding page: never written. A page is wiped when it is handed out: what is read beyond a
     request's end is masked, but must be finite.
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_pages: int,
-        page_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self.page_size = page_size
+    def __init__(self, group: KVGroup, num_pages: int) -> None:
+        self.group = group
+        self.page_size = group.page_size
         self.num_pages = num_pages
-        self.num_tokens = num_pages * page_size
-        self.num_kv_heads = num_kv_heads
-        self.head_dim = head_dim
-        self.dtype = dtype
+        self.num_tokens = num_pages * group.page_size
+        self._places = group.places
         # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]
-        self._data = _allocate(
-            (num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim), dtype
-        )
+        page_shape = group.num_kv_heads, group.page_size, group.head_dim
+        self._data = _allocate((len(group.layer_ids), 2, num_pages + 1, *page_shape), group.dtype)
         # [num_layers, 2, num_pages + 1, bytes of a page], the same memory
         self._bytes = self._data.view(torch.uint8).flatten(3).numpy()
         self.wipe([num_pages])
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_pages + 1, num_kv_heads, page_size, head_dim] each, views."""
-        keys, values = self._data[layer_id].unbind(0)
+        keys, values = self._data[self._places[layer_id]].unbind(0)
         return keys, values
 
     def wipe(self, pages: Sequence[int]) -> None:

@@ -46,8 +46,8 @@ class TorchAttentionBackend:
         self._pool = pool
         self._layers = layers
         self._windows = {layer.window for layer in layers}
-        self._num_kv_heads = pool.num_kv_heads
-        self._head_dim = pool.head_dim
+        self._num_kv_heads = pool.group.num_kv_heads
+        self._head_dim = pool.group.head_dim
         self._groups: list[_Group] = []
         self._is_one_group = False
         self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
@@ -169,7 +169,7 @@ class TorchAttentionBackend:
         is_hidden = distance < 0
         if window is not None:
             is_hidden |= distance >= window
-        bias = torch.zeros(distance.shape, dtype=self._pool.dtype)
+        bias = torch.zeros(distance.shape, dtype=self._pool.group.dtype)
         return bias.masked_fill_(is_hidden, -torch.inf)[:, None, :, None]
 
     def _num_pages(self, num_tokens: int) -> int:

@@ -35,7 +35,7 @@ from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.memory_errors import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights
 from worker.engine.models.model import Model
@@ -68,7 +68,8 @@ class GpuModel:
         self._model = model
         self._setup = setup
         self._layers = model.attention_layers
-        self._kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
+        kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
+        self._kv_group = one_kv_group(self._layers, kv_dtype, config.page_size)
         self._attention = attention
         self._image_encoder = _image_encoder(model, setup.config.vision, device)
         weight_bytes = device.held_bytes()
@@ -102,7 +103,7 @@ class GpuModel:
             setup.dtype,
             attention.name,
             weight_bytes,
-            self._kv_dtype,
+            kv_dtype,
             config.tp,
             self.pool.num_bytes,
             free_bytes - device.free_bytes(),
@@ -142,7 +143,7 @@ class GpuModel:
         """With so many pages, of which a row has at most `max_pages`."""
         config, layers, device = self._config, self._layers, self._device
         max_running, page_size = self._step.max_running, config.page_size
-        pool = self._make_pool(num_pages)
+        pool = GpuKVPool(self._kv_group, num_pages, device.torch_device)
         table = DevicePageTable(max_running, max_pages, num_pages, device.torch_device)
         last_token_ids = torch.zeros(max_running + 1, dtype=torch.int64, device=device.torch_device)
         return GpuState(
@@ -174,18 +175,6 @@ class GpuModel:
         log.warning(self.remark)
         return (), 0
 
-    def _make_pool(self, num_pages: int) -> GpuKVPool:
-        layers = self._layers
-        return GpuKVPool(
-            len(layers),
-            num_pages,
-            self._config.page_size,
-            layers[0].num_kv_heads,
-            layers[0].head_dim,
-            self._kv_dtype,
-            self._device.torch_device,
-        )
-
     def _make_draws(self) -> Draws:
         if self._config.attention_backend == "torch":
             return HostDraws(self._setup.config.num_outputs)
@@ -193,7 +182,7 @@ class GpuModel:
 
     def _num_pages(self, step_bytes: int, graph_bytes: int) -> int:
         config = self._config
-        page_bytes = config.page_size * _bytes_per_token(self._layers, self._kv_dtype)
+        page_bytes = config.page_size * self._kv_group.bytes_per_token
         if config.num_kv_tokens is not None:
             num_pages = config.num_kv_tokens // config.page_size
         elif config.kv_memory_bytes is not None:
@@ -250,8 +239,3 @@ def _image_encoder(
         return None
     assert isinstance(model, TransformersModel), "no other kind sees"
     return ImageEncoder(model, vision, lambda pixels: upload(device, pixels))
-
-
-def _bytes_per_token(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> int:
-    """Of the KV pool."""
-    return len(layers) * 2 * layers[0].num_kv_heads * layers[0].head_dim * dtype.itemsize

@@ -16,6 +16,7 @@ from worker.engine.cpu.torch_forward import TorchForward
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism
 from worker.engine.loading.load_progress import LoadProgress
 from worker.engine.loading.loaded_model import LoadedModel
@@ -100,16 +101,9 @@ class CpuLoader:
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
-        bytes_per_token = setup.config.kv_bytes_per_token(setup.dtype.itemsize)
         layers = setup.config.attention_layers
-        return KVCachePool(
-            len(layers),
-            num_kv_pages(self._config, bytes_per_token),
-            self._config.page_size,
-            layers[0].num_kv_heads,
-            layers[0].head_dim,
-            setup.dtype,
-        )
+        group = one_kv_group(layers, setup.dtype, self._config.page_size)
+        return KVCachePool(group, num_kv_pages(self._config, group.bytes_per_token))
 
 
 def prepare_on_cpu(

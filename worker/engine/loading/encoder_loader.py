@@ -16,6 +16,7 @@ from worker.engine.device.memory_errors import memory_for
 from worker.engine.encoder.encoder_model import EncoderModel, load_encoder
 from worker.engine.encoder.encoder_runner import EncoderRunner
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.layers.kv_group import KVGroup
 from worker.engine.loading import determinism
 from worker.engine.loading.cpu_loader import prepare_on_cpu
 from worker.engine.loading.load_progress import LoadProgress
@@ -79,4 +80,5 @@ class EncoderLoader:
         page_size, num_tokens = self._config.page_size, self._config.num_kv_tokens
         if num_tokens is None:
             num_tokens = self._step.max_running * (setup.max_context_len + page_size)
-        return KVCachePool(0, max(1, num_tokens // page_size), page_size, 1, 1, setup.dtype)
+        group = KVGroup((), 1, 1, setup.dtype, page_size)
+        return KVCachePool(group, max(1, num_tokens // page_size))

@@ -15,6 +15,7 @@ from shared.checkpoint.vision_files import VISION_ARCHITECTURES, vision_card
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.kv_group import check_one_shape
 from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
@@ -163,8 +164,7 @@ def trial(model: Any, first_position: int = 0) -> Trial:
             "not supported"
         )
     layers = tuple(step.layers[idx] for idx in range(num_layers))
-    if len({(layer.num_kv_heads, layer.head_dim) for layer in layers}) > 1:
-        raise ConfigError("layers with keys of different shapes are not supported")
+    check_one_shape(layers)
     return Trial(layers, tuple(step.keys[idx] for idx in range(num_layers)))
 
 

@@ -26,6 +26,7 @@ from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.request.step_limits import StepLimits
 
 pytestmark = pytest.mark.skipif(
@@ -55,16 +56,7 @@ def make_pool(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
 ) -> GpuKVPool:
-    layer = layers[0]
-    pool = GpuKVPool(
-        len(layers),
-        NUM_PAGES,
-        PAGE_SIZE,
-        layer.num_kv_heads,
-        layer.head_dim,
-        dtype,
-        device,
-    )
+    pool = GpuKVPool(one_kv_group(layers, dtype, PAGE_SIZE), NUM_PAGES, device)
     noise = torch.randn(pool._data.shape, generator=torch.Generator().manual_seed(1))
     pool._data.copy_(noise)
     return pool

@@ -21,6 +21,7 @@ from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.trial_timer import TrialTimer
 from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.kv_group import KVGroup, one_kv_group
 from worker.engine.request.step_limits import StepLimits
 
 CONTEXT_LEN = 2048
@@ -123,28 +124,21 @@ class AttentionTrial:
             ],
         }
 
+    @property
+    def _kv_group(self) -> KVGroup:
+        return one_kv_group(self._layers, self._task.kv_dtype, self._task.page_size)
+
     @cached_property
     def _num_rows(self) -> list[int]:
         """As many as run, and as the memory has room for."""
-        layer = self._layers[0]
-        token_values = 2 * layer.num_kv_heads * layer.head_dim * len(self._layers)
-        row_bytes = CONTEXT_LEN * token_values * self._task.kv_dtype.itemsize
+        row_bytes = CONTEXT_LEN * self._kv_group.bytes_per_token
         most = min(self._step.max_running, int(self._device.free_bytes() * POOL_SHARE) // row_bytes)
         return [num_rows for num_rows in DECODE_ROWS if num_rows <= max(1, most)]
 
     @cached_property
     def _pool(self) -> GpuKVPool:
-        layer, task, device = self._layers[0], self._task, self._device.torch_device
-        num_pages = self._num_rows[-1] * self._num_row_pages
-        pool = GpuKVPool(
-            len(self._layers),
-            num_pages,
-            task.page_size,
-            layer.num_kv_heads,
-            layer.head_dim,
-            task.kv_dtype,
-            device,
-        )
+        task, device = self._task, self._device.torch_device
+        pool = GpuKVPool(self._kv_group, self._num_rows[-1] * self._num_row_pages, device)
         for layer_id in range(len(self._layers)):
             for data in pool.keys_and_values(layer_id):
                 noise = torch.randn(data.shape, dtype=task.dtype, device=device)

@@ -43,13 +43,16 @@ class TritonDecode:
         self._layers = layers
         self._device = device
         num_programs = device.num_processors * PROGRAMS_PER_PROCESSOR
-        self._num_wanted = max(1, num_programs // layers[0].num_kv_heads)
+        self._num_wanted = max(1, num_programs // pool.group.num_kv_heads)
         on_device = device.torch_device
         max_pieces = max_rows + self._num_wanted
         self._pieces = torch.zeros(max_pieces, 3, dtype=torch.int32, device=on_device)
         self._ends = torch.zeros(max_rows + 1, dtype=torch.int32, device=on_device)
         self._scratch = DecodeScratch.of(
-            max_pieces, layers[0].num_heads, layers[0].head_dim, on_device
+            max_pieces,
+            max(layer.num_heads for layer in layers),
+            pool.group.head_dim,
+            on_device,
         )
         self._splits = np.zeros(0, np.int64)  # that the tensors above have
 

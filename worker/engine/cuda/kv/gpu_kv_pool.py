@@ -5,37 +5,31 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.kv.kv_dtype import KV_FP8, to_kv_dtype
+from worker.engine.layers.kv_group import KVGroup
 
 
 class GpuKVPool:
-    """Keys and values of all layers, in pages; within a page one token after the other ("NHD").
+    """Keys and values of a group of layers, in pages; in each one token after the other ("NHD").
 
     The last page is the padding page: rows of a CUDA graph that nobody uses write there.
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_pages: int,
-        page_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.page_size = page_size
+    def __init__(self, group: KVGroup, num_pages: int, device: torch.device) -> None:
+        self.group = group
+        self.page_size = group.page_size
         self.num_pages = num_pages
-        self.num_tokens = num_pages * page_size
-        self.dtype = dtype
+        self.num_tokens = num_pages * group.page_size
+        self.dtype = group.dtype
+        self._places = group.places
         # [num_layers, 2, num_pages + 1, page_size, num_kv_heads, head_dim]
         self._data = torch.zeros(
-            num_layers,
+            len(group.layer_ids),
             2,
             num_pages + 1,
-            page_size,
-            num_kv_heads,
-            head_dim,
-            dtype=dtype,
+            group.page_size,
+            group.num_kv_heads,
+            group.head_dim,
+            dtype=group.dtype,
             device=device,
         )
 
@@ -45,7 +39,7 @@ class GpuKVPool:
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views."""
-        keys, values = self._data[layer_id].unbind(0)
+        keys, values = self._data[self._places[layer_id]].unbind(0)
         return keys, values
 
     def write(

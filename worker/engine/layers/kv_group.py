@@ -1,0 +1,69 @@
+"""Layers whose keys and values lie in one kind of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.layers.attention_layer import AttentionLayer
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """What a pool of keys and values is made for."""
+
+    layer_ids: tuple[int, ...]  # rising
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype  # of keys and values
+    page_size: int  # tokens
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all its layers."""
+        num_values = 2 * self.num_kv_heads * self.head_dim
+        return len(self.layer_ids) * num_values * self.dtype.itemsize
+
+    @property
+    def places(self) -> dict[int, int]:
+        """By layer id, which of its layers that is."""
+        return {layer_id: place for place, layer_id in enumerate(self.layer_ids)}
+
+
+def kv_groups(
+    layers: Sequence[AttentionLayer], dtype: torch.dtype, page_size: int
+) -> tuple[KVGroup, ...]:
+    """One for each shape of keys, in the order of their first layers."""
+    return tuple(
+        KVGroup(tuple(layer_ids), *shape, dtype, page_size)
+        for shape, layer_ids in _by_shape(layers).items()
+    )
+
+
+def one_kv_group(layers: Sequence[AttentionLayer], dtype: torch.dtype, page_size: int) -> KVGroup:
+    """The group of all layers. Raises ConfigError when they have several."""
+    check_one_shape(layers)
+    (group,) = kv_groups(layers, dtype, page_size)
+    return group
+
+
+def check_one_shape(layers: Sequence[AttentionLayer]) -> None:
+    """Raises ConfigError for layers that make several groups: no engine has pools for them yet."""
+    shapes = _by_shape(layers)
+    if len(shapes) > 1:
+        told = "; ".join(
+            f"num_kv_heads={num_kv_heads} and head_dim={head_dim} in layer {ids[0]}"
+            for (num_kv_heads, head_dim), ids in shapes.items()
+        )
+        raise ConfigError(f"layers with keys of different shapes are not supported: {told}")
+
+
+def _by_shape(layers: Sequence[AttentionLayer]) -> dict[tuple[int, int], list[int]]:
+    """Layer ids, by number of heads and values of each."""
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for layer_id, layer in enumerate(layers):
+        shapes.setdefault((layer.num_kv_heads, layer.head_dim), []).append(layer_id)
+    return shapes
