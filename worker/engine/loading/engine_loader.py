@@ -104,12 +104,22 @@ class EngineLoader:
         one_token_step_s = _warm_up(
             *self._make_books(setup, loaded), budget, num_warm_up_tokens, loaded.pooling
         )
+        engine = self._make_engine(setup, loaded, budget, grammars)
+        return CommandLoop(self._channel, engine, self._ready(setup, loaded, one_token_step_s))
+
+    def _make_engine(
+        self,
+        setup: ModelSetup,
+        loaded: LoadedModel,
+        budget: StepBudget,
+        grammars: GrammarBackend,
+    ) -> Engine:
         scheduler, runner = self._make_books(setup, loaded)
-        engine = Engine(
+        return Engine(
             scheduler,
             StepPipeline(scheduler, runner, int(self._step.has_overlap)),
             budget,
-            StopCheck(model_config.eos_token_ids, setup.max_context_len),
+            StopCheck(setup.config.eos_token_ids, setup.max_context_len),
             GrammarQueue(grammars, self._config.grammar_timeout_s),
             AdapterPool(
                 loaded.make_projections,
@@ -117,10 +127,9 @@ class EngineLoader:
                 self._config.max_loras,
                 self._config.max_lora_rank,
             ),
-            model_config.vision,
+            setup.config.vision,
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
         )
-        return CommandLoop(self._channel, engine, self._ready(setup, loaded, one_token_step_s))
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
         parts = self._config, self._step, self._gpu, self._progress
