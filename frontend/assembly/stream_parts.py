@@ -83,7 +83,7 @@ class StreamParts:
             cache_scope=CacheScope(
                 cluster.bucket(subjects.secrets_bucket), config.shared_prefix_models
             ),
-            exchange=TenantExchange(cluster, process.frontend_id, process.ledger),
+            exchange=TenantExchange(cluster, process.frontend_id, process.ledger, process.keys),
             heartbeat=_heartbeat(cluster, process.frontend_id),
         )
 

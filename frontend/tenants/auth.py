@@ -44,6 +44,7 @@ class ApiKeys:
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._secret = secrets.token_bytes(32)
         self._keys = self._by_keyed_digest(keys)
+        self._owners = self._by_owner()
         self.is_open = not self._keys
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
@@ -51,6 +52,7 @@ class ApiKeys:
         found = self._by_keyed_digest(keys)
         assert found, "without keys everybody would be let in"
         self._keys, self.is_open = found, False
+        self._owners = self._by_owner()
 
     def tenant_of(self, authorization: str, nats_user: str = "") -> Tenant:
         """Of `Authorization: Bearer <key>`. Raises AuthenticationFailed.
@@ -83,12 +85,19 @@ class ApiKeys:
         tenants = (key.tenant for key in self._keys.values())
         return next((tenant for tenant in tenants if tenant.id == tenant_id), None)
 
+    def tenant_of_owner(self, owner: str) -> Tenant | None:
+        """Who bears this name in stored records; None for those of whom no key is held."""
+        return self._owners.get(owner)
+
     def _tenant_of_nats_user(self, name: str) -> Tenant:
         found = self._keys.get(self._keyed(nats_user_digest(name)))
         return Tenant(f"{_NATS}{name}") if found is None else found.tenant
 
     def _by_keyed_digest(self, keys: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
         return {self._keyed(key.digest): key for key in keys}
+
+    def _by_owner(self) -> dict[str, Tenant]:
+        return {key.tenant.owner: key.tenant for key in self._keys.values()}
 
     def _keyed(self, digest: bytes) -> bytes:
         return hashlib.blake2b(digest, digest_size=32, key=self._secret).digest()

@@ -10,6 +10,7 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from frontend.tenants.auth import ApiKeys
 from frontend.tenants.ledger import TenantLedger
 from shared.cluster import Cluster
 from shared.errors import ProtocolError
@@ -34,13 +35,16 @@ class TenantExchange:
     News are whole states: one that is lost is made up for by the next.
     """
 
-    def __init__(self, cluster: Cluster, frontend_id: str, ledger: TenantLedger) -> None:
+    def __init__(
+        self, cluster: Cluster, frontend_id: str, ledger: TenantLedger, keys: ApiKeys
+    ) -> None:
         self._nc = cluster.nc
         self._malformed = cluster.malformed
         self._subject = cluster.subjects.tenants
         self._costs_subject = cluster.subjects.costs
         self._frontend_id = frontend_id
         self._ledger = ledger
+        self._keys = keys
         self._heard_at: dict[str, float] = {}  # by frontend
 
     async def run(self) -> None:
@@ -112,11 +116,13 @@ class TenantExchange:
             self._malformed.note(message.subject, exc)
             log.warning("tenant_cost_unreadable", error=str(exc))
             return
-        self._ledger.rates.charge(cost.owner, cost.num_tokens, time.monotonic())
+        tenant = self._keys.tenant_of_owner(cost.owner)
+        if tenant is not None:
+            self._ledger.rates.charge(tenant, cost.num_tokens, time.monotonic())
 
     def _forget_silent(self) -> None:
         now = time.monotonic()
         for frontend_id, heard_at in list(self._heard_at.items()):
             if now - heard_at > _GONE_AFTER_S:
                 del self._heard_at[frontend_id]
-                self._ledger.forget(frontend_id)
+                self._ledger.forget(frontend_id, now)

@@ -41,10 +41,10 @@ class TenantLedger:
         """All that another frontend has now."""
         self._elsewhere[frontend_id] = Counter(counts)
 
-    def forget(self, frontend_id: str) -> None:
+    def forget(self, frontend_id: str, now: float) -> None:
         """That frontend is gone."""
         self._elsewhere.pop(frontend_id, None)
-        self.rates.forget(frontend_id)
+        self.rates.forget(frontend_id, now)
 
     @property
     def here(self) -> Mapping[tuple[str, str], int]:

@@ -29,6 +29,14 @@ class RateBucket:
         self._level = min(self.level(now), level)
         self._at = now
 
+    def take_told(self, count: float, level: float, now: float) -> None:
+        """Somebody has taken `count` over an unknown time, after which there is `level` at most.
+
+        Of what was taken long ago the place has been filled up again.
+        """
+        self.take(min(count, max(0.0, self.per_minute - level)), now)
+        self.lower_to(level, now)
+
     def wait_s(self, count: float, now: float) -> float:
         """Until so much is there, or the bucket is full."""
         missing = min(count, self.per_minute) - self.level(now)

@@ -48,11 +48,21 @@ class _Account:
 
         The counts are totals, so that news which get lost are made up for by the next ones.
         """
-        before = self.heard.get(frontend_id)
-        if before is None or before.serial != use.serial:
-            before = TenantUse(use.tenant)
-        self.take(use.num_requests - before.num_requests, use.num_tokens - before.num_tokens, now)
+        last = self.heard.get(frontend_id)
+        if last is None:
+            self._meet(use, now)
+        else:
+            before = last if last.serial == use.serial else TenantUse(use.tenant)
+            num_requests = use.num_requests - before.num_requests
+            self.take(num_requests, use.num_tokens - before.num_tokens, now)
         self.heard[frontend_id] = use
+
+    def _meet(self, use: TenantUse, now: float) -> None:
+        """Take what a frontend that is new here has taken, and know of the debts that it knows."""
+        if self.requests is not None and use.request_level is not None:
+            self.requests.take_told(use.num_requests, use.request_level, now)
+        if self.tokens is not None and use.token_level is not None:
+            self.tokens.take_told(use.num_tokens, use.token_level, now)
 
     def believe(self, frontend_id: str, use: TenantUse, now: float) -> None:
         """We know nothing, and that frontend knew what is left."""
@@ -68,11 +78,11 @@ class _Account:
 
 
 class RateLimiter:
-    """Accounts by tenant's id, of those that have a limit and have come here."""
+    """Accounts by tenant's id, of those that have a limit and have come here, or have been charged
+    for what they asked elsewhere."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
-        self._ids: dict[str, str] = {}  # of the same tenants, by what their records bear
         self._latest: dict[str, dict[str, TenantUse]] = {}  # by frontend, of all tenants
 
     def check(self, tenant: Tenant, num_tokens: int | None, now: float) -> None:
@@ -110,12 +120,13 @@ class RateLimiter:
         if account is not None:
             account.take_here(num_requests, num_tokens, now)
 
-    def charge(self, owner: str, num_tokens: int, now: float) -> None:
+    def charge(self, tenant: Tenant, num_tokens: int, now: float) -> None:
         """Count tokens that were made for a request that has come before, here or elsewhere.
 
-        All frontends are told of them, so that none needs to tell another.
+        All frontends are told of them, so that none needs to tell another: also one to which the
+        tenant has not come yet.
         """
-        account = self._accounts.get(self._ids.get(owner, ""))
+        account = self._account(tenant, now)
         if account is not None:
             account.take(0, num_tokens, now)
 
@@ -155,11 +166,12 @@ class RateLimiter:
             if (account := self._accounts.get(tenant_id)) is not None:
                 account.hear(frontend_id, use, now)
 
-    def forget(self, frontend_id: str) -> None:
-        """That frontend is gone; what it has let in stays counted."""
+    def forget(self, frontend_id: str, now: float) -> None:
+        """That frontend is gone; what it has let in stays counted, once, should it come back."""
         self._latest.pop(frontend_id, None)
         for account in self._accounts.values():
-            account.heard.pop(frontend_id, None)
+            if account.is_full(now):
+                account.heard = {f: use for f, use in account.heard.items() if f in self._latest}
 
     def _account(self, tenant: Tenant, now: float) -> _Account | None:
         if not tenant.has_rate:
@@ -167,7 +179,6 @@ class RateLimiter:
         account = self._accounts.get(tenant.id)
         if account is None:
             account = self._accounts[tenant.id] = _Account(None, None)
-            self._ids[tenant.owner] = tenant.id
             account.resize(tenant, now)
             for frontend_id, latest in self._latest.items():
                 if (use := latest.get(tenant.id)) is not None:

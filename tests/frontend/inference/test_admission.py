@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from frontend.tenants.tenant import Tenant
 from jetflock.client import Client
 from jetflock.errors import QueueFull
+from shared.protocol.codec import encode
+from shared.protocol.notices import TenantCost, TenantGossip, TenantUse
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
 from tests.frontend.sse import sse_events
@@ -164,6 +168,21 @@ async def test_tokens_after_a_hang_up_and_on_another_frontend_are_paid(
     assert left <= before - 40 - 40 - 2 * cost + 60, "a second gives 17 of them back"
 
 
+async def test_tokens_made_elsewhere_are_paid_at_a_frontend_that_the_tenant_is_new_to(
+    stack: Stack, tmp_path: Path
+) -> None:
+    running = await stack.start_frontend(api_keys_file=key_file(tmp_path, tokens_per_minute=100))
+    news = await stack.cluster.nc.subscribe(stack.cluster.subjects.tenants)
+    await news.next_msg(timeout=10)  # who tells, hears
+    charged = running.frontend.process.ledger.rates.uses
+    cost = TenantCost(Tenant("alice").owner, 150)
+    await stack.cluster.nc.publish(stack.cluster.subjects.costs, encode(cost))
+    await until(lambda: "alice" in charged(time.monotonic()))
+    async with running.client() as client:
+        refused = await client.post(CHAT, json=BODY, headers=ALICE)
+    assert_refused(refused, "rate_limit_exceeded", "100 tokens per minute, of which 0 are left")
+
+
 PROMPT = {"prompt": "Hi"}
 CALLS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "tokenize": ("/tokenize", PROMPT),
@@ -257,9 +276,6 @@ async def test_a_dead_frontends_requests_are_forgotten(stack: Stack, tmp_path: P
     path = key_file(tmp_path, max_concurrent=1)
     running = await stack.start_frontend(api_keys_file=path)
     ledger = running.frontend.process.ledger
-    from shared.protocol.codec import encode
-    from shared.protocol.notices import TenantGossip, TenantUse
-
     news = TenantGossip("frontend-dead", [TenantUse("alice", (1,))])
     await stack.cluster.nc.publish(stack.cluster.subjects.tenants, encode(news))
     await until(lambda: ledger.num_of_all_classes("alice") == 1)

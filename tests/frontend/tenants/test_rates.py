@@ -44,7 +44,7 @@ def test_output_makes_a_debt_that_is_paid_before_anything_else_comes() -> None:
     book = RateLimiter()
     book.check(ALICE, 1000, 0.0)
     book.take(ALICE, 1, 1000, 0.0)
-    book.charge(ALICE.owner, 8000, 10.0)  # it had 5000 + 1000 by then
+    book.charge(ALICE, 8000, 10.0)  # it had 5000 + 1000 by then
     with pytest.raises(RateLimited, match="6000 tokens per minute, of which 0 are left") as caught:
         book.check(ALICE, 100, 10.0)
     assert caught.value.retry_after_s == 21  # 2000 of debt and 100 tokens, at 100 a second
@@ -101,9 +101,77 @@ def test_two_frontends_that_hear_each_other_hold_one_limit(
     for _ in range(2):
         tell(here, "here", there, now)
         tell(there, "there", here, now)
-    left = [book.headers(ALICE, now)["x-ratelimit-remaining-tokens"] for book in (here, there)]
+    left = [tokens_left(book, now) for book in (here, there)]
     assert left[0] == left[1]
     assert int(left[0]) == max(0, 6000 - num_taken)
+
+
+def tokens_left(book: RateLimiter, now: float) -> str:
+    return book.headers(ALICE, now)["x-ratelimit-remaining-tokens"]
+
+
+def test_what_was_made_for_a_tenant_elsewhere_is_paid_for_where_it_comes_next() -> None:
+    first, second = RateLimiter(), RateLimiter()
+    first.take(ALICE, 1, 1000, 0.0)
+    tell(first, "first", second, 0.0)
+    for book in (first, second):
+        book.charge(ALICE, 8000, 0.0)
+    with pytest.raises(RateLimited):
+        second.check(ALICE, 100, 0.0)  # before the first has told anything again
+    tell(first, "first", second, 0.0)
+    assert first.uses(0.0)["alice"].token_level == second.uses(0.0)["alice"].token_level == -3000
+
+
+def test_a_frontend_that_starts_learns_of_debts_though_the_tenant_was_faster() -> None:
+    old, new = RateLimiter(), RateLimiter()
+    old.take(ALICE, 1, 1000, 0.0)
+    old.charge(ALICE, 8000, 0.0)
+    new.check(ALICE, 100, 0.0)
+    new.take(ALICE, 1, 100, 0.0)
+    tell(old, "old", new, 0.0)
+    with pytest.raises(RateLimited):
+        new.check(ALICE, 100, 0.0)
+
+
+def a_steady_hour(book: RateLimiter) -> None:
+    """Alice uses what she may, and her limit is never untouched."""
+    book.take(ALICE, 1, 1000, 0.0)
+    for second in range(1, 3600):
+        book.take(ALICE, 0, 100, float(second))
+
+
+def test_a_frontend_that_starts_does_not_charge_a_tenant_for_its_past() -> None:
+    old, new = RateLimiter(), RateLimiter()
+    a_steady_hour(old)
+    new.take(ALICE, 1, 100, 3600.0)
+    tell(old, "old", new, 3600.0)
+    left = int(tokens_left(old, 3600.0))
+    assert left == 5100
+    assert left - 100 - 1000 <= int(tokens_left(new, 3600.0)) <= left
+
+
+def test_frontends_that_could_not_hear_each_other_charge_nothing_twice() -> None:
+    here, there = RateLimiter(), RateLimiter()
+    for book in (here, there):
+        book.take(ALICE, 0, 1, 0.0)
+    tell(here, "here", there, 0.0)
+    here.take(ALICE, 0, 2000, 0.0)
+    tell(here, "here", there, 0.0)
+    there.forget("here", 5.0)
+    here.take(ALICE, 0, 1000, 5.0)
+    tell(here, "here", there, 5.0)
+    assert tokens_left(there, 5.0) == str(6000 - 3002 + 500)
+
+
+def test_of_a_frontend_that_is_gone_nothing_is_kept_for_good() -> None:
+    here, there = RateLimiter(), RateLimiter()
+    here.take(ALICE, 1, 1000, 0.0)
+    there.take(ALICE, 1, 1, 0.0)
+    for idx in range(10):
+        tell(here, f"here-{idx}", there, 0.0)
+        there.forget(f"here-{idx}", 0.0)
+    there.forget("here-9", 1e6)
+    assert not there._accounts["alice"].heard
 
 
 def test_a_frontend_that_starts_believes_the_others() -> None:
