@@ -55,7 +55,8 @@ _AWAY_ERRORS = {
     10119,  # consumer is offline
 }
 _SHORT = "insufficient "  # storage, memory: there are peers, and none has room
-_ERR_NOT_DELETED = 10057  # there is no such message
+_NOT_THERE = (ERR_NO_MESSAGE, 10043, 10057)  # to be deleted: sequence or message not found
+_NO_MESSAGE = 0  # no message has this sequence
 _LIMIT = "maximum "  # messages exceeded, bytes exceeded
 _SUBJECT_TAKEN = "maximum messages per subject exceeded"
 
@@ -244,8 +245,16 @@ class JetStream:
         """Delete all messages of a subject, those below a sequence alone if one is given, and
         overwrite their bytes, which a purge leaves in the server's files; how many there were.
 
+        No compare-and-set behind what is gone can be stored any more: see `purge_for_good`.
         Raises BrokerError.
         """
+        num_erased = 0
+        while num_found := await self._erase_stored(stream, subject, below):
+            num_erased += num_found
+            await self.settle(stream)
+        return num_erased
+
+    async def _erase_stored(self, stream: str, subject: str, below: int | None) -> int:
         num_erased, seq = 0, 1
         while (message := await self.get_next(stream, subject, seq)) is not None:
             if below is not None and message.seq >= below:
@@ -253,6 +262,14 @@ class JetStream:
             await self.erase_message(stream, message.seq)
             num_erased, seq = num_erased + 1, message.seq + 1
         return num_erased
+
+    async def settle(self, stream: str) -> None:
+        """Return when all that the leader of several servers has taken up to now is stored.
+
+        It stores and deletes in one order, and deleting no message is an order, too. Who asks must
+        have the right to delete. Raises BrokerError.
+        """
+        await self.delete_message(stream, _NO_MESSAGE)
 
     async def erase_message(self, stream: str, seq: int) -> None:
         """Delete it, overwriting its bytes; also one that is not there any more.
@@ -265,13 +282,17 @@ class JetStream:
         """Also one that is not there any more. Raises BrokerError."""
         await self._delete(stream, {"seq": seq, "no_erase": True})
 
-    async def purge(self, stream: str, subject: str, *, below: int | None = None) -> None:
-        """Take all messages of a subject (or wildcard) away, or those below a sequence.
+    async def purge(self, stream: str, subject: str, *, below: int | None = None) -> int:
+        """Take all messages of a subject (or wildcard) away, or those below a sequence; how many
+        there were.
 
         Their bytes stay in the server's files for a while: see `erase`. Raises BrokerError.
         """
         bound = {} if below is None else {"seq": below}
-        await self._api(self.erasing_nc, f"STREAM.PURGE.{stream}", {"filter": subject, **bound})
+        answer = await self._api(
+            self.erasing_nc, f"STREAM.PURGE.{stream}", {"filter": subject, **bound}
+        )
+        return int(answer["purged"])
 
     async def purge_for_good(self, stream: str, subject: str, *, below: int | None = None) -> None:
         """As `purge`, and no compare-and-set behind what is gone can be stored any more.
@@ -279,16 +300,19 @@ class JetStream:
         A leader of several servers compares what it stores before it applies the purge in front of
         it, and purges up to the last message that it had applied when it was asked. So behind the
         first purge nothing passes; with the answer to the second, what had passed is stored; and
-        the third takes it away. Raises BrokerError.
+        the third takes it away. Behind that, its writer may have passed meanwhile: so two purges
+        in a row must have found nothing. Raises BrokerError.
         """
-        for _ in range(3):
-            await self.purge(stream, subject, below=below)
+        num_empty = 0
+        while num_empty < 2:
+            num_purged = await self.purge(stream, subject, below=below)
+            num_empty = 0 if num_purged else num_empty + 1
 
     async def _delete(self, stream: str, what: dict[str, Any]) -> None:
         try:
             await self._api(self.erasing_nc, f"STREAM.MSG.DELETE.{stream}", what)
         except BrokerError as exc:
-            if exc.err_code not in (_ERR_NOT_DELETED, ERR_NO_MESSAGE):
+            if exc.err_code not in _NOT_THERE:
                 raise
 
     async def _direct_batch(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from shared.broker.jetstream import JetStream
 from shared.broker.objects import Objects
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
@@ -30,6 +31,8 @@ NUM_OWNERS = 2
 NUM_RIVALS = 4
 NUM_ROUNDS = 3  # of each, with a server away
 NUM_PURGES = 300
+NUM_PIECES = 4
+MAX_LATE_S = 0.004  # an erasure is over by then
 PATIENCE_S = 90.0
 
 T = TypeVar("T")
@@ -197,6 +200,13 @@ async def test_leaders_die_and_no_object_is_lost_or_left(nats: NatsCluster) -> N
         print(*(f"{client.name}: {client.num_rounds} rounds" for client in clients))
 
 
+async def write_behind(js: JetStream, subject: str, seq: int) -> bool:
+    """A result in pieces, each behind the one before it."""
+    for _ in range(NUM_PIECES):
+        seq = (await js.publish(subject, b"piece", expected_last=seq)).seq
+    return True
+
+
 async def test_nothing_is_stored_behind_what_was_purged(nats: NatsCluster) -> None:
     """Such as the result of a response that is deleted in this moment."""
     config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
@@ -205,9 +215,24 @@ async def test_nothing_is_stored_behind_what_was_purged(nats: NatsCluster) -> No
         for _ in range(NUM_PURGES):
             subject = cluster.subjects.response(new_rid())
             record = await js.publish(subject, b"record", expected_last=0)
-            result = _true(js.publish(subject, b"result", expected_last=record.seq))
-            await asyncio.gather(outcome(result), js.purge_for_good(stream, subject))
+            await asyncio.gather(
+                outcome(write_behind(js, subject, record.seq)), js.purge_for_good(stream, subject)
+            )
             assert await js.get_last(stream, subject) is None
+
+
+async def test_nothing_is_stored_behind_what_was_erased(nats: NatsCluster) -> None:
+    config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
+    async with open_cluster(config, "test") as cluster:
+        js, stream = cluster.js, cluster.subjects.responses_stream
+        for number in range(NUM_PURGES):
+            subject = cluster.subjects.response(new_rid())
+            record = await js.publish(subject, b"record", expected_last=0)
+            erased = asyncio.create_task(js.erase(stream, subject))
+            await asyncio.sleep(number / NUM_PURGES * MAX_LATE_S)
+            await outcome(write_behind(js, subject, record.seq))
+            await erased
+            assert await js.get_last(stream, subject) is None, number
 
 
 async def until_all_have_gone_on(clients: list[Client]) -> None:

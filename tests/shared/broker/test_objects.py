@@ -126,6 +126,20 @@ async def test_pieces_whose_owner_died_are_found(cluster: Cluster, objects: Obje
     assert await objects.get("a") == b"1"
 
 
+async def test_deleting_what_is_not_there_does_nothing(cluster: Cluster, objects: Objects) -> None:
+    stream = "OBJ_jf_objects"
+    await cluster.js.settle(stream)  # where nothing ever was
+    await objects.put("a", b"1")
+    await cluster.js.settle(stream)
+    entry = await objects.find("a")
+    assert entry is not None
+    for seq in (entry.seq + 1, entry.seq + 1_000):
+        await cluster.js.erase_message(stream, seq)
+    assert await num_messages(cluster) == 2
+    await objects.delete("a")
+    await cluster.js.erase_message(stream, entry.seq)
+
+
 async def test_many_who_keep_an_object_store_it_once(cluster: Cluster, objects: Objects) -> None:
     catalog = ModelCatalog(cluster)
     await asyncio.gather(*(catalog.keep_object("a", lambda: b"1") for _ in range(8)))
