@@ -6,9 +6,9 @@ from __future__ import annotations
 class RebuildPoint:
     """The latest sequence from which all tokens of a request can be folded again.
 
-    A claim with tokens before it, or an entry at position 0, only opens a candidate: a writer
-    restates over several frames, and may die in between. The candidate replaces `seq` once a fold
-    that started there would hold every token known here.
+    An entry at position 0 only opens a candidate: a writer restates over several frames, and may
+    die in between. The candidate replaces `seq` once a fold that started there would hold every
+    token known here. Behind a claim nothing counts before its own entry at position 0.
     """
 
     __slots__ = ("_candidate", "_candidate_len", "seq")
@@ -28,10 +28,8 @@ class RebuildPoint:
 
     def on_claim(self, seq: int, num_tokens: int) -> None:
         """A claim at `seq` was folded while `num_tokens` tokens were known."""
-        if num_tokens:
-            self._candidate, self._candidate_len = seq, 0
-        else:
-            self.seq, self._candidate = seq, 0
+        if not num_tokens:
+            self.seq = seq
 
     def on_counted_entry(self, seq: int, position: int, end: int, num_tokens: int) -> None:
         """Only entries that counted: those at position 0, and all while `is_restating`."""
