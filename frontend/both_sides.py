@@ -15,11 +15,13 @@ from frontend.assembly.transports import Transports
 from frontend.config import FrontendConfig
 from frontend.inference.inference import Inference
 from shared.cluster import open_cluster
+from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.liveness.move_watch import MoveWatch
 from shared.liveness.newer_side import newer_side
 from shared.telemetry.log import get_logger
 
+_RETRY_S = 1.0
 _AT_START_S = 30.0  # for the newer side, where a service moves: without it some are not found
 
 log = get_logger(__name__)
@@ -83,7 +85,20 @@ class BothSides:
             self._inference.know(newer.inference.side)
             self.knows_newer.set()
             await self.move.closed.wait()
+            await self._settle_queue()
             self._go_over(newer)
+
+    async def _settle_queue(self) -> None:
+        """What its leader took before it was closed is stored behind this, and can be found."""
+        cluster = self._first.streams.cluster
+        while not self.move.over.is_set():
+            try:
+                await cluster.js.settle(cluster.subjects.requests_stream)
+            except BrokerError as exc:
+                log.warning("old_queue_not_settled", error=str(exc))
+            else:
+                return
+            await asyncio.sleep(_RETRY_S)
 
     @asynccontextmanager
     async def _opened(self, config: FrontendConfig) -> AsyncIterator[FrontendSide]:
