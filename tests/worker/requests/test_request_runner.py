@@ -685,6 +685,7 @@ async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
         worker.engine.emit(run.run_id, ids("ab"), STOP)
         await stage.until_queue_is_empty()
         await worker.until_idle()
+        assert worker.count("requests_fenced") == 0, "it did not wait to be delivered again"
     assert (await stage.fold(request.rid)).finish == STOP
 
 
@@ -698,6 +699,7 @@ async def test_an_end_before_the_finish_lets_it_leave_the_queue(stage: Stage) ->
         worker.engine.emit(run.run_id, ids("ab"), STOP)  # the notice is still on its way
         await stage.until_queue_is_empty()
         await worker.until_idle()
+        assert worker.count("requests_fenced") == 0, "it did not wait to be delivered again"
     assert (await stage.fold(request.rid)).finish == Finish(FinishReason.CANCEL)
 
 
