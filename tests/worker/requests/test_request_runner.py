@@ -667,6 +667,22 @@ async def test_what_was_claimed_by_another_before_the_finish_is_not_acknowledged
         assert (await stage.fold(request.rid)).tokens == []
 
 
+async def test_who_has_lost_a_request_leaves_its_prompt_to_the_next(stage: Stage) -> None:
+    request = make_request(prompt_ids=b"", prompt_object="prompt-1")
+    async with running_worker(stage) as worker:
+        catalog = worker.runner.claims.taker._catalog
+        await catalog.put_object("prompt-1", make_request().prompt_ids)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
+        epoch = worker.held[0].epoch
+        await stage.append(request.rid, make_claim(request, "other", prev=epoch))
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        await worker.until_idle()
+        assert worker.count("requests_fenced") == 1
+        assert await catalog.object("prompt-1") == make_request().prompt_ids
+
+
 async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

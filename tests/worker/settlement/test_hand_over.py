@@ -10,7 +10,7 @@ import pytest
 from shared.errors import BrokerUnavailable
 from shared.protocol.codec import decode
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.log_records import Claim, Release
+from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import (
@@ -19,6 +19,7 @@ from tests.worker.io_stage import (
     eventually,
     eventually_async,
     ids,
+    make_claim,
     make_request,
 )
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
@@ -106,6 +107,31 @@ async def test_a_drain_sees_through_what_is_finished(stage: Stage) -> None:
         worker.assert_nothing_held()
     assert await stage.num_queued() == 0
     assert await kinds(stage, request.rid) == [Claim]
+
+
+async def test_a_drain_gives_nothing_back_of_what_another_has_released(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        await start_run(stage, worker, request.rid, "ab")
+        epoch = worker.held[0].epoch
+        theirs = await stage.append(request.rid, make_claim(request, "other", prev=epoch))
+        await stage.append(request.rid, Release(theirs, "other", progressed=False))
+        await worker.stop()
+        assert worker.count("requests_released") == 0
+    assert await kinds(stage, request.rid) == [Claim, Claim, Release]
+
+
+async def test_a_drain_gives_back_at_once_what_was_ended(stage: Stage) -> None:
+    """Whoever gets it next takes it out of the queue."""
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        await start_run(stage, worker, request.rid, "ab")
+        await stage.cluster.ownership.end(request.rid, End(0, FinishReason.CANCEL, by="frontend"))
+        await worker.stop()
+        assert worker.count("requests_released") == 1
+    assert await kinds(stage, request.rid) == [Claim, End]
 
 
 async def test_a_drain_releases_what_is_being_claimed(
