@@ -8,6 +8,8 @@ import datetime
 import msgspec
 import pytest
 
+from shared.broker.clock_reading import ClockReading
+from shared.errors import CasConflict
 from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import encode
 from shared.protocol.finish import FinishReason
@@ -177,6 +179,29 @@ async def test_a_pin_that_was_told_is_waited_for_and_then_the_request_ends(
     assert fold.finish is not None
     assert fold.finish.reason is FinishReason.WEIGHTS_REPLACED
     assert fold.tokens == ids("ab")
+
+
+@integration
+async def test_who_has_its_weights_and_claims_it_in_that_moment_has_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, delivery = await make_begun(stage, "ab", Release(0, "dead", progressed=True))
+    result = await make_claimer(stage, "w", revision=NEW).take(request, delivery)
+    assert isinstance(result, OtherWeights)
+    told = await stage.append(request.rid, Release(result.epoch, "w", pinned=OLD))
+    js, clock = stage.cluster.js, stage.cluster.js.clock
+
+    async def claimed_meanwhile(stream: str, max_age_s: float = 0.0) -> ClockReading:
+        monkeypatch.setattr(js, "clock", clock)
+        seq = delivery.request_seq
+        claim = make_claim(request, "old", prev=told, request_seq=seq, revision=OLD)
+        await stage.append(request.rid, claim)
+        return await clock(stream, max_age_s)
+
+    monkeypatch.setattr(js, "clock", claimed_meanwhile)
+    with pytest.raises(CasConflict):
+        await make_claimer(stage, "v", revision=NEW, revision_grace_s=0.0).take(request, delivery)
+    assert (await stage.fold(request.rid)).finish is None
 
 
 @integration
