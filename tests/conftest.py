@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc  # noqa: F401 - pytest imports it while garbage is collected: too late
 from collections.abc import Iterator
 from pathlib import Path
 
