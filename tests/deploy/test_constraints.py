@@ -23,7 +23,7 @@ def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     texts = list(project["dependencies"])
-    texts += [text for extra in set(extras) - {"cuda"} for text in extras[extra]]
+    texts += [text for extra in sorted(set(extras) - {"cuda"}) for text in extras[extra]]
     found = [Requirement(text) for text in texts]
     return [
         one for one in found if one.name != "jetflock" and (not one.marker or one.marker.evaluate())
