@@ -15,6 +15,7 @@ CLUSTERS = ("shared",)
 # A mark of those that ask how long something took, or what a lease of a second survives: a machine
 # that was busy for a moment is no failure of ours.
 TIMED = "timed"
+_MAX_WHY_LEN = 2000
 
 
 def forbid_reruns(items: Iterable[pytest.Item]) -> None:
@@ -29,7 +30,9 @@ def forbid_reruns(items: Iterable[pytest.Item]) -> None:
 
 
 class FailureTeller:
-    """Prints the name of a test when it has failed, in the middle of the dots."""
+    """Prints the name of a test when it has failed, in the middle of the dots, and why, when it
+    runs again: nobody else says that.
+    """
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -38,3 +41,7 @@ class FailureTeller:
         if report.failed:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+        elif str(report.outcome) == "rerun":  # of pytest-rerunfailures
+            self._reporter.ensure_newline()
+            why = report.longreprtext.strip()[-_MAX_WHY_LEN:]
+            self._reporter.write_line(f"AGAIN {report.nodeid} ({report.when}):\n{why}", yellow=True)
