@@ -73,7 +73,7 @@ async def tell_stories(stage: Stage, *, step_s: float, timeout_s: float) -> None
     "round_trip_s",
     [
         0.1,
-        pytest.param(0.4, marks=pytest.mark.slow),
+        pytest.param(0.4, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(1.0, marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
 )

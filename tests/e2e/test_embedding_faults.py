@@ -133,6 +133,7 @@ async def test_every_input_is_answered_once(
     await assert_settled(stack)
 
 
+@pytest.mark.nightly
 async def test_a_frontend_dies_under_jetflocks_client(
     stack: RoleStack, openai: AsyncOpenAI
 ) -> None:

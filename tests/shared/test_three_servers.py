@@ -221,6 +221,7 @@ async def test_nothing_is_stored_behind_what_was_purged(nats: NatsCluster) -> No
             assert await js.get_last(stream, subject) is None
 
 
+@pytest.mark.nightly
 async def test_nothing_is_stored_behind_what_was_erased(nats: NatsCluster) -> None:
     config = ClusterConfig(nats_url=nats.url, replicas=3, nats_connect_timeout_s=60)
     async with open_cluster(config, "test") as cluster:

@@ -109,6 +109,7 @@ def _without_ids(operations: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(240)
+@pytest.mark.nightly
 async def test_a_fuzzed_frontend_keeps_to_its_document(stack: Stack, tmp_path: Path) -> None:
     """Valid and invalid requests of every operation: no 5xx, nothing undocumented, no stall."""
     cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
@@ -136,7 +137,7 @@ async def test_a_fuzzed_frontend_keeps_to_its_document(stack: Stack, tmp_path: P
             "--checks",
             "not_a_server_error,status_code_conformance,content_type_conformance,"
             "response_schema_conformance",
-            "--max-examples=2",
+            "--max-examples=4",
             "--generation-deterministic",
             "--request-timeout=20",
             stdout=asyncio.subprocess.PIPE,

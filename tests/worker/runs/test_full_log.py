@@ -74,6 +74,7 @@ class Filling:
         await cluster.nc.publish(subject, encode(Cancel(rid)))
 
 
+@pytest.mark.nightly
 async def test_engines_pause_and_go_on_and_all_streams_end_exactly(stage: Stage) -> None:
     js, stream = stage.cluster.js, stage.cluster.subjects.tokens_stream
     await set_limit(js, stream, LIMIT_BYTES)

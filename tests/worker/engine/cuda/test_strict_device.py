@@ -25,6 +25,7 @@ def strict(interpreter: None) -> Iterator[StrictDevice]:
         yield gpu
 
 
+@pytest.mark.nightly
 def test_every_sampling_gives_the_tokens_of_the_cpu(checkpoint: Path, strict: StrictDevice) -> None:
     """With chunks of prefill, captured decode steps, and some that are too many for a graph."""
     config = {"max_step_tokens": 16, "max_running": 4}
