@@ -104,9 +104,10 @@ def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) ->
         expect(foot).to_contain_text(text)
     [hop] = api.get(f"/v1/streams/{answer['rid']}/path").json()["paths"][0]
     expect(foot).to_contain_text(hop["worker"].removeprefix("worker-")[:8])
+    text = shown.inner_text()
     page.reload()
     expect(page.locator(".conversation")).to_have_text([STORY])
-    expect(page.locator(".message:last-child > .markdown")).to_have_text(shown.inner_text())
+    expect(shown).to_have_text(text, use_inner_text=True)
 
 
 def test_stop_ends_the_request_in_the_service(page: Page, api: httpx.Client) -> None:
