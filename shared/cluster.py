@@ -23,7 +23,7 @@ from shared.failover.companion_connection import companion_connection
 from shared.failover.server_watch import ServerVerdict, ServerWatch
 from shared.nats_client.connection import open_connection
 from shared.nats_client.nats_watch import NatsWatch
-from shared.nats_client.reconnects import ReconnectCallback, Reconnects
+from shared.nats_client.reconnects import Reconnects
 from shared.service.feature_level import FeatureLevel
 from shared.service.move import MoveRecords
 from shared.storage.streams import DEFAULT_PARTITIONS, ensure_streams
@@ -67,7 +67,6 @@ class Cluster:
 async def open_cluster(
     config: ClusterConfig,
     name: str,
-    on_reconnect: ReconnectCallback | None = None,
     default_partitions: int = DEFAULT_PARTITIONS,
     registry: CollectorRegistry | None = None,
     choose: ChoosePrefix | None = None,
@@ -81,8 +80,6 @@ async def open_cluster(
     they are beyond this build.
     """
     reconnects = Reconnects()
-    if on_reconnect is not None:
-        reconnects.follow(on_reconnect)
     async with (
         open_connection(config, name, on_reconnect=reconnects.tell) as nc,
         _erasing_connection(config, name, nc) as erasing_nc,

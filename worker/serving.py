@@ -54,14 +54,9 @@ async def serve(
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
     )
-    worker: Worker | None = None
 
     async def choose(js: JetStream, prefix: str) -> str:
         return await work_place(js, prefix, pool_slug(model_name))
-
-    async def on_reconnect() -> None:
-        if worker is not None:
-            await worker.on_reconnect()
 
     registry, board = new_registry("worker"), HealthBoard()
     metrics = WorkerMetrics(registry, model_name)
@@ -71,7 +66,7 @@ async def serve(
     ProcessCollector(f"{METRICS_PREFIX}_engine", pid=lambda: engines.pid, registry=registry)
     async with (
         serving_status(registry, board, StatusAddress.of(config)),
-        open_cluster(config, worker_id, on_reconnect, registry=registry, choose=choose) as cluster,
+        open_cluster(config, worker_id, registry=registry, choose=choose) as cluster,
         AsyncExitStack() as stack,
     ):
         metrics.startup.enter("register model")

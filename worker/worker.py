@@ -87,6 +87,7 @@ class Worker:
             self._adapters,
             self,
         )
+        cluster.reconnects.follow(self.on_reconnect)
         self._subjects = subjects = cluster.subjects
         self._nc = cluster.nc
         self._server = cluster.server

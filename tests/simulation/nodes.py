@@ -65,6 +65,7 @@ class Node:
             subjects,
             OwnershipLog(js, subjects),
         )
+        self.connection.on_reconnect = self.cluster.reconnects.tell
         self.is_leaving = False
         self.loop.call_soon(self._start)
 
@@ -136,7 +137,6 @@ class WorkerNode(Node):
             make_engine,
             self.house.worker_metrics,
         )
-        self.connection.on_reconnect = worker.on_reconnect
         await worker.run()
 
     def leave(self) -> None:

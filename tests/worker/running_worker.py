@@ -257,13 +257,8 @@ async def running_worker(
         engines.append(FakeEngine(path, on_event, on_exit, max_running))
         return engines[-1]
 
-    async def on_reconnect() -> None:
-        await worker.on_reconnect()
-
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(
-            open_cluster(worker_config, worker_id, on_reconnect)
-        )
+        cluster = await stack.enter_async_context(open_cluster(worker_config, worker_id))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         weights = checkpoint or Checkpoint(ModelFiles(Path(), {}, {}), make_card(), "")
         loras = LoraFolder(Path(folder), required_loras or {})
