@@ -8,10 +8,11 @@ PIP_ARGS ?=
 ARGS ?=
 # Tests wait for processes and clocks more than they compute: more of them than cores.
 TEST_PROCESSES ?= 4
-# A process takes a module at a time, in the order of tests/order.py.
-TEST_DIST := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+# A process takes a module at a time, in the order of tests/order.py.
+PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # What is installed: what serving needs, or that and the tools of developers.
 SERVE_STAMP := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
@@ -78,10 +79,10 @@ serve: $(SERVE_STAMP)
 	@exec $(BIN)/jetflock serve $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu and not nightly" $(ARGS)
+	$(PYTEST_PARALLEL) -m "not gpu and not nightly" $(ARGS)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "not gpu" $(ARGS)
+	$(PYTEST_PARALLEL) -m "not gpu" $(ARGS)
 
 lock: $(STAMP)
 	@{ head -n 1 .ci/constraints.txt; \
@@ -90,14 +91,13 @@ lock: $(STAMP)
 
 # No broker, no processes.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) \
-		-m "not gpu and not integration and not e2e and not slow" $(ARGS)
+	$(PYTEST_PARALLEL) -m "not gpu and not integration and not e2e and not slow" $(ARGS)
 
 test-integration: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(TEST_DIST) -m "integration and not gpu" $(ARGS)
+	$(PYTEST_PARALLEL) -m "integration and not gpu" $(ARGS)
 
 test-deep: $(STAMP)
-	JETFLOCK_TEST_DEEP=1 $(BIN)/python -m pytest -s -o timeout=3600 $(ARGS) \
+	JETFLOCK_TEST_DEEP=1 $(PYTEST) -s -o timeout=3600 $(ARGS) \
 		tests/worker/engine/schedule/test_kv_model.py tests/worker/engine/schedule/test_scheduler_properties.py \
 		tests/simulation/test_rules.py
 	$(BIN)/python -m tests.simulation --num 100000
@@ -111,11 +111,11 @@ $(CLIENTS_STAMP): tests/clients/requirements.txt
 	@touch $@
 
 test-newcomer: $(STAMP)
-	JETFLOCK_TEST_NEWCOMER=1 $(BIN)/python -m pytest -s $(ARGS) tests/newcomer
+	JETFLOCK_TEST_NEWCOMER=1 $(PYTEST) -s $(ARGS) tests/newcomer
 
 test-images: $(STAMP)
 	@command -v debootstrap >/dev/null || { echo "make test-images needs debootstrap: apt-get install debootstrap"; exit 1; }
-	JETFLOCK_TEST_IMAGES=$${JETFLOCK_TEST_IMAGES:-1} $(BIN)/python -m pytest -s $(ARGS) tests/images
+	JETFLOCK_TEST_IMAGES=$${JETFLOCK_TEST_IMAGES:-1} $(PYTEST) -s $(ARGS) tests/images
 
 test-clients: $(STAMP) $(CLIENTS_STAMP)
 	JETFLOCK="$(abspath $(BIN))/jetflock" $(CLIENTS_VENV)/bin/python -m pytest \
@@ -130,7 +130,7 @@ test-packages:
 	test -z "$$packages" || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends $$packages; }
 
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(PYTEST) -m gpu $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
