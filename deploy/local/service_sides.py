@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
-from shared.errors import BrokerError, ConfigError
 from shared.liveness.move_watch import MoveWatch
 from shared.liveness.newer_side import newer_side
 from shared.protocol.role_cards import WorkerCard
-from shared.telemetry.log import get_logger
-
-_RETRY_S = 1.0
 
 Work = Callable[[Cluster], Coroutine[Any, Any, None]]
-
-log = get_logger(__name__)
 
 
 class ServiceSides:
@@ -45,9 +40,8 @@ class ServiceSides:
         watching = asyncio.create_task(self._move.run())
         try:
             async with newer_side(
-                self._move, config, lambda there: open_cluster(there, name)
+                self._move, config, lambda there: _prepared(there, name, prepare)
             ) as newer:
-                await _until_prepared(prepare, newer)
                 self._use(*self.clusters, newer)
                 self.settled.set()
                 await self._move.over.wait()
@@ -84,11 +78,8 @@ class ServiceSides:
         self._changed.set()
 
 
-async def _until_prepared(prepare: Work, cluster: Cluster) -> None:
-    while True:
-        try:
-            await prepare(cluster)
-            return
-        except (BrokerError, ConfigError) as exc:
-            log.error("newer_streams_not_prepared", error=str(exc))
-            await asyncio.sleep(_RETRY_S)
+@asynccontextmanager
+async def _prepared(config: ClusterConfig, name: str, prepare: Work) -> AsyncIterator[Cluster]:
+    async with open_cluster(config, name) as cluster:
+        await prepare(cluster)
+        yield cluster

@@ -14,6 +14,7 @@ from deploy.local.worker_herald import WorkerHerald
 from jetflock.migration.stream_move import StreamMove
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
+from shared.errors import BrokerUnavailable
 from shared.protocol.codec import encode
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import MoveRecord, WorkerCard, WorkerState
@@ -53,9 +54,12 @@ def card() -> ModelCard:
 
 @pytest.fixture
 async def sides(old: Cluster, new: Cluster, card: ModelCard) -> AsyncIterator[ServiceSides]:
-    sides = ServiceSides(old)
+    sides, prefixes = ServiceSides(old), list[str]()
 
     async def prepare(cluster: Cluster) -> None:
+        prefixes.append(cluster.subjects.prefix)
+        if prefixes.count(NEW) == 1:
+            raise BrokerUnavailable("not at the first time")
         await ensure_consumers(cluster.js, cluster.subjects, card.pool, ack_wait_s=60)
 
     await prepare(old)
