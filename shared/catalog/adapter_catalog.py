@@ -112,12 +112,19 @@ class AdapterCatalog:
 
     async def _put_files(self, pool: str, files: LoraFiles) -> None:
         """Once. Raises LimitReached or BrokerError."""
-        await self._catalog.keep_object(adapter_object(pool, files.revision), files.to_bytes)
+        name = adapter_object(pool, files.revision)
+        await self._catalog.keep_object(name, files.to_bytes, fresh_s=0)
 
     async def _delete_files(self, pool: str, revision: str) -> None:
-        """Unless another name stands for them, too. Raises BrokerError."""
-        if all(each.revision != revision for each in await self.cards(pool)):
-            await self._catalog.delete_object(adapter_object(pool, revision))
+        """Unless another name stands for them, too. Raises BrokerError.
+
+        They are looked up before the cards: who loads the same meanwhile keeps them anew, before
+        its card is written or behind it, and what is deleted is what no card had named.
+        """
+        entry = await self._catalog.find_object(adapter_object(pool, revision))
+        if entry is None or any(each.revision == revision for each in await self.cards(pool)):
+            return
+        await self._catalog.delete_object(entry)
 
 
 def adapter_object(pool: str, revision: str) -> str:

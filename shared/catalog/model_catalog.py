@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from shared.broker.objects import ObjectEntry
 from shared.broker.settling import once_settled
 from shared.catalog.model_status import PoolHeartbeats
 from shared.checkpoint.model_files import ModelFiles
@@ -224,7 +225,7 @@ class ModelCatalog:
 
     async def has_object(self, name: str) -> bool:
         """As the leader knows it. Raises BrokerError."""
-        return await self._objects.find(name) is not None
+        return await self.find_object(name) is not None
 
     async def put_object(self, name: str, data: bytes) -> None:
         """Raises LimitReached when the store is full, or BrokerUnavailable."""
@@ -237,15 +238,18 @@ class ModelCatalog:
                 exc.err_code,
             ) from exc
 
-    async def keep_object(self, name: str, data: Callable[[], bytes]) -> None:
+    async def keep_object(
+        self, name: str, data: Callable[[], bytes], *, fresh_s: float = CONFIRMED_S
+    ) -> None:
         """What a card is about to name, or names: stored once, and not deleted as unused for an
-        hour, in which the card has to be written.
+        hour, in which the card has to be written. A confirmation of the last `fresh_s` does; who
+        may meet somebody who deletes at once makes one of his own, with 0.
 
         Called before the card is written and once more behind it, so that whoever has not seen the
         card deletes nothing that it names. Raises LimitReached or BrokerError.
         """
         while (entry := await self._objects.find(name)) is not None:
-            if entry.is_confirmed and entry.age_s < CONFIRMED_S:
+            if entry.is_confirmed and entry.age_s < fresh_s:
                 return
             if await self._objects.confirm(entry):
                 return
@@ -254,9 +258,15 @@ class ModelCatalog:
                 return
         await self.put_object(name, await asyncio.to_thread(data))
 
-    async def delete_object(self, name: str) -> None:
-        """Also one that is not there. Raises BrokerError."""
-        await self._objects.delete(name)
+    async def find_object(self, name: str) -> ObjectEntry | None:
+        """As the leader knows it. Raises BrokerError."""
+        return await self._objects.find(name)
+
+    async def delete_object(self, entry: ObjectEntry) -> bool:
+        """Unless somebody keeps it since `entry` was found; whether it is gone. Raises
+        BrokerError.
+        """
+        return await self._objects.delete_unchanged(entry)
 
     async def erase_object(self, name: str) -> None:
         """Delete it and overwrite its bytes: it is somebody's prompt. Raises BrokerError."""

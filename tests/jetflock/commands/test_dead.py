@@ -154,7 +154,7 @@ async def test_of_two_who_requeue_a_long_prompt_the_later_is_told(stage: Stage) 
     await dead.put(make_dead(request, prompt_object=copy))
     [stored] = await dead.all()
     new = await dead.requeue(stored)
-    await dead._catalog.delete_object(prompt_object(new, num_tokens))  # it has run
+    await dead._catalog.erase_object(prompt_object(new, num_tokens))  # it has run
     with pytest.raises(NotKept, match="somebody else has just queued it"):
         await dead.requeue(stored)
     assert await stage.num_queued() == 1
@@ -171,7 +171,7 @@ async def test_a_long_prompt_is_kept_and_queued_again(stage: Stage) -> None:
     copy = await dead.copy_prompt(request)
     assert copy == dead_prompt_object(request.rid)
     await dead.put(make_dead(request, prompt_object=copy))
-    await dead._catalog.delete_object(name)  # as its frontend does
+    await dead._catalog.erase_object(name)  # as its frontend does
     [stored] = await dead.all()
     new = await dead.requeue(stored)
     queued = (await stage.pull("batch")).read_request()
@@ -188,7 +188,7 @@ async def test_images_are_kept_and_queued_again(stage: Stage) -> None:
     await dead._catalog.put_object(request.prompt_object, data)
     copy = await dead.copy_prompt(request)
     await dead.put(make_dead(request, prompt_object=copy))
-    await dead._catalog.delete_object(request.prompt_object)  # as its frontend does
+    await dead._catalog.erase_object(request.prompt_object)  # as its frontend does
     [stored] = await dead.all()
     await dead.requeue(stored)
     queued = (await stage.pull("batch")).read_request()

@@ -12,6 +12,7 @@ from shared.checkpoint.lora_files import LoraFiles
 from shared.errors import ConfigError, NotFound
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import AdapterCard
 from shared.protocol.request import GenerateRequest
 from shared.token_log.fold import RequestFold
 from tests.lora_adapters import make_lora_files
@@ -154,3 +155,21 @@ async def test_concurrent_loads_are_all_there(
     names = [f"n{idx}" for idx in range(6)]
     await asyncio.gather(*(catalog.add(POOL, name, files, "/a") for name in names))
     assert sorted(card.name for card in await catalog.cards(POOL)) == names
+
+
+async def test_unloading_leaves_the_files_of_who_loads_the_same_meanwhile(
+    stage: Stage, catalog: AdapterCatalog, files: LoraFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await catalog.add(POOL, "one", files, "/a")
+    unloading, loading = AdapterCatalog(stage.cluster), catalog
+    cards = unloading.cards
+
+    async def loaded_meanwhile(pool: str) -> tuple[AdapterCard, ...]:
+        seen = await cards(pool)
+        await loading.add(POOL, "one", files, "/b")
+        return seen
+
+    monkeypatch.setattr(unloading, "cards", loaded_meanwhile)
+    await unloading.remove(POOL, "one")
+    assert [card.name for card in await loading.cards(POOL)] == ["one"]
+    assert await loading.files(POOL, files.revision) == files
