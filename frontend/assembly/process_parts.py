@@ -15,6 +15,7 @@ from frontend.grammars.checker import GrammarChecker
 from frontend.http.http_request import CallerReader
 from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
+from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.metrics import FrontendMetrics
 from frontend.surfaces.tools.answer_styles import AnswerStyles
@@ -40,6 +41,7 @@ class ProcessParts:
     ledger: TenantLedger
     keys: ApiKeys
     callers: CallerReader
+    intake: BodyIntake
     encoder: PromptEncoder
     images: ImageLoader
     grammars: GrammarChecker
@@ -72,6 +74,7 @@ class ProcessParts:
             ledger=TenantLedger(),
             keys=keys,
             callers=CallerReader(config, keys),
+            intake=BodyIntake(),
             encoder=PromptEncoder(),
             images=ImageLoader(config.image_limits(), ImageFetcher(config.fetch_policy())),
             grammars=GrammarChecker(),

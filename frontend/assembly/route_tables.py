@@ -9,6 +9,7 @@ from frontend.assembly.cluster_parts import ClusterParts
 from frontend.assembly.inference_parts import InferenceParts
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stored_parts import StoredParts
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.models.model_directory import ModelDirectory
 from frontend.openapi.document_routes import DocumentRoutes
@@ -40,22 +41,20 @@ def route_tables(
 ) -> Sequence[RouteTable]:
     """Those of one set of streams."""
     config = process.config
-    most, ping_s = config.max_body_bytes, config.ping_interval_s
+    ping_s, bodies = config.ping_interval_s, HttpBodies(process.intake, config.max_body_bytes)
     version = importlib.metadata.version("jetflock")
-    starts = JobStarts(inference, max_body_bytes=most, ping_interval_s=ping_s)
+    starts = JobStarts(inference, bodies, ping_interval_s=ping_s)
     return [
         PageRoutes(PageDocument(config.page_origins())),
         JobRoutes(starts, models),
-        MessageRoutes(starts, inference, parts.surfaces.messages, most),
-        OllamaRoutes(inference, models, version, max_body_bytes=most, ping_interval_s=ping_s),
+        MessageRoutes(starts, inference, parts.surfaces.messages, bodies),
+        OllamaRoutes(inference, models, version, bodies, ping_interval_s=ping_s),
         ResponseRoutes(stored.responses, ping_s),
-        StreamRoutes(
-            inference, stored.erasing, cluster.paths, max_body_bytes=most, ping_interval_s=ping_s
-        ),
+        StreamRoutes(inference, stored.erasing, cluster.paths, bodies, ping_interval_s=ping_s),
         ModelRoutes(models),
         FileRoutes(stored.files),
-        BatchRoutes(stored.batches),
-        TokenRoutes(parts.tokenizing, most),
+        BatchRoutes(stored.batches, bodies),
+        TokenRoutes(parts.tokenizing, bodies),
         LoadRoutes(cluster.loads, models),
         ClusterRoutes(
             cluster.board,

@@ -73,5 +73,6 @@ def _nats_service(process: ProcessParts, side: FrontendSide) -> NatsService | No
         side.nats_handlers,
         Transfers(side.stored.files, max_body_bytes(nc)),
         process.callers,
+        process.intake,
         process.metrics,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from frontend.fields.peer_fields import REMEDIES, Touches, changing
+from frontend.fields.token_rules import check_num_biased
 from frontend.fields.unknown_fields import UnknownFields
 from shared.errors import InvalidRequest, RequestTooLarge, UnsupportedParameter
 from shared.telemetry.log import get_logger
@@ -26,9 +27,11 @@ _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _LIST_US = 0.15
 _COMMA_US = 0.045
 _QUOTE_US = 0.11  # as of a key that no other object has
+_BYTE_US = 0.0012
 _MAX_US = 25_000  # half of what may be felt: another machine, or a busy one, takes longer
 _MAX_FIELDS = 1000
 _MAX_MESSAGES = 4096
+_MANY_COMMAS = 4096  # from here on, entries are counted before they are decoded
 _MAX_NOTED = 1000  # fields that nobody knows
 
 # Taken from OpenAI's API, without any effect here: SDKs and agents send them.
@@ -50,36 +53,94 @@ IGNORED = changing(Touches.NOTHING) | frozenset(
 )
 
 
+class _Structure(NamedTuple):
+    """What must be made of a body, however short its texts are."""
+
+    num_lists: int  # and objects
+    num_commas: int
+    num_quotes: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        return cls(
+            data.count(b"[") + data.count(b"{"),
+            data.count(b","),
+            data.count(b'"') - data.count(b'\\"'),  # those within texts are escaped
+        )
+
+    @property
+    def decoding_us(self) -> float:
+        return self.num_lists * _LIST_US + self.num_commas * _COMMA_US + self.num_quotes * _QUOTE_US
+
+
+class RawBody:
+    """The bytes of a body, and what it takes to read them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._structure = _Structure.of(data)
+
+    @property
+    def reading_ms(self) -> float:
+        """Of the event loop, about: never more than the most that a body may take."""
+        return min(self._structure.decoding_us, _MAX_US) / 1000 + len(self._data) * _BYTE_US / 1000
+
+    def parse(self) -> dict[str, Any]:
+        """A JSON object. Raises InvalidRequest, or RequestTooLarge when it takes long to decode."""
+        self._check_cost()
+        try:
+            if self._structure.num_commas >= _MANY_COMMAS:
+                _check_entries(self._data)
+            body = msgspec.json.decode(self._data)
+        except msgspec.DecodeError as exc:
+            raise InvalidRequest(f"The body is not valid JSON: {exc}", code="invalid_json") from exc
+        except UnicodeDecodeError as exc:  # of msgspec, whose own error is another
+            raise InvalidRequest(
+                "The body is not valid JSON: one of its texts is not UTF-8.", code="invalid_json"
+            ) from exc
+        except RecursionError as exc:
+            raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
+        if not isinstance(body, dict):
+            raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+        if len(body) > _MAX_FIELDS:
+            raise InvalidRequest(f"The body has {len(body)} fields, at most {_MAX_FIELDS}.")
+        return body
+
+    def _check_cost(self) -> None:
+        """Raises RequestTooLarge."""
+        structure = self._structure
+        if structure.decoding_us > _MAX_US:
+            raise RequestTooLarge(
+                f"The body takes too long to read: it has {structure.num_lists} lists and objects, "
+                f"{structure.num_commas} commas and {structure.num_quotes} quotes."
+            )
+
+
 def parse_object(data: bytes) -> dict[str, Any]:
     """A JSON object. Raises InvalidRequest, or RequestTooLarge when it takes long to decode."""
-    _check_cost(data)
+    return RawBody(data).parse()
+
+
+def _check_entries(data: bytes) -> None:
+    """Of fields that any API bounds: a tenth of the time that it takes to make them.
+
+    Raises InvalidRequest, or what decoding raises; other wrong types are found by who reads them.
+    """
     try:
-        body = msgspec.json.decode(data)
-    except msgspec.DecodeError as exc:
-        raise InvalidRequest(f"The body is not valid JSON: {exc}", code="invalid_json") from exc
-    except UnicodeDecodeError as exc:  # of msgspec, whose own error is another
-        raise InvalidRequest(
-            "The body is not valid JSON: one of its texts is not UTF-8.", code="invalid_json"
-        ) from exc
-    except RecursionError as exc:
-        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
-    if len(body) > _MAX_FIELDS:
-        raise InvalidRequest(f"The body has {len(body)} fields, at most {_MAX_FIELDS}.")
-    return body
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:  # no object
+        return
+    if (messages := fields.get("messages")) is not None:
+        check_num_messages(_num_items(messages))
+    if (bias := fields.get("logit_bias")) is not None:
+        check_num_biased(bytes(bias).count(b",") + 1)  # numbers by names, which hold no comma
 
 
-def _check_cost(data: bytes) -> None:
-    """Raises RequestTooLarge."""
-    num_lists = data.count(b"[") + data.count(b"{")
-    num_commas = data.count(b",")
-    num_quotes = data.count(b'"') - data.count(b'\\"')  # those within texts are escaped
-    if num_lists * _LIST_US + num_commas * _COMMA_US + num_quotes * _QUOTE_US > _MAX_US:
-        raise RequestTooLarge(
-            f"The body takes too long to read: it has {num_lists} lists and objects, "
-            f"{num_commas} commas and {num_quotes} quotes."
-        )
+def _num_items(value: msgspec.Raw) -> int:
+    try:
+        return len(msgspec.json.decode(value, type=list[msgspec.Raw]))
+    except msgspec.ValidationError:  # no list
+        return 0
 
 
 def convert(body: Mapping[str, Any], body_type: type[T], prefix: str = "") -> T:

@@ -17,7 +17,7 @@ MAX_BAD_WORD_CHARS = 256
 def checked_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
     """OpenAI's map of token id to bias. Raises InvalidRequest."""
     bias = bias or {}
-    _check_number("logit_bias", bias, "tokens", MAX_BIASED_TOKENS)
+    check_num_biased(len(bias))
     checked: dict[int, float] = {}
     for key, value in bias.items():
         if not (key.isascii() and key.isdigit()):
@@ -34,6 +34,11 @@ def checked_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[
     return tuple(checked.items())
 
 
+def check_num_biased(count: int) -> None:
+    """Of `logit_bias`. Raises InvalidRequest."""
+    _check_number("logit_bias", count, "tokens", MAX_BIASED_TOKENS)
+
+
 def checked_allowed_ids(token_ids: list[int] | None, vocab_size: int) -> tuple[int, ...]:
     """Raises InvalidRequest; an empty list would allow nothing."""
     if token_ids is None:
@@ -42,7 +47,7 @@ def checked_allowed_ids(token_ids: list[int] | None, vocab_size: int) -> tuple[i
         raise InvalidRequest(
             "'allowed_token_ids' is empty: nothing could be chosen", param="allowed_token_ids"
         )
-    _check_number("allowed_token_ids", token_ids, "ids", MAX_ALLOWED_TOKENS)
+    _check_number("allowed_token_ids", len(token_ids), "ids", MAX_ALLOWED_TOKENS)
     check_token_ids("allowed_token_ids", token_ids, vocab_size)
     return tuple(dict.fromkeys(token_ids))
 
@@ -58,8 +63,8 @@ def bad_sequences(
     Raises InvalidRequest.
     """
     words, token_ids = words or [], token_ids or []
-    _check_number("bad_words", words, "words", MAX_BAD_WORDS)
-    _check_number("bad_token_ids", token_ids, "ids", MAX_BIASED_TOKENS)
+    _check_number("bad_words", len(words), "words", MAX_BAD_WORDS)
+    _check_number("bad_token_ids", len(token_ids), "ids", MAX_BIASED_TOKENS)
     check_token_ids("bad_token_ids", token_ids, vocab_size)
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:
@@ -93,8 +98,6 @@ def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> Non
         )
 
 
-def _check_number(
-    name: str, items: Sequence[object] | dict[str, float], what: str, limit: int
-) -> None:
-    if len(items) > limit:
-        raise InvalidRequest(f"'{name}' has {len(items)} {what}, at most {limit}", param=name)
+def _check_number(name: str, count: int, what: str, limit: int) -> None:
+    if count > limit:
+        raise InvalidRequest(f"'{name}' has {count} {what}, at most {limit}", param=name)

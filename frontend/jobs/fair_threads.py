@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
+
+from frontend.tenants.tenant_line import TenantLine
 
 T = TypeVar("T")
 
@@ -18,35 +19,6 @@ class _Turn(NamedTuple):
     work: Callable[[], Any]
     done: asyncio.Future[Any]
     is_long: bool
-
-
-class _Line:
-    """Tenants one behind the other, each with its turns."""
-
-    def __init__(self) -> None:
-        self._turns: OrderedDict[str, deque[_Turn]] = OrderedDict()
-
-    def add(self, tenant: str, turn: _Turn) -> None:
-        self._turns.setdefault(tenant, deque()).append(turn)
-
-    def next(self) -> _Turn | None:
-        """The first one's turn, who then stands behind all others; None when there is none."""
-        while self._turns:
-            tenant, turns = self._turns.popitem(last=False)
-            while turns and turns[0].done.done():  # nobody waits for it any more
-                turns.popleft()
-            if turns:
-                turn = turns.popleft()
-                if turns:
-                    self._turns[tenant] = turns
-                return turn
-        return None
-
-    def clear(self) -> None:
-        for turns in self._turns.values():
-            for turn in turns:
-                turn.done.cancel()
-        self._turns.clear()
 
 
 class FairThreads:
@@ -61,7 +33,8 @@ class FairThreads:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._num_free = num_threads
         self._num_free_for_long = max(1, num_threads - 1)
-        self._long, self._short = _Line(), _Line()
+        self._long: TenantLine[_Turn] = TenantLine()
+        self._short: TenantLine[_Turn] = TenantLine()
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -16,9 +16,10 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service
 
-from frontend.fields.request_body import convert, parse_object
+from frontend.fields.request_body import convert
 from frontend.http.http_request import CallerReader
 from frontend.inference.telemetry.access_log import log_refused
+from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.job import Caller
 from frontend.metrics import FrontendMetrics
 from frontend.nats.answers import send_answer
@@ -53,6 +54,7 @@ class NatsService:
         endpoints: Mapping[str, Handler],
         transfers: Transfers,
         callers: CallerReader,
+        intake: BodyIntake,
         metrics: FrontendMetrics,
     ) -> None:
         self._nc = nc
@@ -65,6 +67,7 @@ class NatsService:
         }
         self._transfers = transfers
         self._callers = callers
+        self._intake = intake
         self._metrics = metrics
         self._stopping = asyncio.Event()
         self.started = asyncio.Event()
@@ -134,8 +137,8 @@ class NatsService:
         async def answered(name: str, reply: Reply) -> int:
             headers = {key.lower(): value for key, value in (message.headers or {}).items()}
             caller = self._callers.caller(headers, "nats", nats_user=name)
-            body = parse_object(message.data) if message.data else {}
-            answer = await self._endpoints[endpoint](body, caller)
+            async with self._intake.read(message.data or b"{}", caller) as body:
+                answer = await self._endpoints[endpoint](body, caller)
             if isinstance(answer, bytes):
                 return await reply.send_body(answer, caller.unknown.headers())
             return await send_answer(answer, reply)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.fields.request_body import parse_object
 from frontend.http.error_response import json_response
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.stored.batches.batches import Batches
@@ -21,8 +20,9 @@ _MAX_BODY_BYTES = 256 * 1024
 class BatchRoutes:
     """Handlers of the HTTP surface."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches, bodies: HttpBodies) -> None:
         self._batches = batches
+        self._bodies = bodies
 
     def routes(self) -> Sequence[ApiRoute]:
         return [
@@ -33,8 +33,9 @@ class BatchRoutes:
         ]
 
     async def create(self, request: Request, caller: Caller) -> Response:
-        body = parse_object(await read_body(request, _MAX_BODY_BYTES))
-        return json_response(encode_json(await self._batches.create(body, caller)))
+        async with self._bodies.read(request, caller, _MAX_BODY_BYTES) as body:
+            batch = await self._batches.create(body, caller)
+        return json_response(encode_json(batch))
 
     async def list_batches(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json(await self._batches.all(request.query_params, caller)))

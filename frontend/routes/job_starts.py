@@ -7,8 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from frontend.fields.request_body import parse_object
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
@@ -21,11 +20,9 @@ from shared.protocol.reply import Surface
 class JobStarts:
     """Starts what a body asks for, or goes on with it where the request has a `Last-Event-ID`."""
 
-    def __init__(
-        self, inference: Inference, *, max_body_bytes: int, ping_interval_s: float
-    ) -> None:
+    def __init__(self, inference: Inference, bodies: HttpBodies, *, ping_interval_s: float) -> None:
         self._inference = inference
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
         self._ping_interval_s = ping_interval_s
 
     def of(self, surface: Surface) -> Handler:
@@ -38,12 +35,13 @@ class JobStarts:
 
     async def start(self, read: ReadInvocation, request: Request, caller: Caller) -> AnswerResponse:
         """`read` says of which API the body is. Raises RequestError."""
-        raw = await read_body(request, self._max_body_bytes)
         last_event_id = request.headers.get("last-event-id")
         if last_event_id:
+            await self._bodies.skip(request, caller)
             event_id = parse_event_id(last_event_id)
             answer = await self._inference.resume(event_id.group_id, event_id, caller, stream=True)
         else:
-            surface, body = await read(parse_object(raw))
-            answer = await self._inference.start(surface, body, caller)
+            async with self._bodies.read(request, caller) as raw:
+                surface, body = await read(raw)
+                answer = await self._inference.start(surface, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)

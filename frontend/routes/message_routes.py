@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.fields.request_body import parse_object
 from frontend.http.error_response import json_response
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
@@ -28,12 +27,12 @@ class MessageRoutes:
         starts: JobStarts,
         inference: Inference,
         messages: MessageRequests,
-        max_body_bytes: int,
+        bodies: HttpBodies,
     ) -> None:
         self._starts = starts
         self._inference = inference
         self._messages = messages
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
 
     def routes(self) -> Sequence[ApiRoute]:
         start = self._starts.of(Surface.MESSAGES)
@@ -44,6 +43,6 @@ class MessageRoutes:
 
     async def _count_tokens(self, request: Request, caller: Caller) -> Response:
         self._inference.admit_call(caller)
-        raw = parse_object(await read_body(request, self._max_body_bytes))
-        answer = encode_json({"input_tokens": await self._messages.count(raw, caller)})
+        async with self._bodies.read(request, caller) as body:
+            answer = encode_json({"input_tokens": await self._messages.count(body, caller)})
         return json_response(answer, headers=caller.unknown.headers())

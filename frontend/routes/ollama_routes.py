@@ -8,9 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.fields.request_body import BodyReader, parse_object
+from frontend.fields.request_body import BodyReader
 from frontend.http.error_response import json_response
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
@@ -35,14 +35,14 @@ class OllamaRoutes:
         inference: Inference,
         models: ModelDirectory,
         version: str,
+        bodies: HttpBodies,
         *,
-        max_body_bytes: int,
         ping_interval_s: float,
     ) -> None:
         self._inference = inference
         self._models = models
         self._version = version
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
         self._ping_interval_s = ping_interval_s
         self._show_reader = BodyReader(OllamaShowBody, {}, SHOW_IGNORED)
 
@@ -58,21 +58,21 @@ class OllamaRoutes:
         ]
 
     async def chat(self, request: Request, caller: Caller) -> Response | AnswerResponse:
-        body = await self._streaming_body(request)
-        if body.get("messages") in (None, []):
-            message = {"message": {"role": "assistant", "content": ""}}
-            return await self._loaded(body, message, caller)
-        return await self._started(Surface.OLLAMA_CHAT, body, caller)
+        async with self._bodies.read(request, caller) as body:
+            if body.get("messages") in (None, []):
+                message = {"message": {"role": "assistant", "content": ""}}
+                return await self._loaded(body, message, caller)
+            return await self._started(Surface.OLLAMA_CHAT, _streaming(body), caller)
 
     async def generate(self, request: Request, caller: Caller) -> Response | AnswerResponse:
-        body = await self._streaming_body(request)
-        if body.get("prompt") in (None, ""):
-            return await self._loaded(body, {"response": ""}, caller)
-        return await self._started(Surface.OLLAMA_GENERATE, body, caller)
+        async with self._bodies.read(request, caller) as body:
+            if body.get("prompt") in (None, ""):
+                return await self._loaded(body, {"response": ""}, caller)
+            return await self._started(Surface.OLLAMA_GENERATE, _streaming(body), caller)
 
     async def embed(self, request: Request, caller: Caller) -> AnswerResponse:
-        body = await self._body(request)
-        return await self._started(Surface.OLLAMA_EMBED, body, caller)
+        async with self._bodies.read(request, caller) as body:
+            return await self._started(Surface.OLLAMA_EMBED, body, caller)
 
     async def tags(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json(tags(self._models.named())))
@@ -81,21 +81,13 @@ class OllamaRoutes:
         return json_response(encode_json(running(self._models.named())))
 
     async def show(self, request: Request, caller: Caller) -> Response:
-        body = self._show_reader.read(await self._body(request), caller.unknown)
-        name = served_name(self._models, body.model or body.name)
-        return json_response(encode_json(shown(await self._models.model(name))))
+        async with self._bodies.read(request, caller) as raw:
+            body = self._show_reader.read(raw, caller.unknown)
+            name = served_name(self._models, body.model or body.name)
+            return json_response(encode_json(shown(await self._models.model(name))))
 
     async def version(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json({"version": API_VERSION, "jetflock": self._version}))
-
-    async def _body(self, request: Request) -> dict[str, Any]:
-        return parse_object(await read_body(request, self._max_body_bytes))
-
-    async def _streaming_body(self, request: Request) -> dict[str, Any]:
-        body = await self._body(request)
-        if body.get("stream") is None:
-            body["stream"] = True
-        return body
 
     async def _started(
         self, surface: Surface, body: dict[str, Any], caller: Caller
@@ -113,3 +105,8 @@ class OllamaRoutes:
         model = await self._models.find(name)
         answer = {**answer_head(model.name), **nothing, "done": True, "done_reason": "load"}
         return json_response(encode_json(answer))
+
+
+def _streaming(body: dict[str, Any]) -> dict[str, Any]:
+    """Unless it says otherwise."""
+    return {**body, "stream": True} if body.get("stream") is None else body

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.cluster.request_path_service import PathService
-from frontend.fields.request_body import parse_object, rid_of_body
+from frontend.fields.request_body import rid_of_body
 from frontend.http.error_response import json_response
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
@@ -29,14 +29,14 @@ class StreamRoutes:
         inference: Inference,
         erasing: ErasingService,
         paths: PathService,
+        bodies: HttpBodies,
         *,
-        max_body_bytes: int,
         ping_interval_s: float,
     ) -> None:
         self._inference = inference
         self._erasing = erasing
         self._paths = paths
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
         self._ping_interval_s = ping_interval_s
 
     def routes(self) -> Sequence[ApiRoute]:
@@ -68,6 +68,7 @@ class StreamRoutes:
         )
 
     async def _abort(self, request: Request, caller: Caller) -> Response:
-        body = parse_object(await read_body(request, self._max_body_bytes))
-        num_ended = await self._inference.abort(rid_of_body(body), caller)
-        return json_response(encode_json({"rid": body["rid"], "num_aborted": num_ended}))
+        async with self._bodies.read(request, caller) as body:
+            rid = rid_of_body(body)
+            num_ended = await self._inference.abort(rid, caller)
+        return json_response(encode_json({"rid": rid, "num_aborted": num_ended}))

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.fields.request_body import parse_object
 from frontend.http.error_response import json_response
-from frontend.http.http_request import read_body
+from frontend.http.http_bodies import HttpBodies
 from frontend.inference.tokenizing import Tokenizing
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
@@ -18,9 +17,9 @@ from frontend.routes.api_route import ApiRoute
 class TokenRoutes:
     """Handlers of the HTTP surface."""
 
-    def __init__(self, tokenizing: Tokenizing, max_body_bytes: int) -> None:
+    def __init__(self, tokenizing: Tokenizing, bodies: HttpBodies) -> None:
         self._tokenizing = tokenizing
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
 
     def routes(self) -> Sequence[ApiRoute]:
         return [
@@ -33,18 +32,18 @@ class TokenRoutes:
         ]
 
     async def tokenize(self, request: Request, caller: Caller) -> Response:
-        body = parse_object(await read_body(request, self._max_body_bytes))
-        answer = await self._tokenizing.tokenize(body, caller)
+        async with self._bodies.read(request, caller) as body:
+            answer = await self._tokenizing.tokenize(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 
     async def detokenize(self, request: Request, caller: Caller) -> Response:
-        body = parse_object(await read_body(request, self._max_body_bytes))
-        answer = await self._tokenizing.detokenize(body, caller)
+        async with self._bodies.read(request, caller) as body:
+            answer = await self._tokenizing.detokenize(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 
     async def apply_template(self, request: Request, caller: Caller) -> Response:
-        body = parse_object(await read_body(request, self._max_body_bytes))
-        answer = await self._tokenizing.apply_template(body, caller)
+        async with self._bodies.read(request, caller) as body:
+            answer = await self._tokenizing.apply_template(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 
     async def info(self, request: Request, caller: Caller) -> Response:

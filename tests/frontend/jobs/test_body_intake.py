@@ -1,0 +1,107 @@
+"""What is refused is paid for by who has sent it; large structures cost little until then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from frontend.fields.request_body import RawBody
+from frontend.jobs.body_intake import BodyIntake
+from frontend.jobs.job import Caller
+from frontend.tenants.refused_work import RefusedWork
+from frontend.tenants.tenant import EVERYBODY, Tenant
+from shared.errors import InvalidRequest, RateLimited, RequestError
+
+ANNOYING, OTHER = Caller(Tenant("annoying")), Caller(Tenant("other"))
+MANY_BIASES = {"logit_bias": {str(token_id): 1 for token_id in range(20_000)}}
+MANY_MESSAGES = {"messages": [{"role": "user", "content": ""}] * 20_000}
+
+
+async def refused(intake: BodyIntake, caller: Caller, data: bytes = b"[]") -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        async with intake.read(data, caller):
+            raise InvalidRequest("whatever it is")
+    return caught.value
+
+
+async def test_who_sends_what_is_refused_is_sent_away_and_others_are_not() -> None:
+    intake, data = BodyIntake(), json.dumps(MANY_BIASES).encode()
+    for _ in range(1000):
+        error = await refused(intake, ANNOYING, data)
+        if isinstance(error, RateLimited):
+            break
+    assert isinstance(error, RateLimited)
+    assert error.retry_after_s == 1
+    async with intake.read(b"{}", OTHER) as body:
+        assert body == {}
+
+
+async def test_what_a_handler_refuses_counts_as_well_and_what_is_taken_does_not() -> None:
+    intake = BodyIntake()
+    for _ in range(50_000):
+        async with intake.read(b"{}", ANNOYING):
+            pass
+    for _ in range(50_000):
+        if isinstance(await refused(intake, ANNOYING, b"{}"), RateLimited):
+            return
+    raise AssertionError("nobody is sent away")
+
+
+async def test_without_keys_nobody_is_held_to_blame() -> None:
+    intake = BodyIntake()
+    for _ in range(20_000):
+        assert not isinstance(await refused(intake, Caller(EVERYBODY)), RateLimited)
+
+
+def test_a_debt_is_paid_off_with_time() -> None:
+    work, tenant = RefusedWork(), Tenant("t")
+    work.charge(tenant, 1999, now=0.0)
+    work.check(tenant, now=0.0)
+    work.charge(tenant, 1001, now=0.0)
+    with pytest.raises(RateLimited) as caught:
+        work.check(tenant, now=0.0)
+    assert caught.value.retry_after_s == 31  # a thirtieth of the loop
+    work.check(tenant, now=31.0)
+    work.charge(tenant, 1e6, now=31.0)
+    with pytest.raises(RateLimited) as caught:
+        work.check(tenant, now=31.0)
+    assert caught.value.retry_after_s == 61
+    work.check(tenant, now=200.0)
+    assert not work._buckets, "who owes nothing is forgotten"
+
+
+_decode = msgspec.json.decode
+
+
+def _lazy_decode(data: bytes, **options: Any) -> Any:
+    """Nothing is made of what a body holds."""
+    assert "type" in options
+    return _decode(data, **options)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (MANY_BIASES, "'logit_bias' has 20000 tokens, at most 1024"),
+        (MANY_MESSAGES, "'messages' holds 20000, at most 4096"),
+    ],
+)
+def test_entries_are_counted_before_they_are_made(
+    body: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = RawBody(json.dumps(body).encode())
+    assert 1 < raw.reading_ms < 30
+    monkeypatch.setattr("msgspec.json.decode", _lazy_decode)
+    with pytest.raises(InvalidRequest, match=words):
+        raw.parse()
+
+
+@pytest.mark.parametrize(
+    "field", ['"messages": 5', '"messages": {}', '"logit_bias": []', '"messages": null']
+)
+def test_entries_of_another_type_are_left_to_who_reads_them(field: str) -> None:
+    data = f'{{"padding": [{",".join("1" * 10_000)}], {field}}}'.encode()
+    assert RawBody(data).parse() == json.loads(data)
