@@ -24,6 +24,7 @@ from shared.failover.server_watch import ServerVerdict, ServerWatch
 from shared.nats_client.connection import open_connection
 from shared.nats_client.nats_watch import NatsWatch
 from shared.nats_client.reconnects import Reconnects
+from shared.protocol.request import FEATURE_LEVEL
 from shared.service.feature_level import FeatureLevel
 from shared.service.move import MoveRecords
 from shared.storage.streams import DEFAULT_PARTITIONS, ensure_streams
@@ -70,12 +71,13 @@ async def open_cluster(
     default_partitions: int = DEFAULT_PARTITIONS,
     registry: CollectorRegistry | None = None,
     choose: ChoosePrefix | None = None,
+    first_level: int = FEATURE_LEVEL,
 ) -> AsyncIterator[Cluster]:
     """Connect as `name`, make or check the streams; closes the connection at the end.
 
     The registry is given what is to be known of the connection and of what comes over it.
     `choose` is told the configured prefix, and gives the one to use: where a service moves, the
-    role may belong on its other side.
+    role may belong on its other side. `first_level` is in force in streams that are made here.
     Raises ConfigError when NATS cannot be reached or its streams do not fit; OutdatedBuild when
     they are beyond this build.
     """
@@ -87,7 +89,7 @@ async def open_cluster(
         js = JetStream(nc, domain=config.nats_js_domain, erasing_nc=erasing_nc)
         try:
             checked = await once_settled(
-                lambda: _checked(config, nc, js, default_partitions, choose),
+                lambda: _checked(config, nc, js, default_partitions, choose, first_level),
                 config.nats_connect_timeout_s,
             )
         except JetStreamAbsent as exc:
@@ -113,8 +115,11 @@ async def _checked(
     js: JetStream,
     default_partitions: int,
     choose: ChoosePrefix | None,
+    first_level: int,
 ) -> Cluster:
-    """The level comes first: what is beyond it may be made otherwise than this build knows."""
+    """The level comes first: what is beyond it may be made otherwise than this build knows. It is
+    read again behind the streams, with which it may have been made.
+    """
     if choose is not None and (prefix := await choose(js, config.prefix)) != config.prefix:
         # What is configured is that of the other side.
         config = dataclasses.replace(config, prefix=prefix, num_partitions=None)
@@ -127,7 +132,9 @@ async def _checked(
     level = FeatureLevel(js, Subjects(config.prefix))
     await level.read()
     level.check()
-    subjects = await ensure_streams(js, config, default_partitions)
+    subjects = await ensure_streams(js, config, default_partitions, first_level)
+    await level.read()
+    level.check()
     return Cluster(config, nc, js, subjects, OwnershipLog(js, subjects, level))
 
 

@@ -83,10 +83,11 @@ async def _migrate(config: MigrateConfig) -> None:
 
 @asynccontextmanager
 async def _new_streams(wanted: ClusterConfig) -> AsyncIterator[Cluster]:
-    """Raises ConfigError."""
+    """At the lowest feature level, until the old one's is copied. Raises ConfigError."""
     async with AsyncExitStack() as stack:
         try:
-            cluster = await stack.enter_async_context(open_cluster(wanted, "migrate"))
+            made = open_cluster(wanted, "migrate", first_level=1)
+            cluster = await stack.enter_async_context(made)
         except ConfigError as exc:
             raise ConfigError(
                 f"the new streams: {exc}. The old ones keep their room until --delete-old"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from typing import Any
@@ -11,10 +12,10 @@ from shared.broker.kv_bucket import KvBucket
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, CasConflict, ConfigError, IncarnationMismatch
 from shared.protocol.codec import decode, encode, unpack_map
-from shared.protocol.request import PROTOCOL_VERSION
-from shared.protocol.role_cards import Incarnation
+from shared.protocol.request import FEATURE_LEVEL, PROTOCOL_VERSION
+from shared.protocol.role_cards import Incarnation, LevelRecord
 from shared.storage.byte_budget import check_account, room_error
-from shared.subjects import LANES, Subjects
+from shared.subjects import LANES, LEVEL_KEY, Subjects
 from shared.telemetry.log import get_logger
 
 DEFAULT_PARTITIONS = 4
@@ -60,11 +61,15 @@ log = get_logger(__name__)
 
 
 async def ensure_streams(
-    js: JetStream, config: ClusterConfig, default_partitions: int = DEFAULT_PARTITIONS
+    js: JetStream,
+    config: ClusterConfig,
+    default_partitions: int = DEFAULT_PARTITIONS,
+    first_level: int = FEATURE_LEVEL,
 ) -> Subjects:
     """Make what is missing, check what is there, compare the incarnation.
 
-    `default_partitions` counts when streams are made and the configuration leaves it open.
+    `default_partitions` counts when streams are made and the configuration leaves it open;
+    `first_level` is the feature level of streams that are made: no older role has used them.
     Returns the subjects to use. Raises IncarnationMismatch, ConfigError, or BrokerError when
     JetStream is off.
     """
@@ -79,7 +84,7 @@ async def ensure_streams(
     subjects = Subjects(config.prefix, wanted or default_partitions, js.domain)
     await _check_domain(js, subjects)
     await _make_missing(js, config, stream_configs(config, subjects))
-    incarnation = await _ensure_incarnation(js, subjects)
+    incarnation = await _ensure_incarnation(js, subjects, first_level)
     if wanted is not None and wanted != incarnation.num_partitions:
         raise IncarnationMismatch(
             f"num_partitions is {wanted}, but the streams with prefix {config.prefix!r} were made "
@@ -400,7 +405,7 @@ async def _refuse_other_version(js: JetStream, prefix: str) -> None:
         )
 
 
-async def _ensure_incarnation(js: JetStream, subjects: Subjects) -> Incarnation:
+async def _ensure_incarnation(js: JetStream, subjects: Subjects, first_level: int) -> Incarnation:
     """Write the incarnation record if there is none; compare the streams with it."""
     meta = KvBucket(js, subjects.meta_bucket)
     created = await created_times(js, subjects)
@@ -414,9 +419,10 @@ async def _ensure_incarnation(js: JetStream, subjects: Subjects) -> Incarnation:
     entry = await meta.get("incarnation")
     if entry is None:
         try:
+            await _begin_level(meta, first_level)
             await meta.put_if("incarnation", encode(mine), 0)
         except CasConflict:
-            return await _ensure_incarnation(js, subjects)
+            return await _ensure_incarnation(js, subjects, first_level)
         return mine
     stored = decode(Incarnation, entry.value)
     if stored.prefix != subjects.prefix:
@@ -430,6 +436,13 @@ async def _ensure_incarnation(js: JetStream, subjects: Subjects) -> Incarnation:
             "if all of them were restored from a backup: jetflock setup --after-restore"
         )
     return stored
+
+
+async def _begin_level(meta: KvBucket, level: int) -> None:
+    """Before the incarnation: whoever finds these streams finds it."""
+    if level > 1:
+        with contextlib.suppress(CasConflict):
+            await meta.put_if(LEVEL_KEY, encode(LevelRecord(level)), 0)
 
 
 async def created_times(js: JetStream, subjects: Subjects) -> dict[str, str]:

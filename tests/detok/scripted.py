@@ -25,6 +25,7 @@ from shared.protocol.codec import decode, decode_text_frame, encode, encode_toke
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, Release, TokenEntry, TokenFrame
 from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
+from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
@@ -267,9 +268,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(nats_url: str, num_partitions: int = 2) -> AsyncIterator[Stage]:
+async def open_stage(
+    nats_url: str, num_partitions: int = 2, first_level: int = FEATURE_LEVEL
+) -> AsyncIterator[Stage]:
     config = ClusterConfig(nats_url=nats_url, num_partitions=num_partitions)
-    async with open_cluster(config, "test") as cluster:
+    async with open_cluster(config, "test", first_level=first_level) as cluster:
         tokenizer = make_tokenizer()
         bundle = make_bundle(tokenizer)
         await ModelCatalog(cluster).put_bundle(bundle)

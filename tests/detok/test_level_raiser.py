@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,12 +15,20 @@ from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import LevelRecord, RoleCard, WorkerCard, WorkerState
 from shared.service.feature_level import FeatureLevel
 from shared.token_log.ownership import OwnershipLog
-from tests.detok.scripted import POOL, Stage
+from tests.detok.scripted import POOL, Stage, open_stage
+from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
 
 NEXT = FEATURE_LEVEL + 1
 DETOK = "detok-1"
+
+
+@pytest.fixture
+async def stage(nats_server: NatsServer) -> AsyncIterator[Stage]:
+    """Of a service that an earlier release has made."""
+    async with open_stage(nats_server.url, first_level=1) as stage:
+        yield stage
 
 
 class Raising:

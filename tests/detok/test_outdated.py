@@ -44,7 +44,8 @@ async def test_behind_a_claim_that_it_cannot_read_it_says_nothing_and_leaves(sta
         await worker.write(rid, epoch, 0, ids[:2])
         await eventually(lambda: listener.text(rid) != "")
         said = listener.text(rid)
-        await stage.cluster.level.put(LevelRecord(NEXT), 0)
+        revision = (await stage.cluster.level.read()).revision
+        await stage.cluster.level.put(LevelRecord(NEXT), revision)
         await write_newer(stage, rid)
         await worker.write(rid, epoch, 2, ids[2:], STOP)
         with pytest.raises(OutdatedBuild):

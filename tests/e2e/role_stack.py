@@ -23,6 +23,7 @@ from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.codec import decode
+from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.freezing import freeze, thaw
 from tests.leaf_nodes import DomainServer
@@ -109,14 +110,18 @@ class RoleStack:
         nats: NatsServer | NatsCluster | DomainServer | None = None,
         config: ClusterConfig | None = None,
         role_flags: Callable[[str], list[str]] = lambda _: [],
+        first_level: int = FEATURE_LEVEL,
     ) -> None:
-        """`config`: what the streams are made with, if not the defaults, and by whom."""
+        """`config`: what the streams are made with, if not the defaults, and by whom;
+        `first_level`: by a build that knew no more.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._flags = ["--nats-url", "", "--log-format", "json", *cluster_flags]
         self.nats = nats or NatsServer(folder / "nats")
         self._config = config or ClusterConfig()
         self._role_flags = role_flags
+        self._first_level = first_level
         self.roles: list[RoleProcess] = []
         self.clock_ahead_s = 0.0  # of the roles that are started from now on
         self.build = REPOSITORY  # folder of the source that they are of
@@ -128,7 +133,8 @@ class RoleStack:
         self.nats.start()
         self._flags[1] = self.nats.url
         config = dataclasses.replace(self._config, nats_url=self.nats.url)
-        self.cluster = await self._exits.enter_async_context(open_cluster(config, "test"))
+        made = open_cluster(config, "test", first_level=self._first_level)
+        self.cluster = await self._exits.enter_async_context(made)
         await ModelCatalog(self.cluster).register(ModelFiles.read(DEMO_MODEL), MODEL_NAME)
         self.start_frontend()
         self.start_detok()

@@ -25,7 +25,7 @@ OFF = {"typical_p": 1, "xtc_probability": 0, "xtc_threshold": 0.2, "dynatemp_ran
 
 
 async def test_each_draws_otherwise_and_again_the_same(tmp_path: Path) -> None:
-    async with RoleStack(tmp_path) as stack:
+    async with RoleStack(tmp_path, first_level=1) as stack:
         await stack.cluster.level.put(LevelRecord(1, is_held=True), 0)
         stack.start_worker(*REAL_ENGINE)
         await stack.wait_ready(1)

@@ -45,7 +45,9 @@ class MixedStack:
         self._builds = builds
         self._num_ids = 0
         self._name = first
-        self.stack = RoleStack(folder, "--ack-wait-s", "3", role_flags=self._role_flags)
+        self.stack = RoleStack(
+            folder, "--ack-wait-s", "3", role_flags=self._role_flags, first_level=1
+        )
         self.stack.build = builds[first]
 
     def _role_flags(self, role: str) -> list[str]:

@@ -24,7 +24,7 @@ from shared.protocol.finish import Finish, RunFacts
 from shared.protocol.log_records import Claim, OwnershipRecord, TokenEntry, TokenFrame
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.sealed_replies import seal
@@ -269,8 +269,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(nats_url: str, ack_wait_s: float = 8.0) -> AsyncIterator[Stage]:
+async def open_stage(
+    nats_url: str, ack_wait_s: float = 8.0, first_level: int = FEATURE_LEVEL
+) -> AsyncIterator[Stage]:
     config = ClusterConfig(nats_url=nats_url, num_partitions=2, ack_wait_s=ack_wait_s)
-    async with open_cluster(config, "test") as cluster:
+    async with open_cluster(config, "test", first_level=first_level) as cluster:
         await ensure_consumers(cluster.js, cluster.subjects, POOL, ack_wait_s)
         yield Stage(config, cluster)

@@ -28,8 +28,6 @@ from frontend.routes.api_paths import (
     SCORE_PATHS,
 )
 from shared.protocol.codec import encode
-from shared.protocol.request import FEATURE_LEVEL
-from shared.protocol.role_cards import LevelRecord
 from tests.frontend.conftest import Stack
 
 MAX_STALL_S = 0.05
@@ -115,7 +113,6 @@ async def test_a_fuzzed_frontend_keeps_to_its_document(stack: Stack, tmp_path: P
     cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
     kept = msgspec.structs.replace(stack.card, is_kept=True)  # the fake has no heartbeat
     await cards.put(kept.pool, encode(kept))
-    await stack.cluster.level.put(LevelRecord(FEATURE_LEVEL), 0)
     running = await stack.start_frontend()
     async with running.client() as client:
         document = (await client.get("/openapi.json")).json()

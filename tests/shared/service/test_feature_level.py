@@ -11,6 +11,7 @@ import pytest
 from jetflock.admin_plane.level_order import LevelOrder
 from shared.admin.dead_requests import DeadRequests, NotKept, StoredDead
 from shared.cluster import Cluster, open_cluster
+from shared.config import ClusterConfig
 from shared.errors import CasConflict, ConfigError, OutdatedBuild, WrittenByNewer
 from shared.protocol.codec import encode, unpack_map
 from shared.protocol.dead import DeadRequest
@@ -35,7 +36,8 @@ NEWER_RECORDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 async def stage(nats_server: NatsServer) -> AsyncIterator[Stage]:
-    async with open_stage(nats_server.url) as stage:
+    """Of a service that an earlier release has made."""
+    async with open_stage(nats_server.url, first_level=1) as stage:
         yield stage
 
 
@@ -192,3 +194,23 @@ def test_a_stamp_is_not_written_at_the_first_level() -> None:
     claim = make_claim(make_request(), "w")
     assert isinstance(claim, Claim)
     assert "level" not in unpack_map(encode(claim))
+
+
+async def test_streams_that_this_build_makes_have_its_level_from_the_beginning(
+    nats_server: NatsServer,
+) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "first") as first, open_cluster(config, "second") as second:
+        assert (first.level.in_force, second.level.in_force) == (FEATURE_LEVEL, FEATURE_LEVEL)
+        older = FeatureLevel(first.js, first.subjects, known=FEATURE_LEVEL - 1)
+        await older.read()
+        with pytest.raises(OutdatedBuild):
+            older.check()
+
+
+async def test_streams_that_an_earlier_build_has_made_keep_their_level(
+    nats_server: NatsServer,
+) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "older", first_level=1), open_cluster(config, "now") as now:
+        assert now.level.in_force == 1

@@ -13,6 +13,7 @@ from shared.protocol.codec import encode
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.notices import Cancel
+from shared.protocol.request import FEATURE_LEVEL
 from tests.nats_server import NatsServer
 from tests.shared.simulated_log import REPLY, RID, make_claim
 
@@ -62,7 +63,8 @@ async def test_an_end_follows_whatever_is_last_and_only_once(cluster: Cluster) -
     assert await cluster.ownership.end(RID, END) is None
     records = await cluster.ownership.read(RID)
     assert len(records) == 2
-    assert records[1].record == End(first, END.reason, END.by, END.message, END.reply)
+    stamped = End(first, END.reason, END.by, END.message, END.reply, FEATURE_LEVEL)
+    assert records[1].record == stamped
 
 
 async def test_an_end_wins_against_claims_that_come_in_between(cluster: Cluster) -> None:

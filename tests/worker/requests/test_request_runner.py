@@ -297,7 +297,8 @@ async def test_an_outdated_worker_hands_over_and_ends_nothing(stage: Stage) -> N
         run = await worker.engine.next_run()
         worker.engine.emit(run.run_id, ids("he"))
         await stage.until_logged(held.rid, 2)
-        await stage.cluster.level.put(LevelRecord(FEATURE_LEVEL + 1), 0)
+        revision = (await stage.cluster.level.read()).revision
+        await stage.cluster.level.put(LevelRecord(FEATURE_LEVEL + 1), revision)
         await stage.submit(newer)
         await worker.until_outdated()
     assert [type(each.record) for each in await stage.records(held.rid)] == [Claim, Release]
