@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.metrics_stack`: the table of docs/metrics.md, from a scrape of all roles."""
+"""`python -m tests.e2e.metrics_stack > docs/all-metrics.md`, from a scrape of all roles."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ OPEN_METRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 ROLES = ("frontend", "worker", "detok", "autoscale")
 # What the client library tells of every Python process; the table names them in a sentence.
 COMMON = ("process_", "python_")
+_HEAD = """\
+# All metrics
+
+Made by `python -m tests.e2e.metrics_stack > docs/all-metrics.md` from a scrape of all roles.
+[metrics.md](metrics.md) says where to read them, and what to watch.
+
+`process_*` and `python_*` are those of Prometheus's Python client;
+`jetflock_engine_process_*` are the same of a worker's engine process.
+`jetflock_frontend_queue_*`, `_workers`, `_stream_usage_ratio` and `_dead_requests` are the same
+on every frontend: take the maximum.
+
+"""
 _PACE = "jetflock_frontend_request_time_per_output_token_seconds"
 # Of a sample's own kind, not of the metric.
 _SAMPLE_LABELS = {"le", "quantile"}
@@ -83,8 +95,8 @@ async def known_metrics(urls: Mapping[str, str]) -> dict[str, Known]:
     return found
 
 
-def table(known: Mapping[str, Known]) -> str:
-    """In Markdown, by name."""
+def page(known: Mapping[str, Known]) -> str:
+    """docs/all-metrics.md: a table by name."""
     lines = ["| metric | of | type | labels | is |", "|---|---|---|---|---|"]
     for name, metric in sorted(known.items()):
         if not name.startswith(COMMON):
@@ -92,7 +104,7 @@ def table(known: Mapping[str, Known]) -> str:
             roles = "all" if len(metric.roles) == len(ROLES) else ", ".join(metric.roles)
             labels = ", ".join(f"`{label}`" for label in sorted(metric.labels))
             lines.append(f"| `{name}` | {roles} | {metric.kind} | {labels} | {metric.text} |")
-    return "\n".join(lines) + "\n"
+    return _HEAD + "\n".join(lines) + "\n"
 
 
 async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
@@ -134,11 +146,11 @@ async def _is_shown(url: str, name: str) -> bool:
         return False  # it starts
 
 
-async def _print_table() -> None:
+async def _print_page() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with running_roles(Path(folder)) as urls:
-            sys.stdout.write(table(await known_metrics(urls)))
+            sys.stdout.write(page(await known_metrics(urls)))
 
 
 if __name__ == "__main__":
-    asyncio.run(_print_table())
+    asyncio.run(_print_page())
