@@ -19,6 +19,7 @@ from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.liveness.move_watch import MoveWatch
 from shared.liveness.newer_side import newer_side
+from shared.service.move import settle_closed_queue
 from shared.telemetry.log import get_logger
 
 _RETRY_S = 1.0
@@ -89,15 +90,14 @@ class BothSides:
             self._go_over(newer)
 
     async def _settle_queue(self) -> None:
-        """What its leader took before it was closed is stored behind this, and can be found."""
+        """Behind this it takes nothing, and what it took before is stored and can be found."""
         cluster = self._first.streams.cluster
         while not self.move.over.is_set():
             try:
-                await cluster.js.settle(cluster.subjects.requests_stream)
+                if await settle_closed_queue(cluster.js, cluster.subjects):
+                    return
             except BrokerError as exc:
                 log.warning("old_queue_not_settled", error=str(exc))
-            else:
-                return
             await asyncio.sleep(_RETRY_S)
 
     @asynccontextmanager

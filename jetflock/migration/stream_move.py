@@ -19,7 +19,7 @@ from shared.liveness.living_levels import LivingLevel, living_levels
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import SUPERVISOR, MoveRecord
 from shared.service.feature_level import StoredLevel
-from shared.service.move import MoveRecords, close_queue, is_queue_closed
+from shared.service.move import MoveRecords, close_queue, is_queue_closed, servers_behind_queue
 from shared.storage.streams import ERR_STREAM_NOT_FOUND, ensure_consumers, stream_configs
 from shared.telemetry.log import get_logger
 
@@ -90,7 +90,8 @@ class StreamMove:
             )
 
     async def close(self, timeout_s: float) -> None:
-        """The queue, once all frontends, detokenizers and supervisors have the new streams open.
+        """The queue, once all frontends, detokenizers and supervisors have the new streams open,
+        and all servers that hold it keep up.
 
         Raises ConfigError, with nothing closed, when some do not; or BrokerError.
         """
@@ -107,8 +108,23 @@ class StreamMove:
                 )
             await asyncio.sleep(_LOOK_S)
         await self._copy()  # what has changed since
+        await self._until_all_hear(deadline)
         while not await is_queue_closed(self._old.js, self._old.subjects):
             await close_queue(self._old.js, self._old.subjects)
+
+    async def _until_all_hear(self, deadline: float) -> None:
+        """Should a server lead the queue that has not heard that it is closed, it would take more.
+
+        Raises ConfigError or BrokerError.
+        """
+        while behind := await servers_behind_queue(self._old.js, self._old.subjects):
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"nats-server {', '.join(behind)} does not keep up with stream "
+                    f"{self._old.subjects.requests_stream}: start it, and run this again. Nothing "
+                    "has moved"
+                )
+            await asyncio.sleep(_LOOK_S)
 
     async def queued(self) -> int:
         """Requests that the old queue holds, waiting and running. Raises BrokerError."""

@@ -8,7 +8,7 @@ which new requests begin to go to the new side, and it is the old stream's leade
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
@@ -18,6 +18,7 @@ from shared.service.meta_record import read_record
 from shared.subjects import MOVED_FROM_KEY, MOVED_TO_KEY, Subjects
 
 _CLOSED_BYTES = 1  # the largest message that a closed queue takes: every request is larger
+_HEARD_WITHIN_S = 2.5  # servers tell each other every second that they live
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,54 @@ async def close_queue(js: JetStream, subjects: Subjects) -> None:
 
 
 async def is_queue_closed(js: JetStream, subjects: Subjects) -> bool:
+    """As its leader has it, who may be one that has not heard of it yet. Raises BrokerError."""
+    return (await _queue_state(js, subjects)).is_closed
+
+
+async def settle_closed_queue(js: JetStream, subjects: Subjects) -> bool:
+    """Whether it is closed, and all that was let in is stored and can be found. Raises BrokerError.
+
+    One leader has to say so before and behind the settling: another one than that which closed the
+    queue takes requests until it has heard of it.
+    """
+    before = await _queue_state(js, subjects)
+    await js.settle(subjects.requests_stream)
+    behind = await _queue_state(js, subjects)
+    return before.is_closed and behind.is_closed and before.leader == behind.leader
+
+
+async def servers_behind_queue(js: JetStream, subjects: Subjects) -> list[str]:
+    """Names of the servers that have a copy of the queue and do not keep up: they would not hear
+    that it is closed. Raises BrokerError.
+    """
+    return (await _queue_state(js, subjects)).behind
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueState:
+    """What the leader of the queue tells."""
+
+    is_closed: bool
+    leader: str  # its server; "" where there is but one
+    behind: list[str]  # servers with a copy that do not keep up
+
+    @classmethod
+    def read(cls, info: dict[str, Any]) -> Self:
+        cluster = info.get("cluster") or {}
+        replicas: list[dict[str, Any]] = cluster.get("replicas") or []
+        return cls(
+            is_closed=info["config"].get("max_msg_size") == _CLOSED_BYTES,
+            leader=cluster.get("leader", ""),
+            behind=[each["name"] for each in replicas if _is_behind(each)],
+        )
+
+
+def _is_behind(replica: dict[str, Any]) -> bool:
+    """A server that hangs is current for a while, but is not heard any more."""
+    is_silent = replica.get("active", 0) > _HEARD_WITHIN_S * 1e9
+    return bool(replica.get("offline")) or not replica.get("current") or is_silent
+
+
+async def _queue_state(js: JetStream, subjects: Subjects) -> _QueueState:
     """Raises BrokerError."""
-    info = await js.api(f"STREAM.INFO.{subjects.requests_stream}")
-    return bool(info["config"].get("max_msg_size") == _CLOSED_BYTES)
+    return _QueueState.read(await js.api(f"STREAM.INFO.{subjects.requests_stream}"))
