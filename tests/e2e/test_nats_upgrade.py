@@ -1,4 +1,6 @@
-"""Three nats-servers get another version, one after the other, while streams run."""
+"""Three nats-servers get another version, or go back to it, one after the other, while streams
+run.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,22 @@ def nats_server(version: str, folder: Path) -> Path:
     return program
 
 
+@pytest.mark.parametrize("goes_back", [False, True], ids=["up", "back"])
 @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
 async def test_streams_are_whole_while_servers_get_another_version(
-    version: str, tmp_path: Path
+    version: str, goes_back: bool, tmp_path: Path
 ) -> None:
     nats = NatsCluster(tmp_path / "nats")
-    older = nats_server(version, tmp_path / version)
+    before, after = nats_server(version, tmp_path / version), BINARY
+    if goes_back:
+        before, after = after, before
     for server in nats.servers:
-        server.binary = older
+        server.binary = before
     config = ClusterConfig(replicas=3)
     async with RoleStack(tmp_path, "--replicas", "3", nats=nats, config=config) as stack:
-        assert {server.monitor("varz")["version"] for server in nats.servers} == {version}
+        first = {server.monitor("varz")["version"] for server in nats.servers}
+        assert len(first) == 1
+        assert (first == {version}) is not goes_back
         stack.start_worker(*SCRIPTED)
         stack.start_worker(*SCRIPTED)
         await stack.wait_ready(2)
@@ -61,13 +68,13 @@ async def test_streams_are_whole_while_servers_get_another_version(
         for server in nats.servers:
             streams, tasks = await start_streams(stack, NUM_LONG_TOKENS)
             await asyncio.to_thread(server.leave)
-            server.binary = BINARY
+            server.binary = after
             await asyncio.to_thread(nats.start)  # returns when all are current
             await assert_same(streams, tasks, expected)
             await post_until_accepted(stack)
-        versions = {server.monitor("varz")["version"] for server in nats.servers}
-        assert len(versions) == 1
-        assert versions != {version}
+        last = {server.monitor("varz")["version"] for server in nats.servers}
+        assert len(last) == 1
+        assert (last == {version}) is goes_back
         streams, tasks = await start_streams(stack, NUM_LONG_TOKENS)
         await assert_same(streams, tasks, expected)
         assert not any("worker_dead" in role.log for role in stack.roles), "a false death"
