@@ -78,7 +78,7 @@ def local_serve(*flags: str, timeout_s: float = 60.0, key: str = "none") -> Iter
             stdout=subprocess.DEVNULL,
         )
         try:
-            _wait_ready(port, process, timeout_s, key)
+            wait_ready(port, process, timeout_s, key)
             yield LocalServe(port, psutil.Process(process.pid))
         finally:
             process.terminate()
@@ -89,7 +89,9 @@ def local_serve(*flags: str, timeout_s: float = 60.0, key: str = "none") -> Iter
                 process.wait()
 
 
-def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float, key: str) -> None:
+def wait_ready(
+    port: int, process: subprocess.Popen[bytes], timeout_s: float, key: str = "none"
+) -> None:
     """Ready is when a request is answered: that takes every role."""
     deadline = time.monotonic() + timeout_s
     body = b'{"text": "a", "sampling_params": {"max_new_tokens": 1}}'
