@@ -25,16 +25,20 @@ async def forget_model(cluster: Cluster, plane: ControlPlane, name: str) -> int:
     card = next((card for card in await catalog.cards() if card.name == name), None)
     if card is None:
         raise NotFound(f"There is no model {name!r}.", param="model")
-    heartbeats = await catalog.heartbeats()
-    if heartbeats.states.get(card.pool) or heartbeats.supervisors.get(card.pool):
-        raise ConfigError(f"the model {name!r} is being served: stop its workers first")
+    if (await catalog.heartbeats()).has(card.pool):
+        raise _served(name)
     num_ended = await plane.abort_all(name)
     for adapter in card.adapters:
         with contextlib.suppress(NotFound):
             await AdapterCatalog(cluster).remove(card.pool, adapter.name)
-    await catalog.delete(card)
+    if not await catalog.delete(card.pool):
+        raise _served(name)
     await _delete_queue(cluster, card)
     return num_ended
+
+
+def _served(name: str) -> ConfigError:
+    return ConfigError(f"the model {name!r} is being served: stop its workers first")
 
 
 async def _delete_queue(cluster: Cluster, card: ModelCard) -> None:

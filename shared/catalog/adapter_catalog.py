@@ -113,7 +113,7 @@ class AdapterCatalog:
     async def _put_files(self, pool: str, files: LoraFiles) -> None:
         """Once. Raises LimitReached or BrokerError."""
         name = adapter_object(pool, files.revision)
-        await self._catalog.keep_object(name, files.to_bytes, fresh_s=0)
+        await self._catalog.keep_object(name, files.to_bytes, anew=True)
 
     async def _delete_files(self, pool: str, revision: str) -> None:
         """Unless another name stands for them, too. Raises BrokerError.

@@ -177,9 +177,18 @@ class ModelCatalog:
                 continue
             return changed
 
-    async def delete(self, card: ModelCard) -> None:
-        """The card alone. Raises BrokerError."""
-        await self._cards.delete(card.pool)
+    async def delete(self, pool: str) -> bool:
+        """The card alone; False when somebody serves it, or has written it just now.
+
+        Raises BrokerError.
+        """
+        entry = await self._cards.get(pool)
+        if entry is None:
+            return True
+        if (await self.heartbeats()).has(pool):
+            return False
+        await self._cards.delete(pool, entry.revision)
+        return await self._cards.get(pool) is None
 
     async def heartbeats(self) -> PoolHeartbeats:
         """Of all workers and supervisors. Raises BrokerError."""
@@ -239,17 +248,17 @@ class ModelCatalog:
             ) from exc
 
     async def keep_object(
-        self, name: str, data: Callable[[], bytes], *, fresh_s: float = CONFIRMED_S
+        self, name: str, data: Callable[[], bytes], *, anew: bool = False
     ) -> None:
         """What a card is about to name, or names: stored once, and not deleted as unused for an
-        hour, in which the card has to be written. A confirmation of the last `fresh_s` does; who
-        may meet somebody who deletes at once makes one of his own, with 0.
+        hour, in which the card has to be written. A confirmation that is fresh does; `anew`, for
+        who may meet somebody that deletes at once, makes one of its own.
 
         Called before the card is written and once more behind it, so that whoever has not seen the
         card deletes nothing that it names. Raises LimitReached or BrokerError.
         """
         while (entry := await self._objects.find(name)) is not None:
-            if entry.is_confirmed and entry.age_s < fresh_s:
+            if not anew and entry.is_confirmed and entry.age_s < CONFIRMED_S:
                 return
             if await self._objects.confirm(entry):
                 return

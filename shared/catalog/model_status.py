@@ -67,6 +67,10 @@ class PoolHeartbeats:
                 supervisors[card.pool].append(card)
         return cls(states, supervisors)
 
+    def has(self, pool: str) -> bool:
+        """Whether somebody serves the model, or looks after its workers."""
+        return bool(self.states.get(pool) or self.supervisors.get(pool))
+
     def has_served(self, pool: str) -> bool:
         """Whether a worker lives that has loaded the model."""
         return any(state != WorkerState.LOADING for state in self.states.get(pool, ()))

@@ -9,6 +9,7 @@ from shared.admin.forgotten_model import forget_model
 from shared.broker.objects import ObjectEntry
 from shared.catalog import model_catalog
 from shared.catalog.model_catalog import ModelCatalog
+from shared.catalog.model_status import PoolHeartbeats
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import open_cluster
@@ -89,6 +90,34 @@ async def test_a_forgotten_model_leaves_nothing_that_waits(nats_server: NatsServ
         assert (state["messages"], state["consumer_count"]) == (0, 0)
         with pytest.raises(NotFound, match="no model 'demo'"):
             await forget_model(cluster, plane, "demo")
+
+
+@pytest.mark.parametrize("meanwhile", ["served", "written"])
+async def test_a_model_that_comes_back_while_it_is_forgotten_stays(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        pool = (await catalog.register(files, "demo")).pool
+        roles = cluster.bucket(cluster.subjects.roles_bucket)
+        num_looks, heartbeats = 0, ModelCatalog.heartbeats
+
+        async def look(looking: ModelCatalog) -> PoolHeartbeats:
+            nonlocal num_looks
+            num_looks += 1
+            if num_looks == 2 and meanwhile == "served":
+                await roles.put("serve-1", encode(RoleCard("serve-1", SUPERVISOR, pool=pool)))
+            seen = await heartbeats(looking)
+            if num_looks == 2 and meanwhile == "written":
+                await catalog.announce(pool, is_kept=True)
+            return seen
+
+        monkeypatch.setattr(ModelCatalog, "heartbeats", look)
+        with pytest.raises(ConfigError, match="'demo' is being served"):
+            await forget_model(cluster, ControlPlane(cluster, "test"), "demo")
+        assert [card.pool for card in await catalog.cards()] == [pool]
+        consumers = await cluster.js.api(f"CONSUMER.NAMES.{cluster.subjects.requests_stream}")
+        assert consumers["consumers"]
 
 
 @pytest.mark.parametrize(
