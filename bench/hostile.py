@@ -12,13 +12,14 @@ import json
 import statistics
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import cyclopts
 import uvloop
 
-from bench.local_serve import local_serve
+from bench.local_serve import LocalServe, local_serve
 from bench.stream_client import StreamProtocol, StreamResult, http_request
 from jetflock.bench.percentile import percentile
 
@@ -85,13 +86,22 @@ async def _measure(
         await asyncio.gather(*floods, return_exceptions=True)
 
 
-def _run(name: str, body: dict[str, Any] | None, connections: int, seconds: float) -> None:
-    """On a stack of its own, to which nobody owes anything yet."""
+@contextlib.contextmanager
+def _serving(*, has_keys: bool) -> Iterator[LocalServe]:
+    """A stack to which nobody owes anything yet; without keys both are one tenant."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "keys.json"
         path.write_text(json.dumps({"keys": [{"name": k, "key": k} for k in (GOOD, EVIL)]}))
-        with local_serve("--scripted", "--api-keys-file", str(path), key=GOOD) as serve:
-            chats, statuses = uvloop.run(_measure(serve.port, body, connections, seconds))
+        flags = ("--api-keys-file", str(path)) if has_keys else ()
+        with local_serve("--scripted", *flags, key=GOOD) as serve:
+            yield serve
+
+
+def _run(
+    name: str, body: dict[str, Any] | None, connections: int, seconds: float, *, has_keys: bool
+) -> None:
+    with _serving(has_keys=has_keys) as serve:
+        chats, statuses = uvloop.run(_measure(serve.port, body, connections, seconds))
     assert all(chat.status == 200 for chat in chats), "a chat was refused"
     waits = [chat.ttft_s for chat in chats]
     print(
@@ -106,12 +116,13 @@ def main(
     only: Annotated[str, cyclopts.Parameter(help="Run the floods whose name has this.")] = "",
     connections: Annotated[int, cyclopts.Parameter(help="Of the tenant that floods.")] = 20,
     seconds: Annotated[float, cyclopts.Parameter(help="Of each flood.")] = 6.0,
+    has_keys: Annotated[bool, cyclopts.Parameter(help="Without, nobody is sent away.")] = True,
 ) -> None:
     """Measure how long a tenant waits beside one that floods."""
-    _run("no flood", None, connections, seconds)
+    _run("no flood", None, connections, seconds, has_keys=has_keys)
     for name, body in FLOODS.items():
         if only in name:
-            _run(name, body, connections, seconds)
+            _run(name, body, connections, seconds, has_keys=has_keys)
 
 
 if __name__ == "__main__":
