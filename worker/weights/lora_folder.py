@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,10 @@ from pathlib import Path
 
 from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.checkpoint.lora_files import LoraFiles
+from worker.weights.locked_folder import locked_folder, remove_dead_folders
 from worker.weights.lora_flag import split_lora
+
+_PREFIX = "jetflock-lora-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,9 @@ async def lora_folder(
 ) -> AsyncIterator[LoraFolder]:
     """Registers the adapters `NAME=PATH` before the worker starts. Raises ConfigError."""
     required = await register_loras(catalog, pool, loras, max_rank, may_replace=may_replace)
-    with tempfile.TemporaryDirectory(prefix="jetflock-lora-", ignore_cleanup_errors=True) as folder:
-        yield LoraFolder(Path(folder), required)
+    await asyncio.to_thread(remove_dead_folders, _PREFIX)
+    with locked_folder(_PREFIX) as folder:
+        yield LoraFolder(folder, required)
 
 
 async def register_loras(
