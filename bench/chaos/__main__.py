@@ -110,5 +110,16 @@ def finish(ledger: Ledger, num_streams: int, *, has_moved: bool = False) -> None
     raise SystemExit(1 if missed else 0)
 
 
+def run(argv: Sequence[str]) -> None:
+    """A wrong value ends the program with one sentence and its status, and disturbs nothing."""
+    app = cyclopts.App()
+    app.default(main)
+    try:
+        app(argv)
+    except ConfigError as exc:
+        sys.stderr.write(f"bench.chaos: {exc}\n")
+        raise SystemExit(exc.exit_status) from exc
+
+
 if __name__ == "__main__":
-    cyclopts.run(main)
+    run(sys.argv[1:])

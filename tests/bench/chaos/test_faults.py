@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.chaos.__main__ import chosen_faults
+from bench.chaos.__main__ import chosen_faults, run
 from bench.chaos.faults import FAULTS, faults_of
 from shared.errors import ConfigError
 
@@ -28,3 +28,23 @@ def test_a_fault_of_a_cluster_needs_one() -> None:
         chosen_faults("leader_cut", "", 1)
     with pytest.raises(ConfigError, match="--leave-out has 'power_cut'; there are"):
         chosen_faults("all", "power_cut", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--faults", "worker_kil"], "'worker_kil'"),
+        (["--leave-out", "power_cut"], "'power_cut'"),
+        (["--control", "fencing", "--servers", "3"], "--servers 1"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_and_status_2(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert named in said.err
+    assert said.err.count("\n") == 1
