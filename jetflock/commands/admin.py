@@ -53,6 +53,8 @@ _WORKER_COLUMNS = ("worker", "model", "revision", "state", "running", "waiting",
 class NotAll(JetflockError):
     """Some workers did not do it; their answers are printed."""
 
+    exit_status = 1
+
 
 def workers(*, model: _Model = None, as_json: _AsJson = False, config: _Config = _DEFAULTS) -> None:
     """The living workers, and how they are."""

@@ -105,13 +105,13 @@ async def test_a_drained_worker_is_gone(stage: Stage) -> None:
 
 
 async def test_what_cannot_be_done_is_said(stage: Stage) -> None:
-    async def complaint(*argv: str) -> str:
+    async def complaint(*argv: str, status: int = 2) -> str:
         done = await run(stage, *argv)
-        assert done.returncode == 2
+        assert done.returncode == status
         return done.stderr
 
     rid = make_request().rid
-    assert "no worker lives" in await complaint("pause")
+    assert "no worker lives" in await complaint("pause", status=1)
     assert "No model 'x' is served" in await complaint("pause", "--model", "x")
     assert "No worker w1 lives" in await complaint("drain", "w1")
     assert f"No request {rid} is queued or running" in await complaint("abort", rid)
