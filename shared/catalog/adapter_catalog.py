@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from shared.catalog.model_catalog import ModelCatalog
+from shared.catalog.model_catalog import ModelCatalog, read_card
 from shared.checkpoint.lora_files import LoraFiles
 from shared.cluster import Cluster
 from shared.errors import CasConflict, ConfigError, MalformedMessage, NotFound
-from shared.protocol.codec import decode, encode
-from shared.protocol.model_cards import AdapterCard, ModelCard
+from shared.protocol.codec import encode
+from shared.protocol.model_cards import AdapterCard
 
 _MAX_NAME_LEN = 256
 _ADAPTER = "lora-"
@@ -30,9 +30,12 @@ class AdapterCatalog:
         self._models = cluster.bucket(cluster.subjects.models_bucket)
 
     async def cards(self, pool: str) -> Cards:
-        """As the leader knows them; none of a model that is not there. Raises BrokerError."""
+        """As the leader knows them; none of a model that is not there.
+
+        Raises BrokerError, also while the model's card cannot be read.
+        """
         entry = await self._models.get(pool)
-        return () if entry is None else decode(ModelCard, entry.value).adapters
+        return () if entry is None else read_card(entry).adapters
 
     async def files(self, pool: str, revision: str) -> LoraFiles:
         """Raises ConfigError, MalformedMessage or BrokerUnavailable."""
@@ -99,7 +102,7 @@ class AdapterCatalog:
             entry = await self._models.get(pool)
             if entry is None:
                 raise NotFound("The model is not served.", param="model")
-            model = decode(ModelCard, entry.value)
+            model = read_card(entry)
             adapters = change(model.adapters)
             if adapters == model.adapters:
                 return model.adapters

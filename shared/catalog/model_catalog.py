@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from shared.broker.kv_bucket import KvEntry
 from shared.broker.objects import ObjectEntry
 from shared.broker.settling import once_settled
 from shared.catalog.model_status import PoolHeartbeats
@@ -14,6 +15,7 @@ from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import Cluster
 from shared.errors import (
+    BrokerUnavailable,
     CasConflict,
     ConfigError,
     LimitReached,
@@ -30,6 +32,16 @@ CONFIRMED_S = 3600.0  # how long it holds that an object is in use
 _MAX_REPLACED = 64
 
 log = get_logger(__name__)
+
+
+def read_card(entry: KvEntry) -> ModelCard:
+    """As it is stored. Raises BrokerUnavailable for one that cannot be read: what it should say is
+    unknown.
+    """
+    try:
+        return decode(ModelCard, entry.value)
+    except ProtocolError as exc:
+        raise BrokerUnavailable(f"the card of {entry.key} cannot be read: {exc}") from exc
 
 
 class ModelCatalog:
@@ -167,7 +179,7 @@ class ModelCatalog:
             entry = await self._cards.get(pool)
             if entry is None:
                 return None
-            card = decode(ModelCard, entry.value)
+            card = read_card(entry)
             changed = change(card)
             if changed == card:
                 return card

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from nats.errors import Error as NatsError
-
 from shared.catalog.model_catalog import ModelCatalog
 from shared.errors import (
     BrokerError,
     BrokerUnavailable,
     ConfigError,
     MalformedMessage,
-    ProtocolError,
 )
 from shared.protocol.finish import FinishReason
 from shared.protocol.prefix_chain import PrefixChain
@@ -82,7 +79,7 @@ class Taker:
             with self._capacity.claiming():
                 result = await self._claimer.take(request, delivery)
             return await self._apply(held, result)
-        except (BrokerError, ProtocolError) as exc:
+        except BrokerError as exc:
             log.warning("take_failed", rid=held.rid, error=str(exc))
             await self._settler.give_back(held, _RETRY_DELAY_S)
             return False
@@ -166,5 +163,5 @@ class Taker:
         try:
             async with asyncio.timeout(_PROMPT_TIMEOUT_S):
                 return prompt_data(request, await self._catalog.object(request.prompt_object))
-        except (NatsError, TimeoutError) as exc:
+        except TimeoutError as exc:
             raise BrokerUnavailable(f"cannot fetch the prompt: {exc!r}") from exc

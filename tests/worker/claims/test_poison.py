@@ -197,6 +197,34 @@ async def test_a_suspect_runs_alone_until_it_has_made_progress(stage: Stage) -> 
     assert [getattr(stored.record, "is_alone", None) for stored in records] == [False] * 3 + [True]
 
 
+async def test_a_suspect_that_restates_its_tokens_is_not_acquitted(stage: Stage) -> None:
+    """They were made before the workers crashed."""
+    suspect = make_request()
+    first = await stage.append(suspect.rid, make_claim(suspect, "dead-0"))
+    await stage.write("dead-0", suspect.rid, first, 0, ids("ab"))
+    last = first
+    for worker_id in ("dead-1", "dead-2"):
+        claim = make_claim(suspect, worker_id, last, after_death=True)
+        last = await stage.append(suspect.rid, claim)
+    await stage.submit(suspect)
+    async with running_worker(stage) as worker:
+        await worker.engine.next_run()  # a first delivery: its past is not known yet
+        alone = await worker.engine.next_run()
+        assert output_of(alone) == ids("ab")
+
+        async def is_restated() -> bool:
+            return any(entry.epoch > last for _, entry in await stage.entries(suspect.rid))
+
+        await eventually_async(is_restated)
+        assert worker.runner.parts.capacity.is_quarantined
+        worker.engine.emit(alone.run_id, ids("c"))
+        await eventually(lambda: not worker.runner.parts.capacity.is_quarantined)
+        worker.engine.emit(alone.run_id, ids("d"), STOP)
+        assert (await stage.until_finished(suspect.rid)).tokens == ids("abcd")
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+
+
 async def test_the_only_worker_quarantines_and_goes_on_with_the_others(stage: Stage) -> None:
     neighbour = make_request()
     async with running_worker(stage) as worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,15 +15,22 @@ from nats.aio.msg import Msg
 
 from shared.admin.control import FlushCache
 from shared.nats_client.connection import round_trip
-from shared.protocol.codec import encode
+from shared.protocol.codec import decode, encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, Release
-from shared.protocol.notices import Offer
+from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
 from shared.protocol.prefix_chain import BLOCK_TOKENS
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
-from tests.worker.io_stage import POOL, Stage, eventually, make_reply, make_request
+from tests.worker.io_stage import (
+    PATIENCE_S,
+    POOL,
+    Stage,
+    eventually,
+    make_reply,
+    make_request,
+)
 from tests.worker.running_worker import RunningWorker, running_worker
 from worker.held.delivery import Delivery
 
@@ -81,21 +89,6 @@ async def num_redelivered(stage: Stage) -> int:
     name = f"{subjects.requests_stream}.{subjects.consumer(POOL, 'interactive')}"
     info = await stage.cluster.js.api(f"CONSUMER.INFO.{name}")
     return int(info["num_redelivered"])
-
-
-@pytest.fixture
-async def acks(stage: Stage) -> AsyncIterator[list[bytes]]:
-    """What is told to the server of deliveries, by anybody."""
-    payloads: list[bytes] = []
-
-    async def on_ack(message: Msg) -> None:
-        payloads.append(message.data)
-
-    subject = f"$JS.ACK.{stage.cluster.subjects.requests_stream}.>"
-    subscription = await stage.cluster.nc.subscribe(subject, cb=on_ack)
-    await round_trip(stage.cluster.nc)
-    yield payloads
-    await subscription.unsubscribe()
 
 
 async def assert_answered_once(stage: Stage, request: GenerateRequest, by: RunningWorker) -> None:
@@ -436,6 +429,107 @@ async def test_a_puller_that_drains_while_it_asks_gives_back(
         delivery = await stage.pull()
         assert delivery.rid == request.rid
         assert (await stage.fold(request.rid)).tokens == []
+
+
+class LateRefusal:
+    """In place of a holder's answer to an offer: when the test says so, with its words."""
+
+    def __init__(self, words: bytes = encode(OfferAnswer(OfferVerdict.FULL))) -> None:
+        self._words = words
+        self._may_answer = asyncio.Event()
+        self._asked: asyncio.Queue[Offer] = asyncio.Queue()
+
+    async def answer(self, message: Msg) -> None:
+        self._asked.put_nowait(decode(Offer, message.data))
+        await self._may_answer.wait()
+        await message.respond(self._words)
+
+    async def asked(self) -> Offer:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._asked.get()
+
+    def tell(self) -> None:
+        self._may_answer.set()
+
+
+async def test_what_is_delivered_again_while_a_holder_is_asked_runs_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = LateRefusal()
+    async with two_workers(stage) as (holder, puller):
+        monkeypatch.setattr(holder.runner.claims.offer_handler, "answer", refusal.answer)
+        request = make_turn()
+        await stage.submit(request)
+        offer = await refusal.asked()
+        await stage.cluster.nc.publish(offer.ack_subject, b"-NAK")
+        run = await puller.engine.next_run()
+        await eventually(lambda: puller.held[0].epoch > 0)
+        refusal.tell()
+        await eventually(lambda: puller.count("offers_refused") == 1)
+        puller.engine.emit(run.run_id, [3, 4], STOP)
+        assert (await stage.until_finished(request.rid)).tokens == [3, 4]
+        await stage.until_queue_is_empty()
+        await puller.until_idle()
+        assert list(puller.engine.runs) == [run.run_id]
+    assert len(await stage.records(request.rid)) == 1
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+async def test_a_puller_that_is_paused_while_it_asks_takes_nothing(
+    stage: Stage, acks: list[bytes], monkeypatch: pytest.MonkeyPatch, is_heard: bool
+) -> None:
+    """What another worker may have claimed under the same delivery is not given back."""
+    refusal = LateRefusal() if is_heard else LateRefusal(b"\xc1")
+    async with two_workers(stage) as (holder, puller):
+        monkeypatch.setattr(holder.runner.claims.offer_handler, "answer", refusal.answer)
+        request = make_turn()
+        await stage.submit(request)
+        await refusal.asked()
+        await puller.runner.pause()
+        refusal.tell()
+        told = "offers_refused" if is_heard else "offers_unanswered"
+        await eventually(lambda: puller.count(told) == 1)
+        await round_trip(puller.cluster.nc)
+        await round_trip(stage.cluster.nc)
+        puller.assert_nothing_held()
+        assert puller.engine.runs == {}
+        assert [ack for ack in acks if ack != b"+ACK"] == ([b"-NAK"] if is_heard else [])
+    assert await stage.records(request.rid) == []
+
+
+async def test_who_is_offered_what_it_cannot_read_or_may_not_take_says_so(stage: Stage) -> None:
+    other, ours = make_turn(tokenizer_hash="other"), make_turn()
+    async with running_worker(stage) as worker:
+        await worker.runner.pause()
+        for request in (other, ours):
+            await stage.submit(request)
+            delivery = dataclasses.replace(await stage.pull(), is_shared=True)
+            chain = worker.runner.parts.prefixes.chain(request)
+            if request is other:
+                worker.runner.unpause()
+            assert not await worker.runner.claims.intake.take_offered(request, delivery, chain)
+            await worker.runner.pause()
+        worker.assert_nothing_held()
+        assert worker.engine.runs == {}
+    assert [await stage.records(request.rid) for request in (other, ours)] == [[], []]
+
+
+async def test_who_is_offered_what_it_runs_has_taken_it(stage: Stage) -> None:
+    """The puller has it by a redelivery, and does not know whose it is."""
+    request = make_turn()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        await eventually(lambda: worker.held[0].epoch > 0)
+        held = worker.held[0]
+        delivery = dataclasses.replace(held.delivery, num_delivered=2, is_shared=True)
+        chain = worker.runner.parts.prefixes.chain(request)
+        assert await worker.runner.claims.intake.take_offered(request, delivery, chain)
+        assert worker.held == [held]
+        worker.engine.emit(run.run_id, [3, 4], STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert list(worker.engine.runs) == [run.run_id]
 
 
 async def test_a_flushed_holder_refuses(stage: Stage) -> None:

@@ -155,6 +155,31 @@ async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_
         await worker.until_idle()
 
 
+async def test_tokens_wait_for_no_timer_on_their_way_to_the_log(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that were made before the claim was stored, nor those of a step."""
+    monkeypatch.setattr("worker.runs.token_log._TICK_S", 3600.0)
+    request = make_request()
+    async with running_worker(stage) as worker:
+        claimer, may_claim = worker.runner.claims.taker._claimer, asyncio.Event()
+        take = claimer.take
+
+        async def take_late(*args: object) -> object:
+            await may_claim.wait()
+            return await take(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(claimer, "take", take_late)
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"))
+        may_claim.set()
+        await stage.until_logged(request.rid, 2)
+        worker.engine.emit(run.run_id, ids("c"), STOP)
+        assert (await stage.until_finished(request.rid)).tokens == ids("abc")
+        await worker.until_idle()
+
+
 async def test_a_finish_tells_how_the_run_went(stage: Stage) -> None:
     """Who had it before, and for how long the engine let it wait: by the engine's own clock."""
     request = make_request()
