@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 
+import msgspec
+import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
@@ -13,12 +16,12 @@ from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter, done_of
 from detok.replay_desk import read_done
 from shared.broker import piece_chain
-from shared.broker.jetstream import PubAck
+from shared.broker.jetstream import PubAck, StoredMessage
 from shared.broker.piece_chain import PieceChain
-from shared.errors import BrokerError, BrokerUnavailable, CasConflict
+from shared.errors import BrokerError, BrokerUnavailable, CasConflict, LimitReached
 from shared.nats_client.connection import round_trip
 from shared.protocol.codec import decode, encode
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import Beam, Finish, FinishReason
 from shared.protocol.log_records import Claim, End, TokenEntry
 from shared.protocol.notices import TenantCost
 from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
@@ -34,9 +37,10 @@ REPLY = seal(ReplyParams("s", Surface.CHAT, "m", 0, 1, RID))
 
 
 class FakeJetStream:
-    def __init__(self, *outcomes: Exception | None) -> None:
+    def __init__(self, *outcomes: Exception | None, stored_seq: int | Exception = 0) -> None:
         self.outcomes = list(outcomes)
         self.published: list[tuple[str, int | None]] = []
+        self._stored_seq = stored_seq  # of the last message there, or why nobody can tell
 
     async def publish(self, subject: str, payload: bytes, *, expected_last: int) -> PubAck:
         self.published.append((subject, expected_last))
@@ -45,8 +49,13 @@ class FakeJetStream:
             raise outcome
         return PubAck(seq=1)
 
-    async def get_next(self, _stream: str, _subject: str, _seq: int) -> None:
-        """What others have stored there is something else."""
+    async def get_next(self, _stream: str, subject: str, seq: int) -> StoredMessage | None:
+        if isinstance(self._stored_seq, Exception):
+            raise self._stored_seq
+        if self._stored_seq < seq:
+            return None
+        now = datetime.datetime.now(datetime.UTC)
+        return StoredMessage(subject, self._stored_seq, b"of another writer", now)
 
 
 class FakeCluster:
@@ -55,6 +64,14 @@ class FakeCluster:
         self.nc = self
         self.max_payload = 1 << 20
         self.subjects = Subjects()
+        self.costs: list[TenantCost] = []
+        self.cost_error: Exception | None = None
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        assert subject == self.subjects.costs
+        if self.cost_error is not None:
+            raise self.cost_error
+        self.costs.append(decode(TenantCost, data))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +81,7 @@ class FakeCluster:
         ([CasConflict("taken")], 0),
         ([BrokerUnavailable("away"), BrokerError("full", 10077), None], 1),
         ([BrokerUnavailable("away"), CasConflict("it was stored")], 0),
+        ([nats.errors.ConnectionClosedError(), OSError("no route"), None], 1),
     ],
 )
 async def test_until_it_is_stored(
@@ -89,27 +107,119 @@ async def test_a_kept_response_gets_its_result_behind_its_record(outcome: Except
     assert stats.done_written == 1
 
 
+@pytest.mark.parametrize(
+    "away", [BrokerUnavailable("no leader"), nats.errors.TimeoutError(), OSError("no route")]
+)
 async def test_a_store_of_responses_that_is_away_does_not_hold_up_a_result(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, away: Exception
 ) -> None:
     monkeypatch.setattr(done_writer, "_RETRY_S", 0.001)
     status = DecodeStatus(RID, 1)
     reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=7))
     status.apply_record(1, End(0, FinishReason.CANCEL, "f", reply=reply))
-    away = BrokerUnavailable("no leader")
     js = FakeJetStream(away, None, away, None)
     await DoneWriter(FakeCluster(js), DetokStats()).write(status)  # type: ignore[arg-type]
     response, done = (f"jf.resp.{RID}", 7), (f"jf.done.{RID}", 0)
     assert js.published == [response, done, response, response]
 
 
-def finished_status(num_tokens: int, reply: SealedReply = REPLY) -> DecodeStatus:
+def finished_status(
+    num_tokens: int, reply: SealedReply = REPLY, finish: Finish = FINISH
+) -> DecodeStatus:
     status = DecodeStatus(RID, 1)
     claim = Claim(0, "w", "n", 1, "ack", "hash", TextParams(), reply, "pool")
     status.apply_record(1, claim)
     token_ids = [(1 << 20) + idx for idx in range(num_tokens)]
-    status.apply_entry(2, "w", TokenEntry(RID, 1, 0, token_ids, FINISH))
+    status.apply_entry(2, "w", TokenEntry(RID, 1, 0, token_ids, finish))
     return status
+
+
+FULL = LimitReached("maximum bytes exceeded")
+
+
+@pytest.mark.parametrize(
+    ("stored_seq", "outcomes"),
+    [
+        (3, [FULL]),  # another has stored it
+        (0, [FULL, None]),
+        (BrokerUnavailable("away"), [FULL, None]),
+    ],
+)
+async def test_a_full_stream_is_asked_whether_the_result_is_there(
+    monkeypatch: pytest.MonkeyPatch, stored_seq: int | Exception, outcomes: list[Exception | None]
+) -> None:
+    """Servers may say that it is full before they say that the record is there."""
+    monkeypatch.setattr(done_writer, "_RETRY_S", 0.001)
+    js, stats = FakeJetStream(*outcomes, stored_seq=stored_seq), DetokStats()
+    await DoneWriter(FakeCluster(js), stats).write(finished_status(5))  # type: ignore[arg-type]
+    assert len(js.published) == len(outcomes)
+    assert stats.done_written == len(outcomes) - 1
+
+
+@pytest.mark.parametrize(("stored_seq", "num_tries"), [(7, 3), (8, 2)])
+async def test_the_record_of_a_response_is_not_its_result(
+    monkeypatch: pytest.MonkeyPatch, stored_seq: int, num_tries: int
+) -> None:
+    monkeypatch.setattr(done_writer, "_RETRY_S", 0.001)
+    reply = seal(ReplyParams("s", Surface.RESPONSES, "m", 0, 1, RID, kept_at=7))
+    js = FakeJetStream(FULL, None, FULL, None, stored_seq=stored_seq)
+    cluster = FakeCluster(js)
+    await DoneWriter(cluster, DetokStats()).write(finished_status(5, reply))  # type: ignore[arg-type]
+    assert js.published.count((f"jf.resp.{RID}", 7)) == num_tries
+
+
+def test_a_result_has_all_that_the_log_told_of_it() -> None:
+    status = DecodeStatus(RID, 1)
+    claim = Claim(0, "w", "n", 1, "ack", "hash", TextParams(), REPLY, "pool")
+    status.apply_record(1, claim)
+    status.apply_entry(2, "w", TokenEntry(RID, 1, 0, [5, 6], FINISH, b"abcd", b"prompt"))
+    done = done_of(status)
+    assert (done.rid, unpack_token_ids(done.token_ids), done.finish) == (RID, [5, 6], FINISH)
+    assert (done.logprobs, done.prompt_logprobs, done.reply) == (b"abcd", b"prompt", REPLY)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"\xc1 not MessagePack",
+        encode(done_of(finished_status(5))),  # of a request that is no response
+        encode(msgspec.structs.replace(done_of(finished_status(5)), reply=None)),
+    ],
+)
+async def test_only_responses_are_kept(stored: bytes) -> None:
+    js = FakeJetStream()
+    await DoneWriter(FakeCluster(js), DetokStats()).keep_done(RID, stored)  # type: ignore[arg-type]
+    assert js.published == []
+
+
+BEAMS = (Beam(bytes(4 * 3), -1.0, FinishReason.STOP), Beam(bytes(4 * 2), -2.0, FinishReason.STOP))
+
+
+@pytest.mark.parametrize(
+    ("owner", "num_tokens", "beams", "costs"),
+    [
+        ("o", 0, BEAMS, [TenantCost("o", 5)]),
+        ("o", 4, (), [TenantCost("o", 4)]),
+        ("o", 0, (), []),
+        ("", 4, (), []),
+    ],
+)
+async def test_all_output_has_its_price_and_nothing_else(
+    owner: str, num_tokens: int, beams: tuple[Beam, ...], costs: list[TenantCost]
+) -> None:
+    reply = seal(ReplyParams("s", Surface.CHAT, "m", 0, 1, RID, owner=owner))
+    status = finished_status(num_tokens, reply, Finish(FinishReason.LENGTH, beams=beams))
+    cluster = FakeCluster(FakeJetStream(None))
+    await DoneWriter(cluster, DetokStats()).write(status)  # type: ignore[arg-type]
+    assert cluster.costs == costs
+
+
+async def test_a_price_that_nobody_hears_holds_up_nothing() -> None:
+    reply = seal(ReplyParams("s", Surface.CHAT, "m", 0, 1, RID, owner="o"))
+    cluster, stats = FakeCluster(FakeJetStream(None)), DetokStats()
+    cluster.cost_error = nats.errors.ConnectionClosedError()
+    await DoneWriter(cluster, stats).write(finished_status(5, reply))  # type: ignore[arg-type]
+    assert stats.done_written == 1
 
 
 @pytest.mark.integration

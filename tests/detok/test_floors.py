@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from detok import partition
+from detok import floor_keeper, partition
 from detok.floor_keeper import FloorKeeper
+from shared.errors import BrokerUnavailable
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.token_ids import unpack_token_ids
+from tests.bad_moment import failing_once
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
 
 pytestmark = pytest.mark.integration
@@ -33,6 +35,44 @@ async def test_a_floor_that_is_no_number_is_the_beginning(stage: Stage, value: b
     floors = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
     await floors.put("0", value)
     assert await FloorKeeper(stage.cluster, 0).load() == 1
+
+
+async def test_a_floor_beyond_the_end_of_the_log_is_of_a_log_that_is_gone(stage: Stage) -> None:
+    """What was restored from a copy is read from its beginning; a quiet log has its floor behind
+    its end.
+    """
+    floors = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
+    end = await stage.worker().claim(make_rid(stage.cluster))
+    for floor, loaded in ((end, end), (end + 1, end + 1), (end + 2, 1)):
+        await floors.put("0", b"%d" % floor)
+        assert await FloorKeeper(stage.cluster, 0).load() == loaded
+
+
+async def test_a_floor_is_read_and_written_once_nats_answers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floor_keeper, "_RETRY_S", 0.01)
+    monkeypatch.setattr(floor_keeper, "_INTERVAL_S", 0.01)
+    await stage.worker().claim(make_rid(stage.cluster))
+    floors = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
+    keeper, num_asked = FloorKeeper(stage.cluster, 0), 0
+
+    def floor() -> int:
+        nonlocal num_asked
+        num_asked += 1
+        return 2
+
+    failing_once(monkeypatch, keeper._bucket, "put", BrokerUnavailable("away"))
+    writing = asyncio.create_task(keeper.run(floor))
+    await wait_for_floor(stage, 2)
+    before = num_asked
+    await eventually(lambda: num_asked > before + 3)
+    entry = await floors.get("0")
+    assert entry is not None
+    assert entry.revision == 1, "it is written when it has changed"
+    writing.cancel()
+    failing_once(monkeypatch, keeper._bucket, "get", BrokerUnavailable("away"))
+    assert await keeper.load() == 2
 
 
 async def test_the_floor_is_the_claim_of_the_oldest_live_request(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from detok import full_fold
 from detok.full_fold import fold_from_log
 from shared.errors import BrokerUnavailable
 from shared.protocol.finish import Finish, FinishReason
@@ -77,4 +78,25 @@ async def test_a_log_that_never_rests_is_not_guessed_at(
     await contest.begin()
     interrupt_readings(monkeypatch, contest)
     with pytest.raises(BrokerUnavailable, match="kept changing"):
+        await fold_from_log(stage.cluster, rid)
+
+
+async def test_who_has_claimed_and_written_nothing_hides_no_token(stage: Stage) -> None:
+    first, second = stage.worker("first"), stage.worker("second")
+    rid, ids = make_rid(stage.cluster, partition=1), stage.ids("the quick")
+    epoch = await first.claim(rid)
+    await first.write(rid, epoch, 0, ids)
+    claimed = await second.claim(rid, prev=epoch)
+    fold = await fold_from_log(stage.cluster, rid)
+    assert fold is not None
+    assert (fold.tokens, fold.epoch, fold.writer) == (ids, claimed, second.id)
+
+
+async def test_a_log_that_cannot_be_read_in_time_is_asked_for_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rid, worker = make_rid(stage.cluster), stage.worker()
+    await worker.write(rid, await worker.claim(rid), 0, stage.ids("the quick"))
+    monkeypatch.setattr(full_fold, "_TIMEOUT_S", 0.0)
+    with pytest.raises(BrokerUnavailable, match="could not read the log"):
         await fold_from_log(stage.cluster, rid)

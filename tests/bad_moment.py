@@ -1,0 +1,21 @@
+"""What NATS may say in a bad moment, at the place where a test wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def failing_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: Exception
+) -> None:
+    """The next call fails without effect; from then on all is as it was."""
+    work: Callable[..., Any] = getattr(owner, name)
+
+    async def fail(*_: object, **__: object) -> None:
+        monkeypatch.setattr(owner, name, work)
+        raise error
+
+    monkeypatch.setattr(owner, name, fail)
