@@ -114,6 +114,12 @@ async def stack(nats_server: NatsServer) -> AsyncIterator[Stack]:
         yield stack
 
 
+@pytest.fixture
+def large_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every prompt travels by the object store."""
+    monkeypatch.setattr("shared.protocol.prompt_object.INLINE_PROMPT_BYTES", 4)
+
+
 @contextlib.asynccontextmanager
 async def open_stack(server: NatsServer, caller: Client, **options: Any) -> AsyncIterator[Stack]:
     """`options`: as whom the test and the fake connect."""

@@ -58,12 +58,10 @@ class Terminator:
 
     def client_gone(self, generation: Generation) -> None:
         """End it after its grace period, unless it finishes or is read elsewhere by then."""
-        generation.is_watched = False
         self._spawn(self._end_after_grace(generation))
 
     def let_run(self, generation: Generation) -> None:
         """Nobody reads it, and it goes on: until it ends it counts for its tenant here."""
-        generation.is_watched = False
         self._spawn(self._remove_when_finished(generation))
 
     def expire(self, generation: Generation) -> None:
