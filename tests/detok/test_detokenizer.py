@@ -24,6 +24,7 @@ from tests.detok.scripted import (
     wait_for_done,
 )
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -246,7 +247,7 @@ async def test_a_result_that_is_refused_is_written_when_there_is_room(stage: Sta
         epoch = await worker.claim(rid)
         await worker.write(rid, epoch, 0, stage.ids("fox"), Finish(FinishReason.STOP))
         await eventually(stage.listener.has_finished(rid))
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert await read_done(cluster, rid) is None
         await cluster.js.api(f"STREAM.UPDATE.{config['name']}", config)
         assert (await wait_for_done(cluster, rid)).text == "fox"

@@ -14,6 +14,7 @@ from shared.protocol.log_records import End
 from shared.protocol.token_ids import unpack_token_ids
 from tests.bad_moment import failing_once
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +125,7 @@ async def test_a_request_taken_over_between_restatements(stage: Stage) -> None:
     await second.write(rid, newer, 0, ids[:2])
     async with running_detok(stage.config) as detok:
         await eventually(lambda: detok.owned == [0, 1])
-        await asyncio.sleep(1.2)
+        await time_to_err(1.2)
     async with running_detok(stage.config):
         await stage.cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
         done = await wait_for_done(stage.cluster, rid)
@@ -141,16 +142,16 @@ async def test_late_frames_of_a_finished_request_do_not_bring_it_back(stage: Sta
         await wait_for_done(cluster, rid)
         await wait_for_floor(stage, last + 1)
         await worker.write(rid, epoch, 0, ids)
-        await asyncio.sleep(0.2)
+        await time_to_err(0.2)
         assert detok._gauges().requests_live == 0
     stage.listener.chunks.clear()
     async with running_detok(stage.config) as detok:
         await worker.write(rid, epoch, 3, ids[3:])
         await eventually(lambda: detok.owned == [0, 1])
-        await asyncio.sleep(0.3)
+        await time_to_err(0.3)
         assert detok._gauges().requests_live == 0
         await cluster.ownership.end(rid, End(0, FinishReason.CANCEL, "f"))
-        await asyncio.sleep(0.3)
+        await time_to_err(0.3)
         assert detok._gauges().requests_live == 0
     assert stage.listener.chunks == []
     assert (await wait_for_done(cluster, rid)).finish == Finish(FinishReason.STOP)

@@ -19,6 +19,7 @@ from shared.protocol.leases import LeaseRecord
 from shared.storage.streams import LEASE_PERIOD_S
 from tests.detok.scripted import eventually
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +86,7 @@ async def test_it_stays_valid_and_is_removed_when_given_back(cluster: Cluster) -
     holder = Holder(cluster)
     async with holder.running():
         nonce = holder.keeper.lease.nonce
-        await asyncio.sleep(2 * LEASE_PERIOD_S)
+        await time_to_err(2 * LEASE_PERIOD_S)
         assert (holder.num_valid, holder.num_ended) == (1, 0)
         seen = await holder.table.lease(nonce)
         assert seen is not None

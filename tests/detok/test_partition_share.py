@@ -22,6 +22,7 @@ from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.storage.streams import LEASE_PERIOD_S
 from tests.detok.scripted import PATIENCE_S, eventually, eventually_async, owners
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +86,7 @@ async def test_one_alone_takes_all_and_gives_all_back(cluster: Cluster, table: O
     holder = Holder(cluster, "a")
     async with holder.running():
         await eventually(lambda: holder.held == [0, 1, 2, 3])
-        await asyncio.sleep(LEASE_PERIOD_S + 0.5)  # renewed all along
+        await time_to_err(LEASE_PERIOD_S + 0.5)  # renewed all along
         assert sorted(holder.told) == ["+0", "+1", "+2", "+3"]
         assert await owners(cluster) == dict.fromkeys("0123", "a")
     assert sorted(holder.told[4:]) == ["-0", "-1", "-2", "-3"]
@@ -113,7 +114,7 @@ async def test_what_one_gives_back_and_does_not_want_goes_to_the_other_for_good(
             await eventually(lambda: len(b.held) == 2)
             a.share.stop()
             await eventually(lambda: len(b.held) == 4)
-            await asyncio.sleep(2)
+            await time_to_err(2)
             assert not any(told.startswith("-") for told in b.told)
 
 
@@ -179,7 +180,7 @@ async def test_only_who_is_gone_loses_its_lease_before_it_expires(
         if case == "gone":
             await eventually(lambda: holder.held == [0, 1, 2, 3], timeout_s=8.0)
         else:
-            await asyncio.sleep(3.0)
+            await time_to_err(3.0)
             assert holder.held == [0, 1, 3]
 
 
@@ -197,7 +198,7 @@ async def test_nobody_is_gone_for_whom_was_away_itself(
         await table.write_lease(LeaseRecord("rival", "n", 9000, has_presence=True), 0)
         await table.write_owner(2, PartitionOwner("rival", "n"), tenure.revision)
         await eventually(lambda: 2 not in holder.held)
-        await asyncio.sleep(1.5)
+        await time_to_err(1.5)
         assert 2 not in holder.held
         await eventually(lambda: len(holder.held) == 4)
 
@@ -229,7 +230,7 @@ async def test_who_may_not_listen_does_not_say_that_it_does(tmp_path: Path) -> N
         async with open_cluster(settings, "test") as cluster:
             holder = Holder(cluster, "a")
             async with holder.running():
-                await asyncio.sleep(LEASE_PERIOD_S)
+                await time_to_err(LEASE_PERIOD_S)
                 table = OwnerTable(cluster.js, cluster.subjects)
                 (lease,) = (await table.survey()).leases.values()
                 assert not lease.has_presence
@@ -274,8 +275,8 @@ async def test_a_partition_that_another_took_is_lost_and_not_taken_back(
         (tenure,) = [each for each in holder.share.held if each.partition == 1]
         await table.write_owner(1, PartitionOwner("thief", "t"), tenure.revision)
         await eventually(lambda: holder.held == [0, 2, 3])
-        await asyncio.sleep(0.5)
-        assert "-1" in holder.told
+        await eventually(lambda: "-1" in holder.told)
+        await time_to_err(0.5)
     assert await owners(cluster) == {"1": "thief"}
 
 

@@ -26,6 +26,7 @@ from tests.detok.scripted import (
     wait_for_owners,
 )
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed, pytest.mark.timeout(240)]
 
@@ -87,7 +88,7 @@ async def test_a_slow_link_delays_text_and_loses_none(
         await both_own(stage)
         before = await owners(stage.cluster)
         await tell_stories(stage, step_s=0.1, timeout_s=5 + 4 * round_trip_s)
-        await asyncio.sleep(2 * LEASE_PERIOD_S)
+        await time_to_err(2 * LEASE_PERIOD_S)
         assert await owners(stage.cluster) == before  # nobody lost anything
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from tests.detok.scripted import (
     wait_for_owners,
 )
 from tests.freezing import freeze, thaw
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -126,7 +126,7 @@ async def test_a_stopped_detokenizer_says_nothing_when_it_wakes_up(stage: Stage)
             await eventually(listener.has_text(rid, TEXT))
             num_chunks = len(listener.chunks)
             thaw(process.pid)
-            await asyncio.sleep(1.0)
+            await time_to_err(1.0)
             assert len(listener.chunks) == num_chunks  # though it has folded the same
             assert not first_owners & {detok.id}
             await worker.write(rid, epoch, len(ids), [], Finish(FinishReason.STOP))

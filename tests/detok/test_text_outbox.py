@@ -19,6 +19,7 @@ from shared.protocol.codec import decode_text_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk
 from shared.subjects import Subjects
+from tests.time_to_err import time_to_err
 
 FINISH = Finish(FinishReason.STOP)
 
@@ -67,7 +68,7 @@ async def test_marks_of_one_turn_are_one_flush() -> None:
     for i in range(5):
         source.items.append((["jf.out.a"], TextChunk("r", i, i, "x")))
         outbox.mark(source)
-    await asyncio.sleep(0.01)
+    await time_to_err(0.01)
     assert len(client.sent) == 1
     task.cancel()
 

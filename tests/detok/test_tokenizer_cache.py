@@ -13,6 +13,7 @@ from detok.tokenizer_cache import TokenizerCache
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import BrokerUnavailable, ConfigError
 from tests.detok.scripted import eventually, make_bundle, make_tokenizer
+from tests.time_to_err import time_to_err
 
 
 class FakeCatalog:
@@ -85,7 +86,7 @@ async def test_one_that_is_not_there_is_given_up_and_others_do_not_wait(
         assert cache.is_unusable("gone")
         assert not cache.is_unusable("b")
         assert cache.get("gone") is None
-        await asyncio.sleep(0.01)
+        await time_to_err(0.01)
     assert catalog.asked.count("gone") == 20
 
 

@@ -32,6 +32,7 @@ from tests.detok.scripted import (
     make_rid,
     running_detok,
 )
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -117,7 +118,7 @@ async def test_a_report_of_death_gives_the_request_back_in_milliseconds(stage: S
         await worker.write(rid, epoch, 0, stage.ids("fox"))
         await eventually(stage.listener.has_text(rid, "fox"))
         again = asyncio.create_task(queue.take())
-        await asyncio.sleep(0.1)
+        await time_to_err(0.1)
         assert not again.done()
         died_at = time.monotonic()
         await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, worker.id.encode())
@@ -139,7 +140,7 @@ async def test_a_heartbeat_that_stops_gives_the_request_back(stage: Stage) -> No
         await eventually(lambda: detok.owned == [0, 1])
         await queue.put(rid)
         await worker.claim(rid, ack_subject=await queue.take())
-        await asyncio.sleep(2.5)
+        await time_to_err(2.5)
         assert detok.stats.naks == 0
         heartbeat.cancel()
         await queue.take()
@@ -169,7 +170,7 @@ async def test_a_silent_worker_that_is_not_there_loses_its_requests_at_once(
         async with connection_of(stage, worker), beating(heartbeat):
             epoch = await worker.claim(rid, ack_subject=await queue.take())
             await worker.write(rid, epoch, 0, stage.ids("fox"))
-            await asyncio.sleep(1.5)  # as long as it is there, it may take its time
+            await time_to_err(1.5)  # as long as it is there, it may take its time
             assert detok.stats.naks == 0
             await heartbeat.beat()  # its card does not expire soon
         died_at = time.monotonic()
@@ -196,7 +197,7 @@ async def test_a_worker_that_reconnects_keeps_its_requests(
                 await asyncio.sleep(0.5)
             await asyncio.sleep(0.8)  # together they are longer than it may be absent
         async with connection_of(stage, worker):
-            await asyncio.sleep(0.5)
+            await time_to_err(0.5)
             assert detok.stats.naks == 0
     heartbeat.cancel()
 
@@ -216,7 +217,7 @@ async def test_heartbeats_that_could_not_be_written_are_no_deaths(stage: Stage) 
         await workers.delete(f"{POOL}.{worker.id}")  # expired while servers chose a leader
         await asyncio.sleep(2.5)  # its write hung, and had to time out first
         running = asyncio.create_task(heartbeat.run())
-        await asyncio.sleep(2.5)
+        await time_to_err(2.5)
         assert detok.stats.naks == 0
         running.cancel()
         await queue.take()  # this time it is dead
@@ -244,7 +245,7 @@ async def test_only_the_last_claim_is_given_back(stage: Stage) -> None:
         epoch = await dead.claim(rid, ack_subject=ack_subject)
         await alive.claim(rid, prev=epoch, ack_subject=ack_subject)
         await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, dead.id.encode())
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert detok.stats.naks == 0
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
 from tests.e2e.streams import IdStream, Stream, completion_body, run_stream
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -251,7 +252,7 @@ async def test_a_request_waits_for_the_first_worker(stack: RoleStack) -> None:
     await stack.wait_ready(0)
     stream = Stream()
     running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=5)))
-    await asyncio.sleep(1)
+    await time_to_err(1)
     assert not running.done()
     stack.start_worker(*SCRIPTED)
     await asyncio.wait_for(running, 60)

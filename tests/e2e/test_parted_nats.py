@@ -16,6 +16,7 @@ from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.nats_cluster import ClusteredServer
 from tests.parted_cluster import PartedCluster
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -62,7 +63,7 @@ async def test_streams_go_on_by_way_of_another_server(tmp_path: Path) -> None:
         assert gap_s < ELECTION_S + SILENCE_S
         assert server_of("frontend", nats) is not cut
         nats.heal()
-        await asyncio.sleep(5)
+        await time_to_err(5)
         assert all(role.is_alive for role in stack.roles), "a healed partition ends nobody"
         assert (await run_stream(stack.url(), seed=0, max_tokens=50)).is_done
 

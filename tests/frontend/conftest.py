@@ -44,6 +44,10 @@ class RunningFrontend:
     def client(self, **options: Any) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=20, **options)
 
+    def has_seen(self, other: RunningFrontend) -> bool:
+        """It will notice when the other one's heartbeats end."""
+        return other.frontend_id in self.frontend.side.inference.orphan_sweeper._missed
+
     async def die(self) -> None:
         """As by kill -9: nothing is said to NATS, and nothing ended."""
         self.was_killed = True

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from bench.chaos.route_proxies import RouteProxies, Way
 from bench.chaos.tcp_proxy import Side, TcpProxy
+from tests.time_to_err import time_to_err
 
 NUMBERS = [b"%06d" % number for number in range(200)]
 WAIT_S = 20.0
@@ -56,7 +57,7 @@ async def test_only_the_side_that_is_held_waits() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"".join(NUMBERS))
         proxy.release(Side.TARGET)
-        await asyncio.sleep(0.1)
+        await time_to_err(0.1)
         assert not received
         proxy.release(Side.DIALER)
         await until_all(received)

@@ -32,6 +32,7 @@ from shared.protocol.role_cards import (
     WorkerState,
 )
 from tests.frontend.conftest import RunningFrontend, Stack
+from tests.time_to_err import time_to_err
 
 integration = pytest.mark.integration
 BODY = {"model": "tiny", "prompt": "x", "max_tokens": 4}
@@ -342,5 +343,5 @@ async def test_looking_is_shared_and_stops_with_the_last_viewer(
         assert 3 <= len(looks) <= 2 + (time.monotonic() - started_at) / 0.9
         await running.frontend.side.inference.ends.answers.all_closed.wait()
         num_before = len(looks)
-        await asyncio.sleep(2.5)
+        await time_to_err(2.5)
         assert len(looks) == num_before

@@ -13,6 +13,8 @@ from shared.protocol.log_records import End
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import until_queued
 from tests.frontend.sse import sse_events
+from tests.time_to_err import time_to_err
+from tests.worker.io_stage import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +59,7 @@ async def test_grace_lets_it_run_on(stack: Stack) -> None:
     async with running.client(headers={"X-Resume-Grace": "60"}) as client:
         async with client.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
             rid = response.headers["x-request-id"]
-        await asyncio.sleep(1.0)
+        await time_to_err(1.0)
         assert await stack.cluster.ownership.last(rid) is None
         await assert_ended(stack, rid, FinishReason.CANCEL, within_s=1.5, by=running)
 
@@ -72,7 +74,7 @@ async def test_grace_holds_for_who_comes_back_without_the_header(stack: Stack) -
             rid = response.headers["x-request-id"]
         async with other.stream("GET", f"/v1/streams/{rid}") as response:
             await anext(sse_events(response))
-        await asyncio.sleep(1.0)
+        await time_to_err(1.0)
         assert await stack.cluster.ownership.last(rid) is None
         async with other.stream(
             "GET", f"/v1/streams/{rid}", headers={"X-Resume-Grace": "0"}
@@ -85,7 +87,7 @@ async def test_a_finished_request_is_not_ended_again(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
         answer = await client.post(CHAT, json=BODY)
-    await asyncio.sleep(0.3)
+    await time_to_err(0.3)
     assert await stack.cluster.ownership.last(answer.headers["x-request-id"]) is None
 
 
@@ -161,7 +163,7 @@ async def test_a_dead_frontends_requests_are_ended(stack: Stack) -> None:
         task = asyncio.create_task(client.post(CHAT, json=BODY))
         orphan = await first_rid(stack)
         kept = asyncio.create_task(other_client.post(CHAT, json=BODY))
-        await asyncio.sleep(1.2)  # a heartbeat is seen
+        await eventually(lambda: survivor.has_seen(doomed))
         doomed.task.cancel()  # no farewell: as kill -9, but for the heartbeat's deletion
         await assert_ended(stack, orphan, FinishReason.CANCEL, within_s=10.0, by=survivor)
         (other,) = [rid for rid in stack.backend.runs if rid != orphan]
@@ -189,5 +191,4 @@ async def assert_ended(
     assert last.record.reason is reason
     assert last.record.by == by.frontend_id
     assert last.record.reply is not None
-    await asyncio.sleep(0.1)
-    assert rid in stack.backend.cancelled
+    await eventually(lambda: rid in stack.backend.cancelled)

@@ -17,6 +17,7 @@ from shared.protocol.request import GenerateRequest
 from shared.token_log.request_queue import RequestQueue
 from tests.frontend.conftest import Stack
 from tests.frontend.sse import sse_events, text_of
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -81,7 +82,7 @@ async def test_a_group_that_does_not_fit_leaves_nothing_running(stack: Stack) ->
     async with running.client() as client:
         refused = await client.post(CHAT, json={**BODY, "n": 12})
         assert refused.status_code == 429
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         stack.backend.hold.set()
         await until_queued(stack, 0)
     assert len(stack.backend.runs) == 8

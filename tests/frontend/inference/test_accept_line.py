@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 
 import pytest
 
 from frontend.inference.admission.accept_line import AcceptLine, OverloadWatch
 from shared.errors import Overloaded
+from tests.worker.io_stage import eventually
 
 LOOK_S = 0.1
 
@@ -126,11 +128,12 @@ async def test_under_overload_who_waits_too_long_is_told_so_and_who_comes_is_ref
         async with line.turn("b"):
             pass
     assert (caught.value.status_code, caught.value.retry_after_s) == (429, 1)
-    await asyncio.sleep(0.6)
-    refused = [t for t in tasks if t.done() and isinstance(t.exception(), Overloaded)]
-    assert len(refused) >= 40
+    await eventually(lambda: num_refused(tasks) >= 40, 2.0)
     gate.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {type(None), Overloaded}
-    await asyncio.sleep(3 * LOOK_S)
-    assert line.overload() is None
+    await eventually(lambda: line.overload() is None, 2.0)
+
+
+def num_refused(tasks: Iterable[asyncio.Task[None]]) -> int:
+    return sum(task.done() and isinstance(task.exception(), Overloaded) for task in tasks)

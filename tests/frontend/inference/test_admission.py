@@ -22,6 +22,7 @@ from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
 from tests.frontend.sse import sse_events
 from tests.frontend.tenants.test_tenant_lanes import make_room, num_queued
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -289,7 +290,7 @@ async def test_keys_are_read_again_when_their_file_changes(stack: Stack, tmp_pat
     async with running.client() as client:
         assert (await client.get("/v1/models", headers=ALICE)).status_code == 200
         path.write_text("keys: oops")
-        await asyncio.sleep(1.5)  # a file that cannot be used changes nothing
+        await time_to_err(1.5)  # a file that cannot be used changes nothing
         assert (await client.get("/v1/models", headers=ALICE)).status_code == 200
         path.write_text("keys:\n- {name: carol, key: sk-c}\n")
         async with asyncio.timeout(10):
@@ -312,7 +313,7 @@ async def test_a_class_has_its_own_limit(stack: Stack) -> None:
         assert_refused(refused, "queue_full", "2 batch requests of 'tiny'", "--queue-max-batch")
         waiting += [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(3)]
         await until_queued(stack, 5)
-        await asyncio.sleep(1.1)  # seen in the queue now, and not counted twice
+        await time_to_err(1.1)  # seen in the queue now, and not counted twice
         refused = await client.post(CHAT, json=BODY)
         assert_refused(refused, "queue_full", "3 interactive", "--queue-max-interactive")
         stack.backend.hold.set()

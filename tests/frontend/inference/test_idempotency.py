@@ -18,6 +18,8 @@ from shared.protocol.reply import Surface
 from shared.protocol.request import Readers
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events, text_of
+from tests.time_to_err import time_to_err
+from tests.worker.io_stage import eventually
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {
@@ -158,7 +160,7 @@ async def test_who_leaves_does_not_end_what_another_reads(stack: Stack, leaver: 
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(1.0)
+        await time_to_err(1.0)
         assert await stack.cluster.ownership.last(rid) is None
         gate.set()
         answer = await stays
@@ -202,7 +204,7 @@ async def test_the_death_of_the_first_frontend(stack: Stack) -> None:
     async with doomed.client(headers=KEY) as client, survivor.client(headers=KEY) as other:
         lost = asyncio.create_task(client.post(CHAT, json=BODY))
         rid = await first_rid(stack)
-        await asyncio.sleep(1.2)  # a heartbeat is seen
+        await eventually(lambda: survivor.has_seen(doomed))
         doomed.task.cancel()  # no farewell: as kill -9, but for the heartbeat's deletion
         joined = asyncio.create_task(other.post(CHAT, json=BODY))
         while not counted(survivor, "joined"):  # noqa: ASYNC110

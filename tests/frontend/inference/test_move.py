@@ -25,6 +25,7 @@ from shared.service.move import MoveRecords, is_queue_closed
 from tests.frontend.conftest import RunningFrontend, Stack, _end
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tenants.test_key_rotation import write_keys
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
@@ -147,7 +148,7 @@ async def test_a_key_that_another_frontend_used_on_the_new_side_is_joined(moving
     await eventually(ahead.frontend.inference.gone_over.is_set)
     first = await ask(ahead, "key")
     second = asyncio.create_task(ask(behind, "key"))
-    await asyncio.sleep(0.3)
+    await time_to_err(0.3)
     assert not second.done()
     del behind.frontend.sides.move.look
     assert (await second).json()["id"] == first.json()["id"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from shared.protocol.log_records import End
 from shared.protocol.reply import ReplyParams, Surface
 from shared.subjects import new_rid
 from tests.frontend.conftest import RunningFrontend, Stack
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,8 @@ async def test_it_outlives_who_accepted_it_and_ends_with_its_reader(stack: Stack
         await eventually(lambda: rid in stack.backend.runs)
         async with other.stream("GET", f"/v1/streams/{rid}") as resumed:
             assert resumed.status_code == 200
-            await asyncio.sleep(1.5)  # every heartbeat is seen
+            await eventually(lambda: read_by.has_seen(accepted_by))
+            await eventually(lambda: survivor.has_seen(read_by))
             for dying in (accepted_by, read_by):
                 assert await stack.cluster.ownership.last(rid) is None
                 await dying.die()
@@ -60,7 +61,7 @@ async def until_swept(stack: Stack, dead: RunningFrontend, survivor: RunningFron
         return f"orphans.{dead.frontend_id}" in await locks(stack)
 
     await eventually_async(has_begun, 30)
-    await asyncio.sleep(1.0)  # more than a sweep takes
+    await time_to_err(1.0)  # more than a sweep takes
     assert not survivor.task.done()
 
 

@@ -15,7 +15,8 @@ from shared.protocol.request import GenerateRequest
 from shared.subjects import choice_rid, new_rid
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
-from tests.worker.io_stage import eventually_async, make_request
+from tests.time_to_err import time_to_err
+from tests.worker.io_stage import eventually, eventually_async, make_request
 
 pytestmark = pytest.mark.integration
 
@@ -126,7 +127,7 @@ async def test_what_a_frontend_joined_is_swept_after_its_death_too(stack: Stack)
         client.stream("GET", f"/v1/streams/{rid}") as response,
     ):
         assert response.status_code == 200
-        await asyncio.sleep(5.5)  # the first one was swept: it is read elsewhere
+        await time_to_err(5.5)  # the first one was swept: it is read elsewhere
         assert await stack.cluster.ownership.last(rid) is None
         await second.die()
 
@@ -144,12 +145,12 @@ async def test_nobody_is_swept_while_heartbeats_cannot_be_stored(stack: Stack) -
     doomed = await stack.start_frontend(orphan_wait_s=0.2)
     survivor = await stack.start_frontend(orphan_wait_s=0.2)
     roles = stack.cluster.bucket(stack.cluster.subjects.roles_bucket)
-    await eventually_async(lambda: is_known(survivor, doomed), 10)
+    await eventually(lambda: survivor.has_seen(doomed))
     rid = await start_stream(doomed)
     await roles.delete(doomed.frontend_id)
     for _ in range(8):
         survivor.frontend.side.streams.heartbeat.writability.note(is_written=False)
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert await stack.cluster.ownership.last(rid) is None
 
     async def is_ended() -> bool:
@@ -157,10 +158,6 @@ async def test_nobody_is_swept_while_heartbeats_cannot_be_stored(stack: Stack) -
         return last is not None and isinstance(last.record, End)
 
     await eventually_async(is_ended, 20)
-
-
-async def is_known(by: RunningFrontend, other: RunningFrontend) -> bool:
-    return other.frontend_id in by.frontend.side.inference.orphan_sweeper._missed
 
 
 async def test_whoever_stands_in_line_is_not_swept(stack: Stack) -> None:
@@ -179,7 +176,7 @@ async def test_whoever_stands_in_line_is_not_swept(stack: Stack) -> None:
     stack.say("Hello")
     async with survivor.client() as client:
         task = asyncio.create_task(client.get(f"/v1/streams/{rid}"))
-        await asyncio.sleep(8.0)  # its heartbeat expires, and two sweeps pass
+        await time_to_err(8.0)  # its heartbeat expires, and two sweeps pass
         assert await stack.cluster.ownership.last(rid) is None
         go_on.set()
         stack.backend.hold.set()

@@ -14,6 +14,7 @@ from shared.protocol.log_records import Claim, End
 from shared.protocol.request import GenerateRequest
 from tests.frontend.conftest import Stack
 from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +86,7 @@ async def test_what_was_claimed_goes_on(stack: Stack) -> None:
         async with asyncio.timeout(10):
             while generation.queue_timeout_at < float("inf"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert len(await stack.cluster.ownership.read(request.rid)) == 1
         stack.backend.hold.set()
         assert (await task).status_code == 200

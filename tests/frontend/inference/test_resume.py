@@ -20,6 +20,7 @@ from shared.subjects import new_rid
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import make_claim, make_request
 
 pytestmark = pytest.mark.integration
@@ -76,7 +77,7 @@ async def test_a_running_stream_resumes_on_another_frontend(stack: Stack) -> Non
             entry = await attached.get(rid)
             assert entry is not None
             assert decode(Readers, entry.value).frontends == (second.frontend_id,)
-            await asyncio.sleep(1.0)  # beyond the grace period of the first
+            await time_to_err(1.0)  # beyond the grace period of the first
             gate.set()
             rest = [event async for event in sse_events(response)]
     assert text_of(seen + rest) == TEXT

@@ -18,6 +18,7 @@ from tests.frontend.conftest import Stack
 from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.tiny_model import make_bundle, make_card, register
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -175,7 +176,7 @@ async def test_what_a_worker_has_claimed_is_not_given_up(
         await claim(stack, request)
         for _ in range(10):
             await put_supervisor(stack, "no such GPU")
-            await asyncio.sleep(0.2)
+            await time_to_err(0.2)
         last = await stack.cluster.ownership.last(request.rid)
         assert last is not None
         assert not isinstance(last.record, End)

@@ -27,6 +27,7 @@ from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import eventually_async
 
 pytestmark = pytest.mark.integration
@@ -375,7 +376,7 @@ async def test_no_driver_is_replaced_while_heartbeats_cannot_be_stored(stack: St
     await stack.cluster.bucket(stack.cluster.subjects.roles_bucket).delete(driver.frontend_id)
     for _ in range(10):  # a dead driver is replaced at the third look, one a second
         other.frontend.side.streams.heartbeat.writability.note(is_written=False)
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert await driver_of_batch() == driver.frontend_id
 
     async def is_replaced() -> bool:

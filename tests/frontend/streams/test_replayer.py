@@ -13,6 +13,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, is_due
 from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.text.test_text_stream import make_stream
+from tests.time_to_err import time_to_err
 
 
 class Detok:
@@ -39,7 +40,7 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
         cast(Any, router), cast(Any, detok), cast(Any, None), FrontendMetrics(CollectorRegistry())
     )
     running = asyncio.create_task(replayer.run())
-    await asyncio.sleep(0.3)
+    await time_to_err(0.3)
     assert not detok.asked.is_set(), "its turn comes later"
     await replayer.on_reconnect()
     async with asyncio.timeout(MAX_BACKOFF_S / 2):

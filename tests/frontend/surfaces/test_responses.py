@@ -18,6 +18,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import GrammarKind
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.response_events import check_events, check_response, events_of, folded
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -213,7 +214,7 @@ async def test_a_background_stream_runs_on_when_all_its_readers_leave(
     response_id = seen[0]["response"]["id"]
     async with two.http.stream("GET", f"{URL}/{response_id}?stream=true") as response:
         assert await events_of(response, limit=6) == seen
-    await asyncio.sleep(0.5)
+    await time_to_err(0.5)
     assert not stack.backend.cancelled
     gate.set()
     assert (await finished(two.there, response_id)).output_text == TEXT

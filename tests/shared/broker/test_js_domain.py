@@ -18,6 +18,7 @@ from shared.failover.leader_probe import stream_behind
 from shared.nats_client.connection import connect
 from shared.subjects import Subjects, written_subject
 from tests.leaf_nodes import DOMAIN, DomainServer, Hub
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -151,7 +152,7 @@ async def test_a_hub_that_is_away_is_waited_for(hub: Hub, leaf: DomainServer) ->
     await try_to_open(config(hub))
     hub.kill()
     opening = asyncio.create_task(try_to_open(config(leaf)))
-    await asyncio.sleep(0.5)  # some attempts
+    await time_to_err(0.5)  # some attempts
     assert not opening.done()
     await asyncio.to_thread(hub.start)
     await opening

@@ -20,6 +20,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +131,7 @@ async def test_a_replica_that_lags_is_not_the_end_of_the_log(cluster: Cluster) -
     leader = LeaderAhead(cluster.nc)
     async with reading(cluster, seen, js=leader):
         await eventually(lambda: len(seen.messages) == 5)
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert seen.num_caught_up == 0
         leader.num_ahead = 0  # the message that was waited for is gone
         await eventually(lambda: seen.num_caught_up > 0)
@@ -179,7 +180,7 @@ async def test_a_broker_restart_loses_and_repeats_nothing(
         await eventually(lambda: cluster.nc.stats["reconnects"] == 1)
         await publish(cluster, 51, 100)
         await eventually(lambda: len(seen.messages) >= 100)
-        await asyncio.sleep(0.3)
+        await time_to_err(0.3)
     assert seen.bodies == numbers(1, 100)
 
 
@@ -246,7 +247,7 @@ async def test_a_consumer_whose_creation_was_not_heard_of_does_no_harm(cluster: 
     await eventually(lambda: attempts == 3 and len(seen.messages) >= 20)
     await publish(cluster, 21, 30)
     await eventually(lambda: len(seen.messages) >= 30)
-    await asyncio.sleep(0.5)
+    await time_to_err(0.5)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

@@ -18,6 +18,7 @@ from tests.detok.scripted import eventually
 from tests.nats_cluster import ClusteredServer
 from tests.nats_server import NatsServer
 from tests.parted_cluster import PartedCluster
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -107,7 +108,7 @@ async def test_a_server_cut_off_from_its_peers_is_left(nats: PartedCluster, cut:
                 nats.cut(other, server)
         # "The other way" it makes the others vote again and again, until it gives up.
         await eventually(lambda: writer.num_moves == 1, 45)
-        await asyncio.sleep(6)  # and stays there
+        await time_to_err(6)  # and stays there
         silence_s, others_s = writer.silence_s(cut_at), other_writer.silence_s(cut_at)
         moves = writer.num_moves
         print(f"{cut}: silent for {silence_s:.1f} s, the others {others_s:.1f}, {moves} moves")
@@ -115,7 +116,7 @@ async def test_a_server_cut_off_from_its_peers_is_left(nats: PartedCluster, cut:
         assert moves == 1
         assert writer.port != server.port
         nats.heal()
-        await asyncio.sleep(3)
+        await time_to_err(3)
         assert writer.num_moves == 1
         assert other_writer.num_moves == 0
 
@@ -144,7 +145,7 @@ async def test_without_a_quorum_nobody_moves(nats: PartedCluster) -> None:
     async with writing(nats, nats.servers[0]) as writer:
         for server in nats.servers:
             nats.isolate(server)
-        await asyncio.sleep(25)
+        await time_to_err(25)
         assert writer.cluster.server.is_cut_off
         assert writer.num_moves == 0
         nats.heal()
@@ -155,7 +156,7 @@ async def test_without_a_quorum_nobody_moves(nats: PartedCluster) -> None:
         # Each stream chooses a leader of its own: what we wrote may have one before another that we
         # asked for.
         await eventually(lambda: not writer.cluster.server.is_cut_off, ELECTION_S + SILENCE_S)
-        await asyncio.sleep(3)
+        await time_to_err(3)
         assert not writer.cluster.server.is_cut_off, "and stays so"
         assert writer.num_moves <= 1, "ours may be the last that is back"
 

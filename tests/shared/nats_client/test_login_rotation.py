@@ -18,6 +18,7 @@ from shared.nats_client.connection import open_connection, round_trip
 from shared.nats_login import NatsLogin
 from tests.nats_jwts import JwtAccount, make_nkey
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,7 @@ async def refused(nc: Client) -> None:
     while nc.is_connected:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.5)
+    await time_to_err(0.5)
     assert not nc.is_connected
     assert not nc.is_closed
 
@@ -64,7 +65,7 @@ async def test_a_password(tmp_path: Path) -> None:
             server.reload(config("new"))
             await refused(nc)
             file.unlink()  # it is being replaced
-            await asyncio.sleep(0.5)
+            await time_to_err(0.5)
             file.write_text("new\n")
             await until_back(nc, 1)
 
@@ -94,7 +95,7 @@ async def test_a_jwt_that_expires(tmp_path: Path) -> None:
         async with open_connection(login, "test") as nc:
             await refused(nc)
             file.write_text("-----BEGIN NATS USER JWT-----\n")  # half written
-            await asyncio.sleep(0.5)
+            await time_to_err(0.5)
             file.write_text(account.creds())
             await until_back(nc, 1)
 

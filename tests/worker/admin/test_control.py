@@ -20,6 +20,7 @@ from shared.protocol.codec import decode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Release
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 
@@ -125,7 +126,7 @@ async def test_the_end_of_an_earlier_freeze_does_not_end_a_later_one(stage: Stag
         await order(stage, worker, Pause(PauseMode.FREEZE, freeze_s=0.3))
         await order(stage, worker, Continue())
         await order(stage, worker, FREEZE)
-        await asyncio.sleep(0.5)
+        await time_to_err(0.5)
         assert worker.worker._state is WorkerState.FROZEN
         assert worker.engine.is_paused
 

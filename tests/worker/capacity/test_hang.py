@@ -13,6 +13,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerState
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import Stage, eventually, ids, make_request, open_stage
 from tests.worker.running_worker import output_of, running_worker
 from tests.worker.settlement.test_hand_over import kinds, start_run
@@ -142,7 +143,7 @@ async def test_an_engine_hangs_also_when_its_client_has_given_up(stage: Stage) -
 async def test_an_idle_engine_does_not_hang(stage: Stage) -> None:
     async with running_worker(stage, hang_timeout_s=HANG_S) as worker:
         worker.engine.step([])
-        await asyncio.sleep(1.5 * HANG_S)
+        await time_to_err(1.5 * HANG_S)
         assert worker.runner.parts.hang_watch.step_age_s == 0.0
         assert not worker.task.done()
 
@@ -153,7 +154,7 @@ async def test_a_process_that_was_stopped_does_not_blame_its_engine(stage: Stage
         await stage.submit(request)
         run = await start_run(stage, worker, request.rid, "ab")
         time.sleep(2 * HANG_S)  # noqa: ASYNC251 - as by SIGSTOP: the loop does not turn
-        await asyncio.sleep(HANG_S / 2)
+        await time_to_err(HANG_S / 2)
         assert not worker.task.done()
         worker.engine.emit(run.run_id, ids("c"), STOP)
         await stage.until_queue_is_empty()

@@ -12,6 +12,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.request import GenerateRequest
 from tests.stream_limits import fill
+from tests.time_to_err import time_to_err
 from tests.worker.claims.test_claimer import make_claimer
 from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
@@ -284,7 +285,7 @@ async def test_two_suspects_run_one_after_the_other(
         for _ in suspects:
             await eventually(lambda: _alone_runs(worker) == 1)
             [run_id] = worker.engine.active
-            await asyncio.sleep(0.3)
+            await time_to_err(0.3)
             assert worker.engine.active == {run_id}, "nothing joins it"
             worker.engine.emit(run_id, ids("a"), STOP)
         await stage.until_queue_is_empty()

@@ -14,6 +14,7 @@ from shared.errors import BrokerError
 from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES, NUM_LANES
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request
 from worker.held.delivery import Acknowledger, Delivery
 from worker.intake.lane_turns import WEIGHTS
@@ -107,7 +108,7 @@ async def test_an_idle_worker_binds_no_more_than_one_request_a_lane(stage: Stage
         await watches_all(puller)
         for _ in range(5):  # woken as often as one likes
             puller.wake()
-            await asyncio.sleep(0.01)
+            await time_to_err(0.01)
             assert (puller.num_asked, puller.num_watched) == (0, NUM_LANES)
         await submit(stage, 7)
         await eventually(lambda: len(room.held) == 4)
@@ -122,7 +123,7 @@ async def test_what_a_watch_brings_without_room_is_one_request_a_lane(stage: Sta
         for lane in LANES[:NUM_LANES]:
             await submit(stage, 5, lane.token)
         await eventually(lambda: len(room.seen) == NUM_LANES)
-        await asyncio.sleep(0.3)
+        await time_to_err(0.3)
         assert len(room.seen) == NUM_LANES
         assert (puller.num_asked, puller.num_watched) == (0, 0)
 
@@ -217,7 +218,7 @@ async def test_the_urgent_class_comes_first_as_long_as_it_has_something(stage: S
     async with pulling(stage, room) as puller:
         for num_finished in range(10):
             await eventually(lambda: len(room.seen) >= 2 + num_finished)  # noqa: B023
-            await asyncio.sleep(0.12)  # longer than the urgent class must be quiet
+            await time_to_err(0.12)  # longer than the urgent class must be quiet
             assert len(room.held) <= 2
             await finish_one(stage, room, puller)
         await eventually(lambda: len(room.seen) == 12)
@@ -264,7 +265,7 @@ async def test_a_missing_consumer_is_not_asked_in_a_hot_loop(stage: Stage) -> No
     await stage.cluster.js.api(f"CONSUMER.DELETE.{subjects.requests_stream}.{name}")
     room = Room(num_slots=1)
     async with pulling(stage, room):
-        await asyncio.sleep(0.6)
+        await time_to_err(0.6)
     assert room.num_asked < 20
 
 

@@ -19,6 +19,7 @@ from shared.protocol.request import FEATURE_LEVEL, GenerateRequest, ImageSpan, K
 from shared.protocol.role_cards import LevelRecord, WorkDone
 from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import (
     POOL,
     Stage,
@@ -392,7 +393,7 @@ async def test_a_request_for_another_tokenizer_is_left_to_others(
     request = make_request(tokenizer_hash="other")
     async with running_worker(stage) as worker:
         await stage.submit(request)
-        await asyncio.sleep(0.1)
+        await time_to_err(0.1)
         assert worker.engine.runs == {}
     delivery = await stage.pull()
     waited = datetime.datetime.now(datetime.UTC) - delivery.queued_at

@@ -13,6 +13,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 from tests.worker.io_stage import (
     POOL,
     Stage,
@@ -145,7 +146,7 @@ async def test_a_drain_releases_what_is_being_claimed(
         await is_claimed.wait()
         stopping = asyncio.create_task(worker.stop())
         await eventually(lambda: worker.runner.parts.capacity.is_closed)
-        await asyncio.sleep(0.05)
+        await time_to_err(0.05)
         may_return.set()
         await stopping
         worker.assert_nothing_held()
