@@ -8,6 +8,7 @@ from typing import Annotated
 from frontend.config import FrontendConfig
 from frontend.frontend_role import ROLE
 from frontend.http.listener import allow_many_connections, bind
+from shared.cli.garbage import importing_much
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.subjects import new_incarnation
@@ -25,9 +26,10 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     config.service_login()
     config.declared_prefixes()
     # Late: who asks for --help, or has a flag wrong, need not wait for all of it.
-    import uvloop
+    with importing_much():
+        import uvloop
 
-    from frontend.serving import serve
+        from frontend.serving import serve
 
     allow_many_connections()
     listener = bind(config.host, config.port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from shared.checkpoint.model_files import resolve_model, served_name
+from shared.cli.garbage import importing_much
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.subjects import new_incarnation
@@ -37,9 +38,10 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
     path = resolve_model(model)
     launch = EngineLaunch.start(config.engine_config(path))
     # Importing torch takes longest: the engine does it while we import the rest.
-    import uvloop
+    with importing_much():
+        import uvloop
 
-    from worker.serving import serve
+        from worker.serving import serve
 
     if config.start_gate:
         wait_at_gate()

@@ -1,8 +1,22 @@
-"""Garbage collection of a long-lived role."""
+"""Garbage collection of a long-lived role, from its first import on."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def importing_much() -> Iterator[None]:
+    """What is imported stays: to look through it again and again for garbage is a fifth of the time
+    that it takes.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def settle_garbage() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from shared.cli.garbage import settle_garbage
+from shared.cli.garbage import importing_much, settle_garbage
 from worker.engine.process.engine_program import run_program
 from worker.engine.process.leaving import leave
 from worker.engine.process.load_phases import LoadPhases
@@ -19,7 +19,8 @@ def _run(config_json: str, channel: EngineChannel) -> None:
     channel.send(EngineLoading("import torch", 0.0))
     phases = LoadPhases()
     phases.enter("import torch")
-    from worker.engine.loading.engine_loader import EngineLoader
+    with importing_much():
+        from worker.engine.loading.engine_loader import EngineLoader
 
     loop = EngineLoader(config, channel, phases).load()
     settle_garbage()
