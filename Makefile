@@ -19,7 +19,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast lock test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -27,6 +27,7 @@ help:
 	@echo "make test              the tests that need no GPU (ARGS='-k name' for some)"
 	@echo "make test-all          those that take longest, too: many servers, long faults"
 	@echo "make test-fast         those that start neither a broker nor processes"
+	@echo "make coverage          which lines the tests run, a number for each role; build/coverage/html has all"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
@@ -101,6 +102,17 @@ test-deep: $(STAMP)
 		tests/worker/engine/schedule/test_kv_model.py tests/worker/engine/schedule/test_scheduler_properties.py \
 		tests/simulation/test_rules.py
 	$(BIN)/python -m tests.simulation --num 100000
+
+# It tells, and judges nothing but the tests: no number is too low.
+coverage: $(STAMP)
+	@rm -rf build/coverage; mkdir -p build/coverage
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST_PARALLEL)) -m "not gpu and not nightly" $(ARGS); \
+		status=$$?; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --directory build/coverage/html; \
+		for role in $(PACKAGES); do \
+			printf '%-9s %3d %% of its lines\n' $$role "$$($(BIN)/coverage report --include="$$role/*" --format=total)"; \
+		done; \
+		exit $$status
 
 # LangChain, instructor and lm-evaluation-harness pin what we do not: an environment of their own.
 CLIENTS_VENV ?= .venv-clients
