@@ -26,7 +26,7 @@ help:
 	@echo "make install (or dev)  make $(VENV) with jetflock and its development tools"
 	@echo "make test              the tests that need no GPU (ARGS='-k name' for some)"
 	@echo "make test-all          those that take longest, too: many servers, long faults"
-	@echo "make test-fast         those that start neither a broker nor processes"
+	@echo "make test-fast         in a minute: those that start neither a broker nor processes, and need no torch"
 	@echo "make coverage          which lines the tests run, a number for each role; build/coverage/html has all"
 	@echo "make test-integration  those that need a nats-server"
 	@echo "make test-gpu          those that need an NVIDIA GPU"
@@ -90,9 +90,9 @@ lock: $(STAMP)
 		$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > .ci/constraints.new
 	@mv .ci/constraints.new .ci/constraints.txt
 
-# No broker, no processes.
+# No broker, no processes, no torch: tests/fast_tests.py.
 test-fast: $(STAMP)
-	$(PYTEST_PARALLEL) -m "not gpu and not integration and not e2e and not slow" $(ARGS)
+	$(PYTEST_PARALLEL) --fast $(ARGS)
 
 test-integration: $(STAMP)
 	$(PYTEST_PARALLEL) -m "integration and not gpu" $(ARGS)

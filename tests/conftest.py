@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tracemalloc  # noqa: F401 - pytest imports it while garbage is collected: too late
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import pytest
 
+from shared.cli.garbage import importing_much
+from tests.fast_tests import FastTests
 from tests.nats_server import NatsServer
 from tests.order import spread
 from tests.reruns import FailureTeller, forbid_reruns
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help="no process, no broker, nothing with torch"
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -28,10 +37,21 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("any machine")
+    if config.getoption("--fast"):
+        config.pluginmanager.register(FastTests(), "fast-tests")
     # In the process that reports: of several that run tests none has a terminal.
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureTeller(reporter), "failure-teller")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay until the end: no test has to look through them for garbage."""
+    with importing_much():
+        found = yield
+    gc.freeze()
+    return found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
