@@ -154,7 +154,7 @@ house: $(STAMP)
 	$(BIN)/python -m bench.house $(ARGS)
 
 typecheck: $(STAMP)
-	$(BIN)/mypy $(PACKAGES) bench/chaos $(wildcard examples)
+	$(BIN)/mypy $(PACKAGES) bench/chaos $(wildcard examples) tests
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)

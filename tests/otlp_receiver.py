@@ -81,7 +81,7 @@ def spans_of(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
 
 
 def values_of(pairs: list[KeyValue]) -> dict[str, object]:
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+    return {pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in pairs}
 
 
 @contextmanager

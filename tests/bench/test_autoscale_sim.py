@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.autoscale_sim import DEFAULT, MODEL, QUEUE_LENGTH, SHAPES, run_one, scaled_by
-from bench.autoscale_traffic import Arrivals
+from bench.autoscale_sim import DEFAULT, MODEL, QUEUE_LENGTH, run_one, scaled_by
+from bench.autoscale_traffic import SHAPES, Arrivals
 from bench.simulated_pool import SimulatedPool
 from deploy.autoscale.policy import ScalePolicy
 

@@ -28,8 +28,8 @@ def test_missing_tokens_are_no_measurement() -> None:
 
 
 def test_the_median_is_taken_figure_by_figure() -> None:
-    runs = [Measurement(*[float(value)] * 6, peak_bytes=10 - value) for value in (1, 5, 3)]
-    assert Measurement.median(runs) == Measurement(*[3.0] * 6, peak_bytes=7)
+    runs = [Measurement(*[float(value)] * 6, 10 - value) for value in (1, 5, 3)]
+    assert Measurement.median(runs) == Measurement(*[3.0] * 6, 7)
 
 
 def test_agreement_ends_at_the_first_difference() -> None:

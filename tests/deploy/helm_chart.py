@@ -47,7 +47,8 @@ class Rendered:
     def container(self, name: str) -> Manifest:
         """The only container of the pods of Deployment or Job `name`."""
         [container] = dict(self.pods())[name]["containers"]
-        return container
+        found: Manifest = container
+        return found
 
 
 class HelmChart:

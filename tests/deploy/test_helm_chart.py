@@ -23,6 +23,7 @@ from frontend.config import FrontendConfig
 from jetflock.commands import setup
 from jetflock.commands.setup import SetupConfig
 from shared.cli.program import Program
+from shared.cluster import open_cluster
 from shared.config import FLAT, ClusterConfig
 from shared.status.health import LIVE_PATH, READY_PATH
 from shared.subjects import Subjects, pool_slug
@@ -264,7 +265,7 @@ async def test_setup_makes_the_consumers_that_keda_reads(
             monkeypatch.setenv(variable, value)
         await asyncio.to_thread(setup.PROGRAM.run, container["args"][1:])
     config = ClusterConfig(nats_url=nats_server.url, num_partitions=16)
-    async with setup.open_cluster(config, "test") as cluster:
+    async with open_cluster(config, "test") as cluster:
         answer = await cluster.js.api("CONSUMER.NAMES.jf_REQUESTS")
     wanted = {
         trigger["metadata"]["consumer"]

@@ -17,7 +17,6 @@ from nats.aio.client import Client
 from deploy.nats.permissions import (
     ADMIN,
     DETOK,
-    ERASER,
     FRONTEND,
     SERVICE,
     WORKER,
@@ -25,7 +24,7 @@ from deploy.nats.permissions import (
     on_prefixes,
     permissions,
 )
-from shared.config import ClusterConfig
+from shared.config import ERASER, ClusterConfig
 from shared.nats_client.connection import connect
 from shared.subjects import Subjects
 from tests.nats_users import NatsUsers
@@ -167,8 +166,9 @@ def url(folder: Path) -> Iterator[str]:
 class Thief(Client):
     """A plain connection with a stolen password: counts what the server refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, user: str) -> None:
         super().__init__()
+        self.user = user
         self.refused: list[str] = []
 
     async def on_error(self, exc: Exception) -> None:
@@ -177,8 +177,7 @@ class Thief(Client):
 
 @pytest.fixture(params=[ADMIN, FRONTEND, SERVICE, ERASER, WORKER, DETOK, CLIENT, OTHER])
 async def thief(request: pytest.FixtureRequest, url: str, folder: Path) -> AsyncIterator[Thief]:
-    thief = Thief()
-    thief.user = request.param
+    thief = Thief(request.param)
     await thief.connect(
         url,
         user=thief.user,

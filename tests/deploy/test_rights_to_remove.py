@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from deploy.nats.permissions import ADMIN, ERASER, FRONTEND, SERVICE
+from deploy.nats.permissions import ADMIN, FRONTEND, SERVICE
 from shared.admin.closed_rollups import close_rollups
 from shared.cluster import Cluster, open_cluster
-from shared.config import ClusterConfig
+from shared.config import ERASER, ClusterConfig
 from shared.storage.streams import stream_configs
 from tests.nats_server import NatsServer
 from tests.nats_users import ROLES, NatsUsers

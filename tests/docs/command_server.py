@@ -18,6 +18,7 @@ import socket
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 _MAX_MESSAGE_BYTES = 1 << 20
 # Of what the commands and the programs of the pages import; imported once, here.
@@ -67,7 +68,7 @@ def _attend(connection: socket.socket) -> None:
     for fd in fds:
         os.close(fd)
     pid_fd = os.pidfd_open(pid)
-    ready, _, _ = select.select([pid_fd, connection], [], [])
+    ready, _, _ = select.select([pid_fd, connection.fileno()], [], [])
     if pid_fd not in ready:
         os.kill(pid, signal.SIGTERM)
     _, status = os.waitpid(pid, 0)
@@ -76,7 +77,7 @@ def _attend(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(command: dict[str, object], fds: list[int]) -> None:
+def _become(command: dict[str, Any], fds: list[int]) -> None:
     """The command: never returns."""
     status = 0
     try:
@@ -84,10 +85,10 @@ def _become(command: dict[str, object], fds: list[int]) -> None:
             os.dup2(fd, target)
         os.chdir(str(command["folder"]))
         os.environ.clear()
-        os.environ.update(command["environ"])  # type: ignore[call-overload]
+        os.environ.update(command["environ"])
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
         warnings.filterwarnings("ignore", module="runpy")  # what it runs was imported before
-        name, *words = command["argv"]  # type: ignore[misc]
+        name, *words = command["argv"]
         if name == "jetflock":
             from jetflock.cli import main as run
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
 from tests.e2e.streams import IdStream, Stream, completion_body, run_stream
+from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -141,6 +142,7 @@ async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> 
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
     await disturbed.start()
+    assert isinstance(stack.nats, NatsServer)
     stack.nats.pause()  # what is written to it now is lost
     await asyncio.sleep(0.3)
     stack.nats.kill()

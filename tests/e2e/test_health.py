@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[RoleStack]:
 
 
 @contextlib.asynccontextmanager
-async def streaming(stack: RoleStack, **fields: object) -> AsyncIterator[Stream]:
+async def streaming(stack: RoleStack, **fields: Any) -> AsyncIterator[Stream]:
     stream = Stream()
     task = asyncio.create_task(stream.post(stack.url(), completion_body(**fields)))
     try:

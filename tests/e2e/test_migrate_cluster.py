@@ -51,12 +51,13 @@ async def kill_leader(stack: RoleStack, when: Literal["announced", "closed"]) ->
 
     await eventually_async(has_come_so_far, 60)
     info = await js.api(f"STREAM.INFO.{subjects.requests_stream}")
+    assert isinstance(stack.nats, NatsCluster)
     stack.nats.named(info["cluster"]["leader"]).kill()
 
 
 async def keep_asking(urls: list[str], over: asyncio.Event) -> list[list[dict[str, Any]]]:
     """The same request of all frontends at once, under one key, until each has an answer."""
-    answers = []
+    answers: list[list[dict[str, Any]]] = []
     async with httpx.AsyncClient(timeout=60) as client:
         while not over.is_set():
             key = f"key-{len(answers)}"

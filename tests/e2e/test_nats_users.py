@@ -22,6 +22,7 @@ from shared.protocol.dead import DeadRequest
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.frontend.batch_calls import create, jsonl, line, rows, until
+from tests.nats_server import NatsServer
 from tests.nats_users import NatsUsers
 from tests.tls_files import make_tls_files
 
@@ -122,6 +123,7 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     assert list(cluster["detokenizers"])
 
     # A client over NATS, with no rights but to ask.
+    assert isinstance(stack.nats, NatsServer)
     folder = stack.nats.folder
     async with Client(
         stack.nats.url,
@@ -161,7 +163,7 @@ async def test_a_batch(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
     async with AsyncOpenAI(base_url=f"{stack.url()}/v1", api_key="none", timeout=30) as client:
-        asked = {"model": MODEL_NAME, "max_tokens": 3}
+        asked: dict[str, Any] = {"model": MODEL_NAME, "max_tokens": 3}
         lines = [line(0, **asked), line(1, **asked), line(2, **asked, top_p=7)]
         batch = await until(client, await create(client, jsonl(*lines)), "completed")
         assert len(await rows(client, batch.output_file_id)) == 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Any, Final
 
 from openai import AsyncOpenAI
 from openai.types import Batch
 
-COMPLETIONS = "/v1/completions"
+COMPLETIONS: Final = "/v1/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
 
 

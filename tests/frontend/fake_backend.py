@@ -23,7 +23,7 @@ from shared.protocol.finish import Beam, Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.notices import Cancel, TenantCost
-from shared.protocol.reply import ReplyParams, Surface
+from shared.protocol.reply import SealedReply, Surface
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.text import (
@@ -68,7 +68,7 @@ class Run:
     is_paid: bool = False
 
     @property
-    def reply(self) -> ReplyParams:
+    def reply(self) -> SealedReply:
         return self.request.reply
 
     def logprobs_from(self, position: int) -> bytes:

@@ -27,8 +27,10 @@ class CleanRoot:
     def bootstrap(cls, folder: Path) -> CleanRoot:
         """As root, with debootstrap."""
         mirror = os.environ.get("TEST_IMAGES_MIRROR", "http://deb.debian.org/debian")
-        argv = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, folder, mirror]
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=900)
+        argv = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}"]
+        subprocess.run(
+            [*argv, SUITE, folder, mirror], check=True, stdout=subprocess.DEVNULL, timeout=900
+        )
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
         root = cls(folder)
         root.run("python3 -m venv /usr/local", {})

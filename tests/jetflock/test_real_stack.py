@@ -81,7 +81,8 @@ def test_an_adapter_answers_under_its_name(stack: LocalStack) -> None:
 def test_a_model_that_knows_no_tools_calls_them_when_it_must(stack: LocalStack) -> None:
     """The demo model has never seen a call: the grammar makes it write one."""
     days = {"type": "integer", "minimum": 1, "maximum": 7}
-    schema = {"type": "object", "properties": {"days": days}, "required": ["days"]}
+    schema: dict[str, Any] = {"type": "object", "properties": {"days": days}}
+    schema["required"] = ["days"]
     schema["additionalProperties"] = False
     tool: Any = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
     client = OpenAI(base_url=f"http://127.0.0.1:{stack.port}/v1", api_key="none", timeout=60)

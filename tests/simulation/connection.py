@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +146,7 @@ class Connection:
         self.is_connected = True
         self.stats = {"reconnects": 0}
         self.options: dict[str, Any] = {}
-        self.on_reconnect: Callable[[], Awaitable[None]] | None = None
+        self.on_reconnect: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._life = 0  # counts connections: what was under way on an earlier one is lost
         self._cut_at = 0.0  # what arrives at the server before, arrives in spite of a break
         self._sent_until = 0.0
@@ -200,7 +200,7 @@ class Connection:
         timer = self._loop.call_later(timeout, _expire, future)
         try:
             await self.publish(subject, payload, inbox, headers)
-            answer = await future
+            answer: Message = await future
         finally:
             timer.cancel()
             del self._requests[inbox]

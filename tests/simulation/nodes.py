@@ -52,7 +52,7 @@ class Node:
         self.sim = sim
         self.id = new_incarnation(role)
         self.house: House = sim.house
-        self.loop = ProcessLoop(sim.world, self.id)
+        self.loop = ProcessLoop(sim.world, self.id)  # type: ignore[abstract]
         self.connection = Connection(
             sim.world, sim.broker, self.loop, self.id, sim.schedule.weather
         )
@@ -202,7 +202,7 @@ class FrontendNode(Node):
             inference = InferenceParts.of(process, streams)
         self._inference = Inference(inference.side, on_closed=lambda: None)
         jobs = inference.surfaces.jobs
-        jobs._readers[Surface.GENERATE] = ScriptedJobs(self.house)  # type: ignore[assignment]
+        jobs._readers[Surface.GENERATE] = ScriptedJobs(self.house)
         await streams.router.start()
         await streams.cache_scope.start()
         async with asyncio.TaskGroup() as tasks:

@@ -102,7 +102,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Future[Any]:
         """Threads take no time, and are done by the next turn."""
         future = self.create_future()
-        self.call_soon(lambda: future.cancelled() or future.set_result(func(*args)))
+
+        def finish() -> None:
+            if not future.cancelled():
+                future.set_result(func(*args))
+
+        self.call_soon(finish)
         return future
 
     def get_debug(self) -> bool:

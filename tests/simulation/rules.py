@@ -21,6 +21,7 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import TextParams
 from shared.protocol.request import GenerateRequest
+from shared.protocol.sealed_replies import unseal
 from shared.subjects import LANES, Subjects
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import OwnershipLog, StoredRecord
@@ -62,7 +63,9 @@ class RuleStory:
         self._tokenizer = shared.tokenizer
         self.tokenizers = cast(TokenizerCache, {self.request.tokenizer_hash: shared.tokenizer})
         self.text = ""
-        self.client = TextStream(RID, self.request.reply, lambda _: None, keep_token_ids=True)
+        self.client = TextStream(
+            RID, unseal(self.request.reply), lambda _: None, keep_token_ids=True
+        )
         self._num_workers = 0
         self.workers = [self._new_worker(), self._new_worker()]
         self.detok = RuleDetok(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from tests.simulation.connection import Weather
 
@@ -179,11 +180,11 @@ def _draw_fault(rng: random.Random, kind: FaultKind) -> Fault:
     )
 
 
-def _fields(ask: Ask) -> dict[str, object]:
+def _fields(ask: Ask) -> dict[str, Any]:
     return {name: getattr(ask, name) for name in Ask.__dataclass_fields__}
 
 
-def _same_body(ask: Ask) -> dict[str, object]:
+def _same_body(ask: Ask) -> dict[str, Any]:
     return {
         name: getattr(ask, name)
         for name in ("num_prompt_tokens", "max_tokens", "stop", "is_poison", "deadline_s")

@@ -8,7 +8,7 @@ import sys
 import warnings
 from asyncio import events
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,7 +177,7 @@ class Simulation:
         self._supervisor = Connection(
             self.world,
             self.broker,
-            ProcessLoop(self.world, "supervisor"),
+            ProcessLoop(self.world, "supervisor"),  # type: ignore[abstract]
             "supervisor",
             self.schedule.weather,
         )
@@ -254,7 +254,7 @@ class Simulation:
             ):
                 self.world.at(self.world.now, self._strike, self._due.pop(0))
 
-        broker.receive = watched  # type: ignore[method-assign]
+        broker.receive = watched  # type: ignore[method-assign, assignment]
 
     def _body(self, idx: int, ask: Ask) -> dict[str, Any]:
         first = POISON_TOKEN if ask.is_poison else 20
@@ -562,13 +562,13 @@ class Simulation:
         for rid, request in self._requests.items():
             self.violations += self._judge.check_request(request, folds.get(rid))
         for reader in self.readers:
-            request = self._requests.get(reader.group_id)
+            asked = self._requests.get(reader.group_id)
             fold = folds.get(reader.group_id)
-            if reader.group_id and request is None:
+            if reader.group_id and asked is None:
                 self.violations.append(f"I7: {reader.name} was accepted, and never stored")
-            elif request is not None and fold is not None:
-                decoder = TokenizerDecoder(self.house.tokenizer, request.text)
-                self.violations += self._judge.check_reader(reader, request, fold, decoder)
+            elif asked is not None and fold is not None:
+                decoder = TokenizerDecoder(self.house.tokenizer, asked.text)
+                self.violations += self._judge.check_reader(reader, asked, fold, decoder)
             self._judge_error(reader)
 
     def _judge_error(self, reader: Reader) -> None:
@@ -588,7 +588,7 @@ def _quiet(world: World) -> Iterator[None]:
     """Logs go into the trace, and tokenizers come from next door."""
     config = structlog.get_config()
 
-    def keep(_: Any, level: str, event: dict[str, Any]) -> Any:
+    def keep(_: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         loop = events._get_running_loop()
         fields = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         world.note(getattr(loop, "name", "?"), f"{level} {event['event']} {fields}")

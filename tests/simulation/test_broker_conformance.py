@@ -300,7 +300,7 @@ async def pulls_end(stand: Stand) -> list[Any]:
     told.append((message.subject[-1], _status(message)))
     # It ends well between two heartbeats: a server may send another one in the moment of the end.
     await stand.pull("2", batch=1, expires=int(1e9), idle_heartbeat=int(0.4e9))
-    statuses = []
+    statuses: list[str] = []
     while not statuses or statuses[-1] == "100":
         statuses.append(_status(await stand.next()))
     told.append((statuses[0], statuses[-1]))
@@ -421,7 +421,7 @@ async def _on_the_real_one(script: Script, server: NatsServer) -> list[Any]:
 def _on_the_simulated_one(script: Script, *, forgets: bool) -> list[Any]:
     world = World(1)
     broker = Broker(world)
-    loop = ProcessLoop(world, "script")
+    loop = ProcessLoop(world, "script")  # type: ignore[abstract]
     told: list[list[Any]] = []
     failed: list[BaseException] = []
 

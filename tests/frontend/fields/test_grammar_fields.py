@@ -196,7 +196,7 @@ def test_nesting_and_size_are_bounded() -> None:
         schema = {"items": schema}
     schema_of(schema)
     assert "25 levels" in refusal(json_schema={"items": schema}).message
-    wide = {"properties": {f"p{i}": {} for i in range(300)}}
+    wide: dict[str, Any] = {"properties": {f"p{i}": {} for i in range(300)}}
     too_wide = {"prefixItems": [wide] * 10}
     assert "3001 subschemas" in refusal(json_schema=too_wide).message
     assert "not valid JSON" in refusal(json_schema='{"items":' * 5000 + "{}" + "}" * 5000).message
@@ -252,7 +252,7 @@ def test_strict_closes_objects_all_the_way_down() -> None:
     assert closed["$defs"]["b"]["additionalProperties"] is False
     assert closed["$defs"]["open"]["additionalProperties"] is True
     assert "additionalProperties" not in closed["properties"]["c"]
-    combined = {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
+    combined: dict[str, Any] = {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
     error = refusal(response_format=named(schema=combined, strict=True))
     assert "allOf" in error.message
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,8 +102,13 @@ def fetcher(
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     """The name is looked up once: what it means a moment later is not asked."""
     checked: list[str] = []
+
+    def may_connect(address: str) -> bool:
+        checked.append(address)
+        return True
+
     async with host({"/a.png?x=1": OK}) as running:
-        images, asked = fetcher("127.0.0.1", may_connect=lambda each: not checked.append(each))
+        images, asked = fetcher("127.0.0.1", may_connect=may_connect)
         url = f"http://pictures.example:{running.port}/a.png?x=1#part"
         assert await images.fetch(url) == b"hello"
         assert await images.fetch(url) == b"hello"
@@ -223,7 +229,7 @@ async def test_answers_that_are_not_taken(answer: bytes | None, sentence: str) -
         ("https://b.example/", {"allowed_domains": ("",)}, "is not among"),
     ],
 )
-async def test_urls_that_are_not_asked(url: str, change: dict[str, object], sentence: str) -> None:
+async def test_urls_that_are_not_asked(url: str, change: dict[str, Any], sentence: str) -> None:
     images, asked = fetcher("127.0.0.1", policy=replace(POLICY, **change))
     with pytest.raises(FetchFailed, match=sentence):
         await images.fetch(url)

@@ -68,7 +68,7 @@ async def enter(line: AcceptLine, tenant: str, order: list[str], gate: asyncio.E
 
 
 async def test_tenants_take_turns() -> None:
-    line, order = AcceptLine(max_active=1), []
+    line, order = AcceptLine(max_active=1), list[str]()
     gates = [asyncio.Event() for _ in range(7)]
     names = ["first", "a", "a", "a", "a", "b", "c"]
     tasks = []
@@ -83,7 +83,7 @@ async def test_tenants_take_turns() -> None:
 
 async def test_a_turn_is_lent_for_half_a_second() -> None:
     """Who waits for an image holds up nobody."""
-    line, order = AcceptLine(max_active=1), []
+    line, order = AcceptLine(max_active=1), list[str]()
     forever, gate = asyncio.Event(), asyncio.Event()
     gate.set()
     slow = asyncio.create_task(enter(line, "slow", order, forever))
@@ -99,7 +99,7 @@ async def test_a_turn_is_lent_for_half_a_second() -> None:
 
 @pytest.mark.parametrize("is_called", [False, True])
 async def test_who_leaves_gives_the_turn_away(is_called: bool) -> None:
-    line, order = AcceptLine(max_active=1), []
+    line, order = AcceptLine(max_active=1), list[str]()
     gate = asyncio.Event()
     gate.set()
     async with contextlib.AsyncExitStack() as holder:
@@ -117,7 +117,7 @@ async def test_who_leaves_gives_the_turn_away(is_called: bool) -> None:
 
 
 async def test_under_overload_who_waits_too_long_is_told_so_and_who_comes_is_refused() -> None:
-    line, order = AcceptLine(max_active=1), []
+    line, order = AcceptLine(max_active=1), list[str]()
     gate = asyncio.Event()
     tasks: list[asyncio.Task[None]] = []
     async with asyncio.timeout(10):

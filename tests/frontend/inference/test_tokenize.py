@@ -160,11 +160,12 @@ async def test_long_texts_leave_the_event_loop_and_have_a_bound(
     tokens, text = make_tokenizing(), "x" * 5000
     threads: set[str] = set()
     work = tokenizing._tokenized
-    monkeypatch.setattr(
-        tokenizing,
-        "_tokenized",
-        lambda *args: threads.add(threading.current_thread().name) or work(*args),
-    )
+
+    def tokenized(*args: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return work(*args)
+
+    monkeypatch.setattr(tokenizing, "_tokenized", tokenized)
     body = {"prompt": text, "return_token_strs": True}
     assert json.loads(await tokens.tokenize(body, Caller()))["count"] == 5001
     assert all(name.startswith("encode") for name in threads)
@@ -244,8 +245,8 @@ async def test_http_and_nats_say_the_same(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=running.url) as stranger:
         assert (await stranger.post("/tokenize", json={"prompt": "Hi"})).status_code == 401
         assert (await stranger.get("/tokenizer_info")).status_code == 401
-    body = {"prompt": "é" * 65_000, "return_token_strs": True}  # each is two tokens
-    large = await ask(stack, "tokenize", body, key)
+    long = {"prompt": "é" * 65_000, "return_token_strs": True}  # each is two tokens
+    large = await ask(stack, "tokenize", long, key)
     assert (large.headers or {})["Nats-Service-Error-Code"] == "413"
     assert "over HTTP" in json.loads(large.data)["error"]["message"]
 

@@ -161,9 +161,9 @@ async def test_parts_of_an_upload_may_come_twice() -> None:
     for offset, data, num_bytes in ((0, b"abcd", 4), (4, b"ef", 6), (0, b"abcd", 6)):
         told = json.loads(await uploads.part(transfer.name, "", str(offset), data))
         assert told == {"bytes": num_bytes}
-    for offset, data in (("7", b"x"), ("5", b""), ("-1", b"x"), ("", b"x"), ("9", b"xx")):
+    for wrong, data in (("7", b"x"), ("5", b""), ("-1", b"x"), ("", b"x"), ("9", b"xx")):
         with pytest.raises(RequestError):
-            await uploads.part(transfer.name, "", offset, data)
+            await uploads.part(transfer.name, "", wrong, data)
     for _ in range(2):
         assert json.loads(await uploads.part(transfer.name, "", "6", b"")) == {"id": "file-1"}
     assert files.added == [b"abcdef"]

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 
 from shared.admin.control import Continue, ControlRequest, Pause, PauseMode
 from shared.admin.control_plane import ControlPlane, Target
@@ -209,7 +209,7 @@ def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(
     page.fill("#chat-schema", json.dumps(schema | {"additionalProperties": False}))
     with page.expect_request("**/v1/chat/completions") as sent:
         page.press("#composer-input", "Enter")
-    body = sent.value.post_data_json
+    body: Any = sent.value.post_data_json
     assert body["messages"][0] == {"role": "system", "content": "Be kind."}
     assert body["temperature"] == 0
     assert body["stop"] == ["end\n", "two"]
@@ -234,7 +234,7 @@ PASTE = """async () => {
 
 
 def test_a_picture_that_was_pasted_goes_with_the_message(page: Page) -> None:
-    text = {"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"}
+    text = FilePayload(name="x.png", mimeType="image/png", buffer=b"no picture")
     page.set_input_files("#picture-file", text)
     expect(page.locator(".toast")).to_contain_text("x.png is not a picture")
     for number in (1, 2):
@@ -244,7 +244,8 @@ def test_a_picture_that_was_pasted_goes_with_the_message(page: Page) -> None:
     page.fill("#composer-input", "What is this?")
     with page.expect_request("**/v1/chat/completions") as sent:
         page.press("#composer-input", "Enter")
-    words, picture = sent.value.post_data_json["messages"][0]["content"]
+    body: Any = sent.value.post_data_json
+    words, picture = body["messages"][0]["content"]
     assert words == {"type": "text", "text": "What is this?"}
     data = base64.b64decode(picture["image_url"]["url"].partition(",")[2])
     assert Image.open(io.BytesIO(data)).size == (1024, 10)

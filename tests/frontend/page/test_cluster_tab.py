@@ -123,7 +123,7 @@ def test_it_watches_only_while_it_is_seen(visit: Visitor, url: str) -> None:
 def test_a_gpu_tells_its_formats_and_how_much_memory_is_free(visit: Visitor, url: str) -> None:
     """No worker here has one: its facts are given to the page's own function."""
     page = open_tab(visit, url, "olga")
-    gpu = {"name": "NVIDIA H100", "dtype": "bfloat16", "kv_dtype": "fp8"}
+    gpu: dict[str, object] = {"name": "NVIDIA H100", "dtype": "bfloat16", "kv_dtype": "fp8"}
     gpu |= {"free_bytes": 2 << 30, "total_bytes": 80 << 30}
     text = "NVIDIA H100, bfloat16, KV fp8, 2.0 of 80.0 GiB free"
     assert page.evaluate("gpu => gpuText(gpu)", gpu) == text

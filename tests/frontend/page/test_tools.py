@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from playwright.async_api import Page, async_playwright, expect
@@ -71,7 +72,8 @@ async def test_a_model_thinks_calls_a_tool_and_hears_what_it_said(stack: Stack, 
         await page.locator(".tool-results textarea").nth(number).fill(text)
     async with page.expect_request("**/v1/chat/completions") as sent:
         await page.get_by_text("Send the results").click()
-    messages = (await sent.value).post_data_json["messages"]
+    body: Any = (await sent.value).post_data_json
+    messages = body["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
     ids = [call["id"] for call in messages[1]["tool_calls"]]
     assert [(m["tool_call_id"], m["content"]) for m in messages[2:]] == [

@@ -70,7 +70,7 @@ async def test_a_file_comes_and_goes(client: AsyncOpenAI) -> None:
     assert [f.id async for f in client.files.list()] == [other]
     for call in (client.files.retrieve, client.files.content, client.files.delete):
         with pytest.raises(openai.NotFoundError) as caught:
-            await call(file.id)  # type: ignore[operator]
+            await call(file.id)
         assert caught.value.code == "file_not_found"
 
 
@@ -247,7 +247,7 @@ async def test_batches_that_are_refused(client: AsyncOpenAI) -> None:
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.batches.create(**(good | change))  # type: ignore[arg-type]
+            await client.batches.create(**(good | change))
         assert caught.value.param == param
     for unknown in ("file-" + "0" * 32, "../*"):
         with pytest.raises(openai.NotFoundError):

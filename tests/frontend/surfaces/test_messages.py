@@ -217,7 +217,7 @@ async def test_a_call_that_is_cut_has_what_there_is(stack: Stack, client: AsyncA
         assert message.stop_reason == "max_tokens"
         block = message.content[-1]
         assert block.type == "tool_use"
-    assert whole.content[-1].input == final.content[-1].input  # type: ignore[union-attr]
+    assert whole.content[-1].input == final.content[-1].input
 
 
 @pytest.mark.integration

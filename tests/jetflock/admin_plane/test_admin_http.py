@@ -144,7 +144,9 @@ async def test_what_is_wrong_is_named(stage: Stage, worker: RunningWorker) -> No
 
 @integration
 async def test_nothing_without_the_key(stage: Stage, worker: RunningWorker) -> None:
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
+    wrong: tuple[dict[str, Any], ...]
+    wrong = ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"})
+    for headers in wrong:
         async with client(stage, "secret", **headers) as http:
             for path in ("/workers", "/stats", "/nowhere"):
                 assert (await http.get(path)).status_code == 401
@@ -202,7 +204,7 @@ async def test_a_listed_page_gives_orders_with_the_key(stage: Stage, worker: Run
 async def test_other_pages_learn_and_do_nothing(
     stage: Stage, worker: RunningWorker, origin: str
 ) -> None:
-    key = {"authorization": "Bearer secret"}
+    key: dict[str, Any] = {"authorization": "Bearer secret"}
     async with client(stage, "secret", (PAGE,), origin=origin, **key) as http:
         for answer in (
             await http.options("/pause_generation", headers=PREFLIGHT),

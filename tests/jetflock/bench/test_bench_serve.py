@@ -71,7 +71,16 @@ def of_chats(path: str, body: Any) -> Sequence[Step] | None:
 
 def test_a_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = tmp_path / "out.json", tmp_path / "out.html"
-    flags = ("--num-requests", "6", "--concurrency", "2", "--input-len", "20", "--warmup", "2")
+    flags: tuple[str, ...] = (
+        "--num-requests",
+        "6",
+        "--concurrency",
+        "2",
+        "--input-len",
+        "20",
+        "--warmup",
+        "2",
+    )
     flags += ("--output-len", "3", "--goodput", "ttft:60000", "itl:0.001", "--json-requests")
     with running(of_chats) as server:
         assert bench(server, *flags, "--json", str(file), "--plot", str(page)) == 0

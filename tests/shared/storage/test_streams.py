@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import msgpack
 import pytest
@@ -94,7 +95,8 @@ async def test_a_retention_that_is_too_short_is_refused(
 async def test_an_age_that_would_be_none_is_refused(
     nats_server: NatsServer, field: str, age_s: float
 ) -> None:
-    config = dataclasses.replace(ClusterConfig(nats_url=nats_server.url), **{field: age_s})
+    changed: dict[str, Any] = {field: age_s}
+    config = dataclasses.replace(ClusterConfig(nats_url=nats_server.url), **changed)
     with pytest.raises(ConfigError, match=rf"^{field} is {age_s:g}, must be at least 1$"):
         async with open_cluster(config, "test"):
             pass
@@ -152,7 +154,8 @@ async def test_consumers_never_give_up_on_a_request(nats_server: NatsServer) -> 
 )
 async def test_a_short_age_of_what_is_kept_is_taken(nats_server: NatsServer, field: str) -> None:
     """Also one that is shorter than the window in which the server knows message ids."""
-    config = dataclasses.replace(ClusterConfig(nats_url=nats_server.url), **{field: 60})
+    changed: dict[str, Any] = {field: 60}
+    config = dataclasses.replace(ClusterConfig(nats_url=nats_server.url), **changed)
     async with open_cluster(config, "test"):
         pass
 

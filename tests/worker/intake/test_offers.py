@@ -23,6 +23,7 @@ from shared.protocol.prefix_chain import BLOCK_TOKENS
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
+from shared.subjects import Lane
 from tests.worker.io_stage import (
     PATIENCE_S,
     POOL,
@@ -256,7 +257,7 @@ async def take_another(worker: RunningWorker, num_tokens: int) -> None:
         request_seq=1,
         queued_at=datetime.datetime.now(datetime.UTC),
         rid=rid,
-        lane="interactive",
+        lane=Lane("interactive"),
         num_pending=0,
     )
     assert await worker.runner.claims.taker.take(request, delivery)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -161,7 +162,7 @@ async def test_what_is_delivered_during_a_drain_is_given_back(
     async with running_worker(stage) as worker:
         release_all = worker.runner.parts.hand_over.release_all
 
-        async def release_late(*args: float, **options: bool) -> None:
+        async def release_late(*args: Any, **options: Any) -> None:
             worker.runner.on_delivery(delivery)  # it was on its way
             await release_all(*args, **options)
 
