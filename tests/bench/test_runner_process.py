@@ -6,6 +6,8 @@ import pytest
 from bench.peers.runner import UNSEEN
 from bench.runner_process import RunnerProcess
 
+pytestmark = pytest.mark.e2e
+
 NUM_TOKENS = 60  # so many do not come in one piece, however busy the machine is
 MODEL = Path("deploy/demo_model/checkpoint").resolve()
 

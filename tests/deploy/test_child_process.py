@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from deploy.local import die_with_parent
 from deploy.local.child_process import ChildProcess
 from tests.deploy.local_stack import any_alive, wait_until
+
+pytestmark = pytest.mark.e2e
 
 
 async def start(script: str, lines: list[str]) -> ChildProcess:

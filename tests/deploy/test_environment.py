@@ -11,6 +11,8 @@ import pytest
 from deploy.environment import has_own_sources, phase
 from tests.deploy.local_stack import REPOSITORY
 
+pytestmark = pytest.mark.e2e
+
 SCRIPT = REPOSITORY / "deploy" / "environment.py"
 
 

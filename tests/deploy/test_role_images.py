@@ -80,6 +80,7 @@ runpy.run_module(role, run_name="__main__")
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("role", "packages", "unneeded"),
     [
@@ -110,6 +111,7 @@ def instructions(word: str) -> Iterator[str]:
             yield line.removeprefix(f"{word} ")
 
 
+@pytest.mark.e2e
 def test_hadolint_finds_nothing() -> None:
     done = subprocess.run(
         ["hadolint", "--no-color", DOCKERFILE],
@@ -134,6 +136,7 @@ import worker.engine.native.native_library
 """
 
 
+@pytest.mark.e2e
 def test_the_wheels_stage_installs_what_the_decoders_build_imports() -> None:
     [line] = [line for line in instructions("RUN") if "hatchling" in line]
     installed = with_dependencies(re.findall(r'"([^"]+)"', line))

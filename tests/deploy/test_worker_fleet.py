@@ -14,6 +14,8 @@ from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.worker_fleet import WorkerFleet
 from shared.errors import ConfigError
 
+pytestmark = pytest.mark.e2e
+
 SLEEP = "import time; time.sleep(1000)"
 
 

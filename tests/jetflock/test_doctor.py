@@ -164,6 +164,7 @@ async def test_a_service_beyond_this_build_is_found(nats_server: NatsServer) -> 
         assert "cannot be read" in of("protocol", await nats(config)).text
 
 
+@pytest.mark.e2e
 def test_the_command_prints_a_remedy_and_fails() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     argv = [sys.executable, "-m", "jetflock", "doctor", "./nowhere", "--nats-url", url]
@@ -218,6 +219,7 @@ def test_a_whole_model_is_served_and_a_cut_one_is_told(tmp_path: Path) -> None:
     assert of("config.json", model_findings(str(copy))).verdict is Verdict.FAIL
 
 
+@pytest.mark.e2e
 def test_torch_is_not_imported() -> None:
     script = "import sys, jetflock.doctor.__main__; print('torch' in sys.modules)"
     done = subprocess.run(

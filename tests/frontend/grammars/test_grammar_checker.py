@@ -15,6 +15,8 @@ from shared.protocol.sampling import Grammar, GrammarKind
 from tests.frontend.conftest import Stack
 from tests.frontend.fields.test_validation import chat_body, completion_body
 
+pytestmark = pytest.mark.e2e
+
 # Beyond what the checks of the text let through: this is about the children. SLOW takes 15 s.
 SLOW = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"integer","multipleOf":1234577}', "test")
 HUNGRY = Grammar(GrammarKind.REGEX, "((a{1000}){1000}){1000}", "test")

@@ -12,6 +12,8 @@ from jetflock.command_line.command_program import program_of
 from jetflock.command_line.command_table import COMMANDS
 from tests.deploy.local_stack import REPOSITORY
 
+pytestmark = pytest.mark.e2e
+
 
 def run(*argv: str, columns: int = 200) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -55,6 +55,7 @@ def test_where_a_command_cannot_be_imported_only_what_is_near_is_told(
     assert told.startswith("JETFLOCK_MAX_RUNING ")
 
 
+@pytest.mark.e2e
 def test_a_command_warns_and_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jetflock", "worker", "--help"],

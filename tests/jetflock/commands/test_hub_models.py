@@ -19,6 +19,8 @@ from jetflock.command_line.output import num_bytes_text
 from tests.deploy.local_stack import REPOSITORY
 from tests.jetflock.local_hub import COMMIT, local_hub
 
+pytestmark = pytest.mark.e2e
+
 CHECKPOINT = REPOSITORY / "deploy" / "demo_model" / "checkpoint"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -183,6 +183,7 @@ def test_its_life(systemctl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.e2e
 @needs_systemd
 @pytest.mark.parametrize("user", [None, "daemon"])
 def test_systemd_takes_it(tmp_path: Path, user: str | None) -> None:
@@ -199,6 +200,7 @@ def test_systemd_takes_it(tmp_path: Path, user: str | None) -> None:
     assert (done.returncode, done.stderr) == (0, ""), shlex.join(done.args)
 
 
+@pytest.mark.e2e
 @needs_systemd
 def test_systemd_calls_the_machines_hardened(tmp_path: Path) -> None:
     file = tmp_path / "jetflock.service"

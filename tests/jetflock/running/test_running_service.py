@@ -92,6 +92,7 @@ def test_of_two_one_has_to_be_named(state: Path) -> None:
             frontend_url()
 
 
+@pytest.mark.e2e
 def test_a_person_is_asked_which_of_two(state: Path) -> None:
     script = (
         "import os, time\n"
@@ -113,6 +114,7 @@ def test_a_person_is_asked_which_of_two(state: Path) -> None:
     os.close(ours)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "words",
     [

@@ -77,6 +77,7 @@ def test_our_own_flags_keep_their_meaning() -> None:
             assert translated([flag], flags) == [flag]
 
 
+@pytest.mark.e2e
 def test_the_command_says_it_before_anything_starts() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jetflock", "serve", "--pipeline-parallel-size", "2"],

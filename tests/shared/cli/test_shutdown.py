@@ -12,6 +12,8 @@ import pytest
 
 from shared.cli.shutdown import Shutdown
 
+pytestmark = pytest.mark.e2e
+
 PROGRAM = """
 import asyncio, sys, time
 from shared.cli.shutdown import Shutdown

@@ -19,6 +19,8 @@ from worker.engine_child.engine_process import EngineHandle, EngineProcess
 from worker.engine_link.engine_messages import AbortRequest, EngineFailed, EngineReady
 from worker.engine_link.scripted_config import ScriptedConfig
 
+pytestmark = pytest.mark.e2e
+
 SCRIPTED = ScriptedConfig(scripted_token_s=0.001)
 
 
