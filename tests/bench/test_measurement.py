@@ -27,9 +27,13 @@ def test_missing_tokens_are_no_measurement() -> None:
         Measurement.of(TWO, [RequestTrace([1, 2], [0.1, 0.2])], peak_bytes=0)
 
 
+def of_one_value(value: float, peak_bytes: int) -> Measurement:
+    return Measurement(value, value, value, value, value, value, peak_bytes)
+
+
 def test_the_median_is_taken_figure_by_figure() -> None:
-    runs = [Measurement(*[float(value)] * 6, 10 - value) for value in (1, 5, 3)]
-    assert Measurement.median(runs) == Measurement(*[3.0] * 6, 7)
+    runs = [of_one_value(value, 10 - value) for value in (1, 5, 3)]
+    assert Measurement.median(runs) == of_one_value(3.0, 7)
 
 
 def test_agreement_ends_at_the_first_difference() -> None:

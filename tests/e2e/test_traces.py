@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.e2e.role_stack import MODEL_NAME
@@ -54,7 +56,7 @@ async def test_a_request_is_one_trace_through_all_roles(roles: TracedRoles) -> N
     assert all(span.context.trace_state.get("congo") == "t61" for span in recorder.spans)
     assert [span.kind for span in sent] == [SpanKind.PRODUCER] * 2
 
-    told = dict(server.attributes or {})
+    told = told_by(server)
     assert told.pop("gen_ai.request.seed", 0) >= 0
     assert told == {
         "gen_ai.operation.name": "text_completion",
@@ -79,19 +81,23 @@ async def test_a_request_is_one_trace_through_all_roles(roles: TracedRoles) -> N
         "jetflock.request_id": answer["id"].removeprefix("cmpl-"),
     }
     for name in WORK:
-        choices = sorted(span.attributes["jetflock.choice"] for span in recorder.named(name))
+        choices = sorted(told_by(span)["jetflock.choice"] for span in recorder.named(name))
         assert choices == [0, 1]
-    wait = recorder.named("queue wait")[0].attributes
+    wait = told_by(recorder.named("queue wait")[0])
     assert (wait["messaging.system"], wait["messaging.operation.type"]) == ("nats", "receive")
     decode = recorder.named("decode")[0]
-    assert decode.attributes["jetflock.worker"] == worker._worker_id
-    assert decode.attributes["jetflock.output_tokens"] == 5
-    assert recorder.named("prefill")[0].attributes["jetflock.engine_queue_s"] >= 0
+    assert told_by(decode)["jetflock.worker"] == worker._worker_id
+    assert told_by(decode)["jetflock.output_tokens"] == 5
+    assert told_by(recorder.named("prefill")[0])["jetflock.engine_queue_s"] >= 0
     assert [event.name for event in decode.events] == ["first token"]
     texts = [choice["text"] for choice in answer["choices"]]
     recorder.assert_tells_nothing_of(SECRET, "secret", *(text for text in texts if text.strip()))
 
     await check_headers(roles, frontend.process.port)
+
+
+def told_by(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
 
 
 async def check_headers(roles: TracedRoles, port: int) -> None:
@@ -107,8 +113,8 @@ async def check_headers(roles: TracedRoles, port: int) -> None:
     server = recorder.named(f"text_completion {MODEL_NAME}")[-1]
     assert server.parent is None
     assert trace_id(server) != TRACE
-    assert server.attributes["gen_ai.request.stream"] is True
-    assert server.attributes["gen_ai.response.time_to_first_chunk"] > 0
+    assert told_by(server)["gen_ai.request.stream"] is True
+    assert told_by(server)["gen_ai.response.time_to_first_chunk"] > 0
 
     async with asyncio.timeout(20):
         message = await roles.nats.request(
@@ -120,8 +126,8 @@ async def check_headers(roles: TracedRoles, port: int) -> None:
     assert "choices" in json.loads(message.data)
     server = recorder.named(f"text_completion {MODEL_NAME}")[-1]
     assert (trace_id(server), parent_id(server)) == (TRACE, CLIENT_SPAN)
-    assert server.attributes["network.protocol.name"] == "nats"
-    assert "http.response.status_code" not in server.attributes
+    assert told_by(server)["network.protocol.name"] == "nats"
+    assert "http.response.status_code" not in told_by(server)
 
 
 async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_links_to_it(
@@ -145,24 +151,24 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
     claims, decodes = recorder.named("claim"), recorder.named("decode")
     assert {trace_id(span) for span in recorder.spans} == {TRACE}
     assert {parent_id(span) for span in [*claims, *decodes]} == {span_id(server)}
-    assert [span.attributes["jetflock.worker"] for span in decodes] == [
+    assert [told_by(span)["jetflock.worker"] for span in decodes] == [
         first._worker_id,
         second._worker_id,
     ]
-    assert decodes[0].attributes["jetflock.left"] == "released"
+    assert told_by(decodes[0])["jetflock.left"] == "released"
     assert [event.name for event in decodes[0].events] == ["first token", "released"]
-    assert claims[1].attributes["jetflock.previous_worker"] == first._worker_id
-    assert claims[1].attributes["jetflock.hand_over"] == "released"
-    resumed = claims[1].attributes["jetflock.resumed_tokens"]
-    assert resumed == decodes[0].attributes["jetflock.output_tokens"] >= 20
-    assert claims[1].attributes["jetflock.epoch"] > claims[0].attributes["jetflock.epoch"]
-    assert recorder.one("detokenize").attributes["jetflock.epochs"] == 2
+    assert told_by(claims[1])["jetflock.previous_worker"] == first._worker_id
+    assert told_by(claims[1])["jetflock.hand_over"] == "released"
+    resumed = told_by(claims[1])["jetflock.resumed_tokens"]
+    assert resumed == told_by(decodes[0])["jetflock.output_tokens"] >= 20
+    assert told_by(claims[1])["jetflock.epoch"] > told_by(claims[0])["jetflock.epoch"]
+    assert told_by(recorder.one("detokenize"))["jetflock.epochs"] == 2
     assert len(recorder.named("queue wait")) == 2
 
     await stream.resume(f"http://127.0.0.1:{other.process.port}")
     again = recorder.named(server.name)[-1]
     assert again.parent is None
-    assert again.attributes["jetflock.resumed"] is True
+    assert told_by(again)["jetflock.resumed"] is True
     [link] = again.links
     assert f"{link.context.span_id:016x}" == span_id(server)
 
@@ -177,10 +183,10 @@ async def test_what_is_refused_has_a_span_that_says_why_without_the_clients_word
         await client.get("/v1/streams/0123456789abcdef0123456789abcdef")
     recorder = roles.recorder
     unknown, malformed = recorder.one("text_completion"), recorder.one("chat")
-    assert unknown.attributes["error.type"] == "model_not_found"
-    assert malformed.attributes["error.type"] == "invalid_type"
+    assert told_by(unknown)["error.type"] == "model_not_found"
+    assert told_by(malformed)["error.type"] == "invalid_type"
     assert {span.status.status_code for span in (unknown, malformed)} == {StatusCode.UNSET}
     resume = recorder.one("resume")
-    assert resume.attributes["error.type"] == "stream_not_found"
+    assert told_by(resume)["error.type"] == "stream_not_found"
     assert resume.status.status_code is StatusCode.UNSET
     recorder.assert_tells_nothing_of("secret")
