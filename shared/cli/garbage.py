@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing_much() -> Iterator[None]:
-    """What is imported stays: to look through it again and again for garbage is a fifth of the time
-    that it takes.
+    """What is imported stays: to look through it again and again for garbage takes up to a fifth of
+    the time.
     """
     gc.disable()
     try:
