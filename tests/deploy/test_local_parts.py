@@ -235,6 +235,7 @@ def test_times_of_a_start_hold_what_parts_measured_themselves() -> None:
     assert times.table().splitlines()[3].endswith(" 1.25")
 
 
+@pytest.mark.e2e
 async def test_a_gate_lets_children_go_on_together() -> None:
     gate = StartGate()
     script = "from worker.start_gate import wait_at_gate; wait_at_gate(); print('through')"

@@ -62,6 +62,7 @@ def test_a_packaged_one_that_is_another_file_is_not_run(python: Path) -> None:
         find_nats_server()
 
 
+@pytest.mark.e2e
 def test_one_of_another_processor_is_run_and_told(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_one_of_another_processor_is_run_and_told(
     assert found.remark.endswith("nats-server 2.15.1, Linux arm64")
 
 
+@pytest.mark.e2e
 def test_the_operators_is_preferred(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_the_operators_is_preferred(
     assert find_nats_server(named).path == str(named)
 
 
+@pytest.mark.e2e
 def test_an_old_one_is_told(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = script(tmp_path / "old", "v2.9.3")
     monkeypatch.setenv("PATH", str(old.parent))

@@ -35,6 +35,7 @@ def test_all_stages_and_lines_are_read() -> None:
     assert len(RUNS) == DOCKERFILE.read_text().count("\nRUN ")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("line", RUNS)
 def test_a_line_is_one_of_a_shell(line: str) -> None:
     done = subprocess.run(["sh", "-n", "-c", line], capture_output=True, text=True, check=False)

@@ -183,6 +183,7 @@ def test_the_command_prints_a_remedy_and_fails() -> None:
     assert {"area", "verdict", "text", "remedy"} == set(report["findings"][0])
 
 
+@pytest.mark.e2e
 def test_a_port_that_another_program_holds_is_told() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -199,6 +200,7 @@ def test_a_disk_without_room_is_told(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.e2e
 def test_a_whole_model_is_served_and_a_cut_one_is_told(tmp_path: Path) -> None:
     findings = list(model_findings(str(DEMO_MODEL)))
     assert {finding.verdict for finding in findings} == {Verdict.OK}
@@ -228,6 +230,7 @@ def test_torch_is_not_imported() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.e2e
 def test_each_gpu_is_told_and_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

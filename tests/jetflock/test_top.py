@@ -93,6 +93,7 @@ async def test_a_person_sees_it_live_until_q(shared_stack: RoleStack) -> None:
     await asyncio.to_thread(watch)
 
 
+@pytest.mark.e2e
 def test_nobody_there_is_one_sentence() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     argv = [*JETFLOCK, "top", "--nats-url", url, "--nats-connect-timeout-s", "0.1"]

@@ -120,6 +120,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     assert "cookie" not in head.lower()
 
 
+@pytest.mark.e2e
 async def test_the_certificate_must_be_the_names(tmp_path: Path) -> None:
     make_tls_files(tmp_path, "DNS:pictures.example")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

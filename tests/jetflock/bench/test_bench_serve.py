@@ -128,6 +128,7 @@ def test_an_open_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sent after due" in capsys.readouterr().out
 
 
+@pytest.mark.e2e
 def test_https(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_tls_files(tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

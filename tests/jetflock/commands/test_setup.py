@@ -37,6 +37,7 @@ async def consumers_and_cards(nats_server: NatsServer) -> tuple[set[str], list[M
         return set(answer["consumers"]), await ModelCatalog(cluster).cards()
 
 
+@pytest.mark.e2e
 def test_names_are_told_without_a_broker() -> None:
     done = run("--model-name", "org/Some Model", "--prefix", "blue", "--dry-run")
     pool = pool_slug("org/Some Model")
@@ -76,6 +77,7 @@ async def test_what_a_scaler_was_told_is_compared_first(nats_server: NatsServer)
     assert consumers == set()
 
 
+@pytest.mark.e2e
 def test_no_broker_is_one_sentence() -> None:
     done = run("--nats-url", "nats://127.0.0.1:1", "--nats-connect-timeout-s", "0.1")
     assert done.returncode == 2

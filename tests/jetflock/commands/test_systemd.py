@@ -131,6 +131,7 @@ def test_what_cannot_run_is_not_installed(
     assert not Manager(False).unit_path.exists()
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_machines_is_not_installed_where_its_user_cannot_go(
     home: Path, capsys: pytest.CaptureFixture[str]
@@ -146,6 +147,7 @@ def test_a_machines_is_not_installed_where_its_user_cannot_go(
         assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.e2e
 def test_its_life(systemctl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"):
         run("status")

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.deploy.local_stack import REPOSITORY
 
 PROGRAM = """
@@ -25,6 +27,7 @@ logging.getLogger("nats").info("not told either")
 """
 
 
+@pytest.mark.e2e
 def test_every_line_is_an_object() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -45,6 +48,7 @@ def test_every_line_is_an_object() -> None:
     assert (library["event"], library["level"], library["role"]) == ("its own", "warning", "tester")
 
 
+@pytest.mark.e2e
 def test_a_stderr_that_cannot_be_written_to_harms_nobody() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
