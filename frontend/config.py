@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from frontend.limits.batch_limits import BatchLimits
 from frontend.limits.fetch_policy import FetchPolicy
 from frontend.limits.image_limits import ImageLimits
+from frontend.parsers.parser_names import ReasoningParserName, ToolParserName
 from frontend.tenants.auth import ApiKey
 from frontend.tenants.caller_gate import NatsCallers
 from frontend.tenants.key_file import read_key_file
@@ -79,11 +80,9 @@ class FrontendConfig(ClusterConfig):
     unknown_fields: Literal["tell", "refuse"] = "tell"
     """Fields of a body that nobody knows. tell: they have no effect, a header of the answer names
     them; refuse: 400, with the nearest name that is known."""
-    tool_parser: Literal[
-        "auto", "hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json"
-    ] = "auto"
+    tool_parser: ToolParserName = "auto"
     """How models write tool calls; auto: as their chat templates say."""
-    reasoning_parser: Literal["auto", "none", "think", "mistral"] = "auto"
+    reasoning_parser: ReasoningParserName = "auto"
     """How models set reasoning apart; auto: as their chat templates say; none: not at all."""
     default_deadline_s: float = 600.0
     """Time a request may wait and run when its client names none."""

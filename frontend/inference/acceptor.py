@@ -85,7 +85,9 @@ class Acceptor:
                 return None
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
-            await self._submitter.submit(requests, lanes, job.pixels, caller.span)
+            await self._submitter.submit(
+                requests, lanes, job.pixels, caller.span, needed_level=job.needed_level
+            )
         except BaseException as exc:
             self._router.remove(generation)
             self._admission.give_back(caller, job)

@@ -64,13 +64,17 @@ class Submitter:
         lanes: Sequence[Lane],
         pixels: Sequence[tuple[bytes, ...]],
         span: Span = NO_SPAN,
+        *,
+        needed_level: int = 1,
     ) -> None:
         """Each into its lane. All are accepted, or none: those already accepted are ended again.
 
-        `pixels` are those of each request's images. Raises QueueFull, ServiceUnavailable
+        `pixels` are those of each request's images; `needed_level`: the feature level of what the
+        requests use. Raises QueueFull, ServiceUnavailable
         (PerhapsQueued: it may be stored all the same) or RequestTooLarge.
         """
         try:
+            self._check_reach(needed_level)
             await self._submit(requests, lanes, pixels, span)
         except RequestError as exc:
             self._metrics.refused.labels(exc.code or "error", lanes[0].job_class).inc()
@@ -83,9 +87,6 @@ class Submitter:
         pixels: Sequence[tuple[bytes, ...]],
         span: Span,
     ) -> None:
-        if not self._cluster.nc.is_connected:
-            raise ServiceUnavailable("The queue cannot be reached now.")
-        self._check_level(max(request.sampling.needed_level for request in requests))
         if len(requests) == 1:
             try:
                 await self._submit_one(requests[0], lanes[0], pixels[0], 1, span)
@@ -115,8 +116,10 @@ class Submitter:
             )
             raise failures[0]
 
-    def _check_level(self, needed: int) -> None:
-        """Raises ServiceUnavailable: a worker that knows less would draw other tokens."""
+    def _check_reach(self, needed: int) -> None:
+        """Raises ServiceUnavailable, also where a role may live that knows less than is needed."""
+        if not self._cluster.nc.is_connected:
+            raise ServiceUnavailable("The queue cannot be reached now.")
         in_force = self._cluster.level.in_force
         if needed > in_force:
             raise ServiceUnavailable(

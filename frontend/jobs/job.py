@@ -12,6 +12,7 @@ from frontend.fields.sampling_fields import Sampling
 from frontend.fields.unknown_fields import UnknownFields
 from frontend.jobs.stored_response import ResponseParams
 from frontend.models.model_directory import ServedModel
+from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest
 from shared.protocol.model_cards import ModelCard
@@ -131,6 +132,12 @@ class Job:
     def is_detached(self) -> bool:
         """It runs on whatever becomes of its client and of the frontend."""
         return self.response is not None and self.response.params.background
+
+    @property
+    def needed_level(self) -> int:
+        """A role that knows less would draw other tokens, or could not read the answer."""
+        readers = 1 if self.answer is None else AnswerParsers.of(self.answer).needed_level
+        return max(self.sampling.params.needed_level, readers)
 
     @property
     def num_choices(self) -> int:

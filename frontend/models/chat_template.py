@@ -19,22 +19,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from frontend.models.message_parts import with_parts
-from frontend.models.tagged_arguments import FUNCTION
-from frontend.models.tool_marks import REASONING_MARKS
+from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.tool_parsers import TOOL_PARSERS
 from shared.errors import ConfigError, InvalidRequest
-from shared.protocol.reply import ReasoningStyle, ToolStyle
 
-# What templates hold whose models write calls in none of the styles that we read.
-_OTHER_CALLS = (
-    "<|channel|>",
-    "tool_calls_section_begin",
-    "tool\u2581calls\u2581begin",
-    "<tool_calls>",
-    ":tool_call>",
-    "<start_function_call>",
-    "<|action_start|>",
-    "\uff5cDSML\uff5c",
-)
 _PAIR_ROLES = tuple(re.compile(f"""["']{role}["']""") for role in ("query", "document"))
 _EFFORT_NAMES = ("reasoning_effort", "enable_thinking")  # how templates hear how much to think
 _CUT_HERE = "\ue000cut-here\ue001"  # private use: marks the end of a message to be continued
@@ -55,8 +43,9 @@ class ChatTemplate:
         self.knows_pairs = all(role.search(source) for role in _PAIR_ROLES)  # of a reranker
         self.knows_tools = "tools" in source
         self.effort_names = frozenset(name for name in _EFFORT_NAMES if name in source)
-        self.tool_style = _tool_style(source)
-        self.reasoning_style = _reasoning_style(source)
+        self.source = source
+        self.tool_parser = TOOL_PARSERS.fitting(source)  # None: calls in a form that is not known
+        self.reasoning_parser = REASONING_PARSERS.fitting(source)  # None: it does not think aloud
 
     def render(
         self,
@@ -100,27 +89,6 @@ class ChatTemplate:
         if continue_final_message:
             return _cut(text)
         return text
-
-
-def _tool_style(source: str) -> ToolStyle | None:
-    """As which the model writes calls; None for a style that we cannot read."""
-    if "[TOOL_CALLS]" in source:
-        return ToolStyle.MISTRAL_ARGS if "[ARGS]" in source else ToolStyle.MISTRAL
-    if "<tool_call>" in source:
-        if "<arg_key>" in source:
-            return None
-        return ToolStyle.QWEN3_CODER if FUNCTION in source else ToolStyle.HERMES
-    if "ipython" in source and '"parameters"' in source:
-        return ToolStyle.LLAMA3
-    return ToolStyle.JSON if not any(mark in source for mark in _OTHER_CALLS) else None
-
-
-def _reasoning_style(source: str) -> ReasoningStyle | None:
-    """None for a model that does not think aloud."""
-    for style, marks in REASONING_MARKS.items():
-        if marks.end in source:
-            return style
-    return None
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:

@@ -36,17 +36,6 @@ class Surface(enum.StrEnum):
     OLLAMA_EMBED = "api.embed"
 
 
-class ToolStyle(enum.StrEnum):
-    """How a model writes calls of tools into its text."""
-
-    HERMES = "hermes"  # <tool_call>{"name": ..., "arguments": {...}}</tool_call>, also Qwen
-    LLAMA3 = "llama3"  # {"name": ..., "parameters": {...}}, also behind <|python_tag|>
-    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": ..., "arguments": {...}}]
-    MISTRAL_ARGS = "mistral-args"  # [TOOL_CALLS]name[ARGS]{...}
-    QWEN3_CODER = "qwen3-coder"  # <tool_call><function=name><parameter=a>...
-    JSON = "json"  # the whole text is {"name": ..., "arguments": {...}}, or a list of such
-
-
 class ParamKind(enum.StrEnum):
     """What a parameter of a function takes, beside text alone."""
 
@@ -54,19 +43,12 @@ class ParamKind(enum.StrEnum):
     TEXT_OR_NULL = "text-or-null"
 
 
-class ReasoningStyle(enum.StrEnum):
-    """Between which marks a model thinks before it answers."""
-
-    THINK = "think"  # <think> and </think>
-    MISTRAL = "mistral"  # [THINK] and [/THINK]
-
-
 class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the visible text of a chat answer holds besides content."""
+    """What the visible text of a chat answer holds besides content. For frontends alone."""
 
-    tools: ToolStyle | None = None
+    tools: str | None = None  # name of the parser of calls
     tool_names: tuple[str, ...] = ()  # JSON without a mark is a call when it names one of them
-    reasoning: ReasoningStyle | None = None
+    reasoning: str | None = None  # name of the parser
     begins_in_reasoning: bool = False  # the prompt ended with the opening mark
     hides_reasoning: bool = False  # its client wants none of it
     param_kinds: dict[str, dict[str, ParamKind]] = {}  # by tool, where calls are not JSON

@@ -16,7 +16,7 @@ from shared.protocol.dead import DeadRequest
 from shared.protocol.finish import Finish, FinishReason, RunFacts
 from shared.protocol.log_records import Claim, End, Release, TokenEntry, TokenFrame
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.reply import AnswerFormat, ReplyParams, Surface, TextParams, ToolStyle
+from shared.protocol.reply import AnswerFormat, ReplyParams, Surface, TextParams
 from shared.protocol.request import GenerateRequest, Readers, RequestGroup
 from shared.protocol.role_cards import Incarnation, LevelRecord, RoleCard, WorkerCard, WorkerState
 from shared.protocol.sampling import SamplingParams
@@ -43,7 +43,7 @@ REPLY = ReplyParams(
     frontend_id="frontend-1",
     kept_at=7,
     is_shared=True,
-    answer=AnswerFormat(tools=ToolStyle.HERMES, tool_names=("now",)),
+    answer=AnswerFormat(tools="hermes", tool_names=("now",)),
     grace_s=5.0,
 )
 TEXT = TextParams(stop=("\n\n", "ende"), min_tokens=2, prompt_tail=(5, 6))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.streams.detok_client import DetokClient
 from shared.broker.piece_chain import PieceChain
 from shared.cluster import Cluster
@@ -165,7 +166,10 @@ def _reply_of(record: OwnershipRecord) -> SealedReply | None:
 def _unsealed(reply: SealedReply) -> ReplyParams:
     """Raises ServiceUnavailable."""
     try:
-        return unseal(reply)
+        unsealed = unseal(reply)
+        if unsealed.answer is not None:
+            AnswerParsers.of(unsealed.answer)
+        return unsealed
     except ProtocolError as exc:
         raise ServiceUnavailable(
             f"A frontend of another version accepted this request; ask that one: {exc}"

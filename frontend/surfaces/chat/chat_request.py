@@ -30,14 +30,15 @@ from frontend.jobs.openai_fields import (
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.message_parts import joined
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.models.tool_marks import REASONING_MARKS
+from frontend.parsers.calls.tool_parser import ToolParser
+from frontend.parsers.reasoning_parsers import REASONING_PARSERS
 from frontend.surfaces.chat.reasoning_effort import effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.constrained import with_answer
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_messages import checked_tool_calls, for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.protocol.reply import AnswerFormat, Surface, ToolStyle
+from shared.protocol.reply import AnswerFormat, Surface
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -179,8 +180,8 @@ class ChatRequests:
             return None
         is_inside = answer.begins_in_reasoning
         if answer.reasoning is not None and body.continue_final_message:
-            marks, content = REASONING_MARKS[answer.reasoning], messages[-1]["content"]
-            is_inside = content.rfind(marks.begin) > content.rfind(marks.end)
+            parser = REASONING_PARSERS.stored(answer.reasoning)
+            is_inside = parser.is_open_in(messages[-1]["content"])
         return msgspec.structs.replace(
             answer,
             begins_in_reasoning=is_inside,
@@ -212,7 +213,7 @@ class ChatRequests:
         messages: list[dict[str, Any]],
         body: ChatBody,
         use: ToolUse | None,
-        tools: ToolStyle | None,
+        tools: ToolParser | None,
     ) -> str:
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:

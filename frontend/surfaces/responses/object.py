@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from frontend.jobs.stored_response import ResponseView, StoredResponse
-from frontend.models.tool_marks import REASONING_MARKS
+from frontend.parsers.reasoning_parsers import REASONING_PARSERS
 from frontend.streams.generation import failure_of
 from frontend.surfaces.responses.output_parser import OutputParser
 from frontend.text.event_writer import public_id
@@ -77,9 +77,8 @@ def _has_spelled_mark(answer: AnswerFormat | None, text: str, token_ids: list[in
     """Whether it takes the text of each token to know where the reasoning ended."""
     if answer is None or answer.reasoning is None or not token_ids:
         return False
-    return (
-        answer.reasoning_end_id not in token_ids and REASONING_MARKS[answer.reasoning].end in text
-    )
+    ends = REASONING_PARSERS.stored(answer.reasoning).ends
+    return answer.reasoning_end_id not in token_ids and any(end in text for end in ends)
 
 
 def finished_response(

@@ -11,6 +11,7 @@ import contextlib
 import nats.errors
 
 from frontend.jobs.stored_response import KeptResponse, StoredResponse
+from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.streams.detok_client import DetokClient
 from shared.broker.jetstream import StoredMessage
 from shared.broker.piece_chain import PieceChain
@@ -106,6 +107,8 @@ class ResponseStore:
         result = await self._result(rid, first.seq)
         try:
             record = decode(StoredResponse, first.data)
+            if record.reply.answer is not None:
+                AnswerParsers.of(record.reply.answer)
             done = None if result is None else decode(Done, result)
         except ProtocolError as exc:
             log.error("response_unreadable", rid=rid, error=str(exc))

@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from frontend.models.json_span import SPACE, JsonSpan, skip_space
-from frontend.models.tagged_arguments import TaggedArguments
-from frontend.models.tool_marks import PYTHON_TAG, REASONING_MARKS, TOOL_MARKS
-from frontend.surfaces.tools.call_head import CallHead, NoCall, json_head, named_head, tagged_head
-from shared.protocol.reply import AnswerFormat, ToolStyle
-
-_BARE = (ToolStyle.LLAMA3, ToolStyle.JSON)
+from frontend.parsers.answer_parsers import AnswerParsers
+from frontend.parsers.calls.argument_reader import ArgumentReader, JsonArguments
+from frontend.parsers.calls.call_head import CallHead, Head, ListEnd
+from frontend.parsers.calls.json_span import SPACE, skip_space
+from frontend.parsers.calls.marks import possible_mark
+from frontend.parsers.calls.tool_parser import Tail
+from shared.protocol.reply import AnswerFormat
 
 
 @dataclass(slots=True)
@@ -90,25 +90,21 @@ class AnswerParser:
 
     def __init__(self, answer: AnswerFormat, *, num_told: int = 0) -> None:
         self._answer = answer
+        self._parser, self._thought = AnswerParsers.of(answer)
         self._num_told = num_told
-        self._marks = None if answer.tools is None else TOOL_MARKS[answer.tools]
         self._text = ""  # not read yet
         self.num_read = 0
         self.checksum = 0
         self._delta = AnswerDelta()
         self._num_calls = 0
-        self._span = JsonSpan()
-        self._tags = TaggedArguments({})
-        self._in_list = False
-        self._in_object = False
+        self._call: CallHead | None = None  # the last one
+        self._arguments: ArgumentReader = JsonArguments()
+        self._tail: Tail | None = None
         self._at = 0  # in `_text`: everything before it has been read
         self.has_thought = answer.begins_in_reasoning
         self._state: Callable[[], bool] = self._begin_body
-        if answer.reasoning is not None:
-            self._thought = REASONING_MARKS[answer.reasoning]
-            self._state = self._begin
-            if answer.begins_in_reasoning:
-                self._state = self._begin_reasoning
+        if self._thought is not None:
+            self._state = self._begin_reasoning if answer.begins_in_reasoning else self._begin
 
     def feed(self, text: str) -> AnswerDelta:
         """Read more text."""
@@ -119,7 +115,7 @@ class AnswerParser:
 
     def finish(self, *, is_cut: bool) -> AnswerDelta:
         """No more text comes. `is_cut`: not because the model had said all."""
-        if (is_cut and self._has_open_head) or self._state == self._in_tags:
+        if (is_cut and self._has_open_head) or self._state == self._in_arguments:
             self._at = len(self._text)
         if self.is_thinking:
             self._tell_reasoning(len(self._text))
@@ -130,8 +126,8 @@ class AnswerParser:
     @property
     def _has_open_head(self) -> bool:
         """Whether a call has begun of which there is not even the name."""
-        if self._state == self._in_text and self._marks is not None and self._marks.begin:
-            return self._marks.begin in self._text[self._at :]
+        if self._state == self._in_text and self._begin_mark:
+            return self._begin_mark in self._text[self._at :]
         return self._state == self._after_call
 
     @property
@@ -142,7 +138,7 @@ class AnswerParser:
     @property
     def has_complete_calls(self) -> bool:
         """Whether there are calls, all of them with whole arguments."""
-        return self._num_calls > 0 and self._state not in (self._in_arguments, self._in_tags)
+        return self._num_calls > 0 and self._state != self._in_arguments
 
     def _told(self) -> AnswerDelta:
         read, self._text = self._text[: self._at], self._text[self._at :]
@@ -157,14 +153,15 @@ class AnswerParser:
 
     def _begin(self) -> bool:
         """Before anything: does it think?"""
+        assert self._thought is not None
         at = skip_space(self._text, self._at)
-        mark = self._thought.begin
-        if self._text.startswith(mark, at):
-            self._at = at + len(mark)
-            self.has_thought = True
-            self._state = self._begin_reasoning
-            return True
-        if mark.startswith(self._text[at:]):
+        for mark in self._thought.begins:
+            if self._text.startswith(mark, at):
+                self._at = at + len(mark)
+                self.has_thought = True
+                self._state = self._begin_reasoning
+                return True
+        if any(mark.startswith(self._text[at:]) for mark in self._thought.begins):
             return False
         self._state = self._begin_body
         return True
@@ -177,11 +174,14 @@ class AnswerParser:
         return True
 
     def _in_reasoning(self) -> bool:
-        mark = self._thought.end
-        end = self._text.find(mark, self._at)
-        if end < 0:
-            self._tell_reasoning(self._before_space(_possible_mark(self._text, self._at, mark)))
+        assert self._thought is not None
+        marks = self._thought.ends
+        found = [(end, mark) for mark in marks if (end := self._text.find(mark, self._at)) >= 0]
+        if not found:
+            may_end = min(possible_mark(self._text, self._at, mark) for mark in marks)
+            self._tell_reasoning(self._before_space(may_end))
             return False
+        end, mark = min(found)
         self._tell_reasoning(self._before_space(end))
         self._at = end + len(mark)
         self._state = self._after_reasoning
@@ -195,157 +195,113 @@ class AnswerParser:
         return True
 
     def _begin_body(self) -> bool:
-        if self._marks is None:
+        if self._parser is None:
             self._state = self._in_content
             return True
-        if self._answer.tools not in _BARE:
-            self._state = self._in_text
-            return True
-        at = skip_space(self._text, self._at)
-        if self._answer.tools is ToolStyle.LLAMA3 and self._text.startswith(PYTHON_TAG, at):
-            at = skip_space(self._text, at + len(PYTHON_TAG))
-        if at == len(self._text):
-            return False
-        in_list = self._text[at] == "["
-        head = json_head(self._text, at + in_list, self._answer.tool_names)
+        head = self._parser.at_start(self._text, self._at, self._answer.tool_names)
+        return self._go_on_with(head)
+
+    def _go_on_with(self, head: Head) -> bool:
+        """A call, or content, or nobody can tell yet."""
         if head is None:
             return False
         if isinstance(head, CallHead):
-            self._begin_call(head, in_list=in_list)
-        elif self._answer.tools is ToolStyle.LLAMA3:
-            if PYTHON_TAG.startswith(self._text[at:]):
-                return False
-            self._state = self._in_text
+            self._begin_call(head)
         else:
-            self._state = self._in_content
+            self._state = self._in_text
         return True
 
     def _in_content(self) -> bool:
         self._tell_content(len(self._text))
         return False
 
+    @property
+    def _begin_mark(self) -> str:
+        return "" if self._parser is None else self._parser.marks.begin
+
     def _in_text(self) -> bool:
         """Content, up to a mark behind which there is a call."""
-        assert self._marks is not None
-        mark = self._marks.begin
+        mark = self._begin_mark
         if not mark:
             return self._in_content()
         begin = self._text.find(mark, self._at)
         if begin < 0:
-            self._tell_content(self._before_space(_possible_mark(self._text, self._at, mark)))
+            self._tell_content(self._before_space(possible_mark(self._text, self._at, mark)))
             return False
-        before = self._before_space(begin)
-        self._tell_content(before)
-        head, in_list = self._head_at(begin + len(mark))
+        self._tell_content(self._before_space(begin))
+        head = self._head_at(begin + len(mark))
         if head is None:
             return False
-        if isinstance(head, NoCall):
-            self._tell_content(begin + len(mark))
+        if isinstance(head, CallHead):
+            self._begin_call(head)
         else:
-            self._begin_call(head, in_list=in_list)
+            self._tell_content(begin + len(mark))
         return True
 
-    def _head_at(self, at: int) -> tuple[CallHead | NoCall | None, bool]:
-        """The head of the call behind a mark, and whether it stands in a list."""
+    def _head_at(self, at: int) -> Head:
+        """What stands behind a mark."""
+        assert self._parser is not None
         at = skip_space(self._text, at)
         if at == len(self._text):
-            return None, False
-        if self._answer.tools is ToolStyle.QWEN3_CODER:
-            return tagged_head(self._text, at), False
-        is_mistral = self._answer.tools in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS)
-        if is_mistral and self._text[at] not in "[{":
-            return named_head(self._text, at), False
-        in_list = self._text[at] == "[" and self._answer.tools is not ToolStyle.HERMES
-        names = self._answer.tool_names if self._answer.tools in _BARE else ()
-        return json_head(self._text, at + in_list, names), in_list
+            return None
+        return self._parser.behind_mark(self._text, at, self._answer.tool_names)
 
-    def _begin_call(self, head: CallHead, *, in_list: bool) -> None:
+    def _begin_call(self, head: CallHead) -> None:
+        assert self._parser is not None
         call = CallDelta(self._num_calls, head.name, head.arguments or "")
         self._num_calls += 1
         self._at = head.at
-        self._in_list = in_list
-        self._in_object = head.in_object
-        self._span = JsonSpan()
+        self._call = head
         if self.num_read + head.at > self._num_told:
             self._delta.parts.append(call)
-        self._state = self._in_arguments
-        if self._answer.tools is ToolStyle.QWEN3_CODER:
-            self._tags = TaggedArguments(self._answer.param_kinds.get(head.name, {}))
-            self._state = self._in_tags
-        elif head.arguments is not None:
+        if head.arguments is not None:
             self._end_arguments()
+            return
+        self._arguments = self._parser.arguments(self._answer.param_kinds.get(head.name, {}))
+        self._state = self._in_arguments
 
     def _in_arguments(self) -> bool:
-        begin, self._at = self._at, self._span.walk(self._text, self._at)
-        arguments = self._untold(begin, self._at)
-        if arguments:
-            self._delta.tell_arguments(self._num_calls - 1, arguments)
-        if self._span.is_closed:
-            self._end_arguments()
-        return True
-
-    def _in_tags(self) -> bool:
-        told, self._at = self._tags.read(self._text, self._at)
-        if told and self.num_read + self._at > self._num_told:
+        begin = self._at
+        told, self._at = self._arguments.read(self._text, begin)
+        has_read = bool(told)
+        if self._arguments.is_verbatim:
+            told = self._untold(begin, self._at)
+        elif self.num_read + self._at <= self._num_told:
+            told = ""
+        if told:
             self._delta.tell_arguments(self._num_calls - 1, told)
-        if self._tags.is_closed:
+        if self._arguments.is_closed:
             self._end_arguments()
-        return bool(told)
+        return has_read
 
     def _end_arguments(self) -> None:
-        if self._answer.tools in (ToolStyle.HERMES, ToolStyle.QWEN3_CODER):
-            self._state = self._to_end_mark
-        elif self._in_object:
-            self._span = JsonSpan(depth=1)
-            self._state = self._to_end_of_object
-        else:
-            self._state = self._after_call
+        assert self._parser is not None
+        assert self._call is not None
+        self._tail = self._parser.tail(self._call)
+        self._state = self._after_call if self._tail is None else self._in_tail
 
-    def _to_end_mark(self) -> bool:
+    def _in_tail(self) -> bool:
         """Behind arguments: what is left of the call says nothing."""
-        assert self._marks is not None
-        begin, end = self._marks
-        at = self._text.find(end, self._at)
-        next_at = self._text.find(begin, self._at)
-        if next_at >= 0 and (at < 0 or next_at < at):
-            self._at = next_at  # the model forgot to close the call
-            self._state = self._in_text
-            return True
-        if at < 0:
-            self._at = min(_possible_mark(self._text, self._at, mark) for mark in self._marks)
-            return False
-        self._at = at + len(end)
-        self._state = self._after_call
-        return True
-
-    def _to_end_of_object(self) -> bool:
-        self._at = self._span.walk(self._text, self._at)
-        if self._span.is_closed:
+        assert self._tail is not None
+        self._at = self._tail.walk(self._text, self._at)
+        if self._tail.is_closed:
             self._state = self._after_call
-        return True
+        return self._tail.is_closed
 
     def _after_call(self) -> bool:
         """White space is dropped; then comes another call, or content."""
+        assert self._parser is not None
+        assert self._call is not None
         at = self._at = skip_space(self._text, self._at)
         if at == len(self._text):
             return False
-        if self._in_list and self._text[at] == "]":
-            self._at = at + 1
-            self._in_list = False
+        names, in_list = self._answer.tool_names, self._call.in_list
+        head = self._parser.behind_call(self._text, at, names, in_list=in_list)
+        if isinstance(head, ListEnd):
+            self._at = head.at
+            self._call = self._call._replace(in_list=False)
             return True
-        if self._in_list or self._answer.tools in _BARE:
-            if self._text[at] in ",;":
-                at = skip_space(self._text, at + 1)
-            if at == len(self._text):
-                return False
-            head = json_head(self._text, at, self._answer.tool_names)
-            if head is None:
-                return False
-            if isinstance(head, CallHead):
-                self._begin_call(head, in_list=self._in_list)
-                return True
-        self._state = self._in_text
-        return True
+        return self._go_on_with(head)
 
     # What is told of the text from `_at` on, to an end.
 
@@ -366,11 +322,3 @@ class AnswerParser:
         while end > self._at and self._text[end - 1] in SPACE:
             end -= 1
         return end
-
-
-def _possible_mark(text: str, at: int, mark: str) -> int:
-    """Where the end of a text may be the beginning of a mark; the text's length if nowhere."""
-    for begin in range(max(at, len(text) - len(mark) + 1), len(text)):
-        if text.startswith(mark[0], begin) and mark.startswith(text[begin:]):
-            return begin
-    return len(text)

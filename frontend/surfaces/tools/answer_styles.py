@@ -8,42 +8,43 @@ from tokenizers import Tokenizer
 
 from frontend.models.chat_template import ChatTemplate
 from frontend.models.model_directory import ServedModel
-from frontend.models.tagged_arguments import param_kinds
-from frontend.models.tool_marks import REASONING_MARKS, marks_in_text
+from frontend.parsers.answer_parsers import AnswerParsers
+from frontend.parsers.calls.param_kinds import param_kinds
+from frontend.parsers.calls.tool_parser import ToolParser
+from frontend.parsers.reasoning.reasoning_parser import ReasoningParser
+from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.tool_fields import ToolUse
 from shared.errors import UnsupportedParameter
-from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat
 
 _TAIL_LEN = 16  # tokens in which the end of a prompt shows
 
 
 class AnswerStyles:
-    """The styles of a frontend's models."""
+    """The parsers of a frontend's models."""
 
     def __init__(self, tool_parser: str = "auto", reasoning_parser: str = "auto") -> None:
-        self._tool_parser = tool_parser
-        self._reasoning_parser = reasoning_parser
+        """Raises ConfigError for names that nothing here has."""
+        self._tool_parser = None if tool_parser == "auto" else TOOL_PARSERS.chosen(tool_parser)
+        self._reads_templates = reasoning_parser == "auto"
+        has_own = reasoning_parser not in ("auto", "none")
+        self._reasoning_parser = REASONING_PARSERS.chosen(reasoning_parser) if has_own else None
 
-    def tools(self, template: ChatTemplate) -> ToolStyle:
+    def tools(self, template: ChatTemplate) -> ToolParser:
         """Raises UnsupportedParameter."""
-        if self._tool_parser != "auto":
-            return ToolStyle(self._tool_parser)
-        if template.tool_style is None:
+        if self._tool_parser is not None:
+            return self._tool_parser
+        if template.tool_parser is None:
             raise UnsupportedParameter(
                 "tools",
                 "is not supported for this model: its chat template has calls in a form that is "
                 "not known here (--tool-parser chooses one of those that are)",
             )
-        return template.tool_style
+        return template.tool_parser
 
-    def reasoning(self, template: ChatTemplate) -> ReasoningStyle | None:
-        match self._reasoning_parser:
-            case "auto":
-                return template.reasoning_style
-            case "none":
-                return None
-            case name:
-                return ReasoningStyle(name)
+    def reasoning(self, template: ChatTemplate) -> ReasoningParser | None:
+        return template.reasoning_parser if self._reads_templates else self._reasoning_parser
 
     def answer_format(
         self,
@@ -61,30 +62,37 @@ class AnswerStyles:
         is_inside, end_id = False, None
         if reasoning is not None:
             is_inside = begins_in_reasoning(reasoning, model.text.tokenizer, prompt_ids)
-            end_id = model.text.tokenizer.token_to_id(REASONING_MARKS[reasoning].end)
-        style = None if use is None else self.tools(template)
+            end_id = _end_id(reasoning, model.text.tokenizer)
+        tools = None if use is None else self.tools(template)
         kinds = {}
-        if use is not None and style is ToolStyle.QWEN3_CODER:
+        if use is not None and tools is not None and tools.reads_kinds:
             kinds = {tool.name: param_kinds(tool.parameters) for tool in use.callable}
         return AnswerFormat(
-            tools=style,
+            tools=None if tools is None else tools.name,
             tool_names=() if use is None else tuple(tool.name for tool in use.callable),
-            reasoning=reasoning,
+            reasoning=None if reasoning is None else reasoning.name,
             begins_in_reasoning=is_inside,
             reasoning_end_id=end_id,
             param_kinds=kinds,
         )
 
 
-def begins_in_reasoning(style: ReasoningStyle, tokenizer: Tokenizer, prompt_ids: list[int]) -> bool:
+def begins_in_reasoning(
+    parser: ReasoningParser, tokenizer: Tokenizer, prompt_ids: list[int]
+) -> bool:
     """Whether a prompt ends with the opening mark."""
     tail = str(tokenizer.decode(prompt_ids[-_TAIL_LEN:], skip_special_tokens=False))
-    return tail.rstrip().endswith(REASONING_MARKS[style].begin)
+    return tail.rstrip().endswith(parser.begins)
 
 
-def mark_ids(
-    tools: ToolStyle | None, reasoning: ReasoningStyle | None, tokenizer: Tokenizer
-) -> Mapping[str, int]:
+def _end_id(parser: ReasoningParser, tokenizer: Tokenizer) -> int | None:
+    """The token that is the closing mark, where it is one."""
+    ids = [tokenizer.token_to_id(end) for end in parser.ends]
+    return ids[0] if len(ids) == 1 else None
+
+
+def mark_ids(parsers: AnswerParsers, tokenizer: Tokenizer) -> Mapping[str, int]:
     """The marks that are tokens of the vocabulary."""
-    ids = {mark: tokenizer.token_to_id(mark) for mark in marks_in_text(tools, reasoning)}
+    marks = [mark for parser in parsers if parser is not None for mark in parser.shown_marks]
+    ids = {mark: tokenizer.token_to_id(mark) for mark in marks}
     return {mark: token_id for mark, token_id in ids.items() if token_id is not None}

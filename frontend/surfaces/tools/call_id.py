@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from shared.protocol.reply import ToolStyle
+from frontend.parsers.tool_parsers import TOOL_PARSERS
 
-_MISTRAL_ID_LEN = 9  # their chat templates refuse any other
 _ID_LEN = 24
 
 
-def call_id(rid: str, idx: int, style: ToolStyle | None) -> str:
-    """Of one call of a request."""
+def call_id(rid: str, idx: int, parser: str | None) -> str:
+    """Of one call of a request. `parser`: the name of the one that read it."""
     digest = hashlib.sha256(f"{rid}.{idx}".encode()).hexdigest()
-    if style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
-        return digest[:_MISTRAL_ID_LEN]
-    return f"call_{digest[:_ID_LEN]}"
+    only_len = None if parser is None else TOOL_PARSERS.stored(parser).call_id_len
+    return f"call_{digest[:_ID_LEN]}" if only_len is None else digest[:only_len]

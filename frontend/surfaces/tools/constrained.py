@@ -6,6 +6,7 @@ import msgspec
 
 from frontend.fields.sampling_fields import Sampling
 from frontend.models.model_directory import ServedModel
+from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
@@ -19,7 +20,7 @@ def with_answer(
     """With the grammar of the calls, and the marks as visible text. Raises InvalidRequest."""
     if answer is None:
         return sampling
-    token_ids = mark_ids(answer.tools, answer.reasoning, model.text.tokenizer)
+    token_ids = mark_ids(AnswerParsers.of(answer), model.text.tokenizer)
     text = msgspec.structs.replace(sampling.text, shown_ids=tuple(token_ids.values()))
     sampling = msgspec.structs.replace(sampling, text=text)
     content = sampling.params.grammar

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from typing import Any
 
 from frontend.models.chat_template import ChatTemplate
-from frontend.models.tool_marks import TOOL_MARKS
+from frontend.parsers.calls.tool_parser import ToolParser
+from frontend.parsers.tools.plain_json import PlainJson
 from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
 from shared.errors import InvalidRequest
-from shared.protocol.reply import ToolStyle
-
-_MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
@@ -50,13 +46,16 @@ def for_template(
     template: ChatTemplate,
     messages: list[dict[str, Any]],
     declared: list[dict[str, Any]],
-    style: ToolStyle | None,
+    parser: ToolParser | None,
 ) -> list[dict[str, Any]]:
-    """Messages as this template can take them. `declared`: tools that the model is told of."""
+    """Messages as this template can take them.
+
+    `declared`: tools that the model is told of; `parser`: of the calls that it may write.
+    """
     if not template.knows_tools:
-        messages = told_in_words(messages, declared, style or ToolStyle.JSON)
-    elif template.tool_style in (ToolStyle.MISTRAL, ToolStyle.MISTRAL_ARGS):
-        messages = with_short_ids(messages)
+        messages = told_in_words(messages, declared, parser or PlainJson())
+    elif template.tool_parser is not None:
+        messages = template.tool_parser.messages(messages, template.source)
     if template.knows_developer_role:
         return messages
     return [
@@ -65,45 +64,15 @@ def for_template(
     ]
 
 
-def with_short_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mistral's templates take call ids of nine letters and digits only."""
-    return [
-        {
-            **message,
-            **({"tool_call_id": _short_id(message["tool_call_id"])} if _has_id(message) else {}),
-            **({"tool_calls": [_shortened(call) for call in calls]} if calls else {}),
-        }
-        for message in messages
-        for calls in [message.get("tool_calls")]
-    ]
-
-
-def _has_id(message: dict[str, Any]) -> bool:
-    return isinstance(message.get("tool_call_id"), str)
-
-
-def _shortened(call: dict[str, Any]) -> dict[str, Any]:
-    return {**call, "id": _short_id(str(call.get("id", "")))}
-
-
-def _short_id(call_id: str) -> str:
-    if _MISTRAL_ID.fullmatch(call_id):
-        return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
-
-
 def told_in_words(
-    messages: list[dict[str, Any]], tools: list[dict[str, Any]], style: ToolStyle
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]], parser: ToolParser
 ) -> list[dict[str, Any]]:
     """For a chat template that knows no tools: they stand in the system message."""
-    begin, end = TOOL_MARKS[style]
-    key = "parameters" if style is ToolStyle.LLAMA3 else "arguments"
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     words = (
         "You may call functions. Each line describes one:\n"
         f"{functions}\n"
-        "To call one, answer with nothing but "
-        f'{begin}{{"name": "<name>", "{key}": {{...}}}}{end}'
+        f"To call one, answer with nothing but {parser.example}"
     )
     if not tools:
         words = ""

@@ -232,7 +232,7 @@ async def test_a_frontend_that_dies_before_it_has_queued(stack: Stack) -> None:
     submitter = doomed.frontend.side.inference.side._acceptor._submitter
     hangs = asyncio.Event()
 
-    async def hang(*_: Any) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
         hangs.set()
         await asyncio.Event().wait()
 

@@ -10,7 +10,7 @@ from frontend.models.chat_template import ChatTemplate
 from frontend.surfaces.responses.conversation import messages_of
 from frontend.surfaces.tools.tool_messages import for_template
 from shared.errors import InvalidRequest
-from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat
 from tests.frontend import published_templates as published
 from tests.frontend.surfaces.test_answer_parser import Answer, read
 
@@ -36,15 +36,15 @@ ITEMS: list[dict[str, Any]] = [
 FAMILIES = {
     "qwen 2.5": (
         published.QWEN_2_5,
-        ToolStyle.HERMES,
+        "hermes",
         None,
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}\n</tool_call>',
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}\n</tool_call>',
     ),
     "qwen 3": (
         published.QWEN_3,
-        ToolStyle.HERMES,
-        ReasoningStyle.THINK,
+        "hermes",
+        "think",
         '<think>\nHm.\n</think>\n\n\n<tool_call>\n{"name": "get_weather", "arguments": '
         '{"city": "Osl\u00f3"}}\n</tool_call>',
         '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": '
@@ -52,7 +52,7 @@ FAMILIES = {
     ),
     "qwen 3 coder": (
         published.QWEN_3_CODER,
-        ToolStyle.QWEN3_CODER,
+        "qwen3-coder",
         None,
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nOsl\u00f3\n</parameter>\n</function>",
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nOsl\u00f3\n</parameter>\n"
@@ -60,14 +60,14 @@ FAMILIES = {
     ),
     "llama 3.1": (
         published.LLAMA_3_1,
-        ToolStyle.LLAMA3,
+        "llama3",
         None,
         '{"name": "get_weather", "parameters": {"city": "Osl\u00f3"}}<|eot_id|>',
         '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Osl\u00f3"}}',
     ),
     "mistral v3": (
         published.MISTRAL_V3,
-        ToolStyle.MISTRAL,
+        "mistral",
         None,
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, "id": "',
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, '
@@ -76,12 +76,18 @@ FAMILIES = {
 }
 
 
+def parsers_of(template: ChatTemplate) -> tuple[str | None, str | None]:
+    """The names of those that fit it."""
+    tools, reasoning = template.tool_parser, template.reasoning_parser
+    return tools and tools.name, reasoning and reasoning.name
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_call_goes_there_and_back(family: str) -> None:
     source, tools, reasoning, told, answer = FAMILIES[family]
     template = ChatTemplate(source, SPECIAL)
-    assert (template.tool_style, template.reasoning_style) == (tools, reasoning)
-    messages = for_template(template, messages_of(ITEMS, None), TOOLS, tools)
+    assert parsers_of(template) == (tools, reasoning)
+    messages = for_template(template, messages_of(ITEMS, None), TOOLS, template.tool_parser)
     prompt = template.render(messages, kwargs={"tools": TOOLS})
     assert told in prompt
     assert "rain" in prompt[prompt.index(told) :]
@@ -93,11 +99,10 @@ def test_a_call_goes_there_and_back(family: str) -> None:
 
 def test_templates_of_other_calls_are_known_as_such() -> None:
     deepseek = ChatTemplate(published.DEEPSEEK_R1, SPECIAL)
-    assert deepseek.tool_style is None
-    assert deepseek.reasoning_style is ReasoningStyle.THINK
+    assert parsers_of(deepseek) == (None, "think")
     for mark in ("<|channel|>commentary", "<tool_call>f\\n<arg_key>", "<start_function_call>"):
-        assert ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL).tool_style is None
-    assert ChatTemplate("{{ messages[0].content }}", SPECIAL).tool_style is ToolStyle.JSON
+        assert parsers_of(ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL)) == (None, None)
+    assert parsers_of(ChatTemplate("{{ messages[0].content }}", SPECIAL)) == ("json", None)
 
 
 def test_qwen_3_hears_whether_to_think() -> None:

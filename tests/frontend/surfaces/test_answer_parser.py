@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser
-from shared.protocol.reply import AnswerFormat, ParamKind, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat, ParamKind
 
 NAMES = ("add", "get_weather")
-HERMES = AnswerFormat(tools=ToolStyle.HERMES)
-LLAMA3 = AnswerFormat(tools=ToolStyle.LLAMA3, tool_names=NAMES)
-MISTRAL = AnswerFormat(tools=ToolStyle.MISTRAL)
-JSON = AnswerFormat(tools=ToolStyle.JSON, tool_names=NAMES)
-THINK = AnswerFormat(reasoning=ReasoningStyle.THINK)
-INSIDE = AnswerFormat(reasoning=ReasoningStyle.THINK, begins_in_reasoning=True)
-QWEN3 = AnswerFormat(tools=ToolStyle.HERMES, reasoning=ReasoningStyle.THINK)
-MAGISTRAL = AnswerFormat(tools=ToolStyle.MISTRAL_ARGS, reasoning=ReasoningStyle.MISTRAL)
-HIDDEN = AnswerFormat(reasoning=ReasoningStyle.THINK, hides_reasoning=True)
+HERMES = AnswerFormat(tools="hermes")
+LLAMA3 = AnswerFormat(tools="llama3", tool_names=NAMES)
+MISTRAL = AnswerFormat(tools="mistral")
+JSON = AnswerFormat(tools="json", tool_names=NAMES)
+THINK = AnswerFormat(reasoning="think")
+INSIDE = AnswerFormat(reasoning="think", begins_in_reasoning=True)
+QWEN3 = AnswerFormat(tools="hermes", reasoning="think")
+MAGISTRAL = AnswerFormat(tools="mistral-args", reasoning="mistral")
+HIDDEN = AnswerFormat(reasoning="think", hides_reasoning=True)
 CODER = AnswerFormat(
-    tools=ToolStyle.QWEN3_CODER,
+    tools="qwen3-coder",
     param_kinds={"add": {"a": ParamKind.JSON, "c": ParamKind.TEXT_OR_NULL}},
 )
 FORMATS = (HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN)

@@ -14,7 +14,7 @@ from frontend.surfaces.chat.chat_events import ChatEvents
 from frontend.text.text_stream import TextStream
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.reply import AnswerFormat, ReasoningStyle, ReplyParams, Surface
+from shared.protocol.reply import AnswerFormat, ReplyParams, Surface
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.text import TextChunk
 from tests.frontend.conftest import Stack
@@ -24,7 +24,7 @@ from tests.frontend.surfaces.test_tools import BODY, CHATML_TOOLS, request_of
 from tests.frontend.tiny_model import make_bundle, make_card, make_tokenizer, register
 
 BEGIN, END = 259, 260
-THINK = AnswerFormat(reasoning=ReasoningStyle.THINK, reasoning_end_id=END)
+THINK = AnswerFormat(reasoning="think", reasoning_end_id=END)
 INSIDE = msgspec.structs.replace(THINK, begins_in_reasoning=True)
 IN_PIECES = msgspec.structs.replace(THINK, reasoning_end_id=None)
 

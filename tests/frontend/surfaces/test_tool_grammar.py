@@ -12,13 +12,15 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
 from frontend.grammars.trial import try_grammar
-from frontend.models.tagged_arguments import param_kinds
+from frontend.parsers.answer_parsers import AnswerParsers
+from frontend.parsers.calls.param_kinds import param_kinds
+from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar.grammar_source import grammar_source, parser_limits
-from shared.protocol.reply import AnswerFormat, ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.frontend.surfaces.test_answer_parser import Answer, read
 from tests.frontend.tiny_model import IM_END, make_tokenizer
@@ -37,8 +39,8 @@ TOOLS = [
     {"type": "function", "function": {"name": "now"}},
 ]
 NAMES = ("get_weather", "now")
-STYLES = list(ToolStyle)
-UNMARKED = (ToolStyle.LLAMA3, ToolStyle.JSON)
+STYLES = [parser.name for parser in TOOL_PARSERS]
+UNMARKED = ("llama3", "json")
 MARKS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "</think>")
 
 
@@ -50,10 +52,10 @@ def tokenizer(*, has_marks: bool) -> Tokenizer:
 
 
 def grammar_of(
-    style: ToolStyle,
+    style: str,
     tokens: Tokenizer,
     use: ToolUse | None,
-    reasoning: ReasoningStyle | None = None,
+    reasoning: str | None = None,
     content: Grammar | None = None,
     **changes: Any,
 ) -> tuple[Grammar, AnswerFormat]:
@@ -62,7 +64,7 @@ def grammar_of(
     answer = AnswerFormat(
         tools=style, tool_names=NAMES, reasoning=reasoning, param_kinds=kinds, **changes
     )
-    ids = mark_ids(style, reasoning, tokens)
+    ids = mark_ids(AnswerParsers.of(answer), tokens)
     return ToolGrammar(use, answer, ids).grammar(content), answer
 
 
@@ -108,7 +110,7 @@ def check_calls(answer: Answer) -> None:
 
 @pytest.mark.parametrize("has_marks", [True, False])
 @pytest.mark.parametrize("style", STYLES)
-def test_required_calls_are_calls_and_nothing_else(style: ToolStyle, has_marks: bool) -> None:
+def test_required_calls_are_calls_and_nothing_else(style: str, has_marks: bool) -> None:
     tokens = tokenizer(has_marks=has_marks)
     several = 0
     for seed in range(5):
@@ -123,7 +125,7 @@ def test_required_calls_are_calls_and_nothing_else(style: ToolStyle, has_marks: 
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_named_function_is_called_once(style: ToolStyle) -> None:
+def test_a_named_function_is_called_once(style: str) -> None:
     tokens = tokenizer(has_marks=True)
     choice = {"type": "function", "function": {"name": "now"}}
     grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, choice, None))
@@ -134,20 +136,20 @@ def test_a_named_function_is_called_once(style: ToolStyle) -> None:
 @pytest.mark.parametrize("has_marks", [True, False])
 @pytest.mark.parametrize("style", STYLES)
 def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
-    style: ToolStyle, has_marks: bool
+    style: str, has_marks: bool
 ) -> None:
     tokens = tokenizer(has_marks=has_marks)
     tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]  # type: ignore[dict-item]
     grammar, _ = grammar_of(style, tokens, read_tools(tools, "auto", None))
     call = {
-        ToolStyle.HERMES: '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n'
+        "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n'
         "</tool_call>",
-        ToolStyle.QWEN3_CODER: "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
+        "qwen3-coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
         "</parameter>\n</function>\n</tool_call>",
-        ToolStyle.LLAMA3: '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
-        ToolStyle.MISTRAL: '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-        ToolStyle.MISTRAL_ARGS: '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
-        ToolStyle.JSON: '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
+        "llama3": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
+        "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
+        "json": '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
     }[style]
     assert Walk(grammar, tokens).say(call)
     assert Walk(grammar, tokens).say("Any text {at} all [1].\n")
@@ -161,9 +163,7 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
 def test_a_model_may_think_before_it_must_call(has_marks: bool, is_inside: bool) -> None:
     tokens = tokenizer(has_marks=has_marks)
     use = read_tools(TOOLS, "required", None)
-    grammar, answer = grammar_of(
-        ToolStyle.HERMES, tokens, use, ReasoningStyle.THINK, begins_in_reasoning=is_inside
-    )
+    grammar, answer = grammar_of("hermes", tokens, use, "think", begins_in_reasoning=is_inside)
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     text = ("" if is_inside else "<think>") + "Hm {\n</think>\n\n" + call
     assert Walk(grammar, tokens).say(text)
@@ -174,7 +174,7 @@ def test_a_model_may_think_before_it_must_call(has_marks: bool, is_inside: bool)
 
 
 @pytest.mark.parametrize("style", [each for each in STYLES if each not in UNMARKED])
-def test_beside_a_schema_the_answer_is_of_it_or_calls(style: ToolStyle) -> None:
+def test_beside_a_schema_the_answer_is_of_it_or_calls(style: str) -> None:
     tokens = tokenizer(has_marks=True)
     schema = '{"type":"object","properties":{"x":{"const":1}},"required":["x"]}'
     content = Grammar(GrammarKind.JSON_SCHEMA, schema, "")
@@ -189,7 +189,7 @@ def test_beside_a_schema_the_answer_is_of_it_or_calls(style: ToolStyle) -> None:
 
 
 @pytest.mark.parametrize("style", UNMARKED)
-def test_beside_a_schema_calls_need_a_mark(style: ToolStyle) -> None:
+def test_beside_a_schema_calls_need_a_mark(style: str) -> None:
     content = Grammar(GrammarKind.JSON_SCHEMA, "{}", "")
     tokens = tokenizer(has_marks=True)
     with pytest.raises(UnsupportedParameter, match="no mark"):
@@ -199,10 +199,10 @@ def test_beside_a_schema_calls_need_a_mark(style: ToolStyle) -> None:
 def test_only_one_call_where_they_may_not_be_parallel() -> None:
     tokens = tokenizer(has_marks=True)
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    grammar, _ = grammar_of(ToolStyle.HERMES, tokens, read_tools(TOOLS, "auto", False))
+    grammar, _ = grammar_of("hermes", tokens, read_tools(TOOLS, "auto", False))
     assert Walk(grammar, tokens).say(f"So: {call}")
     assert not Walk(grammar, tokens).say(f"{call}\n{call}")
-    grammar, _ = grammar_of(ToolStyle.HERMES, tokens, read_tools(TOOLS, "required", None))
+    grammar, _ = grammar_of("hermes", tokens, read_tools(TOOLS, "required", None))
     assert Walk(grammar, tokens).say(f"{call}\n{call}")
 
 
@@ -212,7 +212,7 @@ def coder_grammar(properties: dict[str, Any], **function: Any) -> tuple[Grammar,
         {"type": "function", "function": {"name": "now", "parameters": parameters, **function}}
     ]
     use = read_tools(tools, "required", None)
-    return grammar_of(ToolStyle.QWEN3_CODER, tokenizer(has_marks=False), use)
+    return grammar_of("qwen3-coder", tokenizer(has_marks=False), use)
 
 
 def test_arguments_in_tags_are_of_their_types_in_the_order_of_the_schema() -> None:
@@ -258,5 +258,5 @@ def test_what_tags_cannot_be_held_to_is_refused(properties: dict[str, Any], para
 def test_parameters_that_are_no_object_are_refused() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]
     with pytest.raises(InvalidRequest) as caught:
-        grammar_of(ToolStyle.JSON, tokenizer(has_marks=False), read_tools(tools, "required", None))
+        grammar_of("json", tokenizer(has_marks=False), read_tools(tools, "required", None))
     assert caught.value.param == "tools[0].function.parameters.type"

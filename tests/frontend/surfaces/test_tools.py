@@ -15,19 +15,21 @@ from tokenizers import Tokenizer
 from frontend.jobs.job import Caller
 from frontend.models.chat_template import ChatTemplate
 from frontend.models.model_directory import ModelDirectory
+from frontend.parsers.answer_parsers import AnswerParsers
+from frontend.parsers.tools.mistral import with_short_ids
 from frontend.surfaces.tools.answer_styles import mark_ids
-from frontend.surfaces.tools.tool_messages import with_short_ids
 from jetflock import Client
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import RequestError
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.reply import ReasoningStyle, ToolStyle
+from shared.protocol.reply import AnswerFormat
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import GrammarKind
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
+from tests.frontend.models.test_published_templates import parsers_of
 from tests.frontend.sse import SseEvent, sse_events
 from tests.frontend.tiny_model import CHATML, VOCAB_SIZE, make_bundle, make_card, make_tokenizer
 
@@ -257,7 +259,7 @@ async def test_the_template_chooses_how_an_answer_is_read() -> None:
     request = await request_of()
     answer = unseal(request.reply).answer
     assert answer is not None
-    assert (answer.tools, answer.reasoning) == (ToolStyle.HERMES, ReasoningStyle.THINK)
+    assert (answer.tools, answer.reasoning) == ("hermes", "think")
     assert not answer.begins_in_reasoning
     assert request.sampling.grammar is None
     assert prompt_of(request).startswith(json.dumps(TOOLS))
@@ -327,13 +329,14 @@ async def test_a_template_without_tools_is_told_of_them_in_words() -> None:
     assert '{"name": "now", "arguments": {}}' in prompt
     assert "noon" in prompt
     assert unseal(request.reply).answer is not None
-    assert unseal(request.reply).answer.tools is ToolStyle.JSON
+    assert unseal(request.reply).answer.tools == "json"
 
 
 def test_marks_that_are_tokens_are_found() -> None:
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens(["[TOOL_CALLS]", "<think>"])
-    marks = mark_ids(ToolStyle.MISTRAL, ReasoningStyle.THINK, tokenizer)
+    answer = AnswerFormat(tools="mistral", reasoning="think")
+    marks = mark_ids(AnswerParsers.of(answer), tokenizer)
     assert marks == {"[TOOL_CALLS]": VOCAB_SIZE, "<think>": VOCAB_SIZE + 1}
 
 
@@ -388,19 +391,16 @@ async def test_the_python_client_reads_on_where_marks_are_hidden(stack: Stack) -
 @pytest.mark.parametrize(
     ("template", "tools", "reasoning"),
     [
-        ("{{ '<tool_call>' }}{{ tools }}", ToolStyle.HERMES, None),
-        ("{{ '[TOOL_CALLS]' }}{{ tools }}", ToolStyle.MISTRAL, None),
-        ("{{ '[TOOL_CALLS]x[ARGS][/THINK]' }}", ToolStyle.MISTRAL_ARGS, ReasoningStyle.MISTRAL),
-        ("Environment: ipython {{ '\"parameters\": ' }}", ToolStyle.LLAMA3, None),
-        ("<tool_call><function=", ToolStyle.QWEN3_CODER, None),
-        ("</think>", ToolStyle.JSON, ReasoningStyle.THINK),
+        ("{{ '<tool_call>' }}{{ tools }}", "hermes", None),
+        ("{{ '[TOOL_CALLS]' }}{{ tools }}", "mistral", None),
+        ("{{ '[TOOL_CALLS]x[ARGS][/THINK]' }}", "mistral-args", "mistral"),
+        ("Environment: ipython {{ '\"parameters\": ' }}", "llama3", None),
+        ("<tool_call><function=", "qwen3-coder", None),
+        ("</think>", "json", "think"),
     ],
 )
-def test_styles_of_templates(
-    template: str, tools: ToolStyle | None, reasoning: ReasoningStyle | None
-) -> None:
-    made = ChatTemplate(template, {})
-    assert (made.tool_style, made.reasoning_style) == (tools, reasoning)
+def test_styles_of_templates(template: str, tools: str | None, reasoning: str | None) -> None:
+    assert parsers_of(ChatTemplate(template, {})) == (tools, reasoning)
 
 
 NAMED = {"type": "function", "function": {"name": "now"}}

@@ -7,14 +7,11 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from frontend.models.json_span import skip_space, string_end, value_end
-from frontend.models.tagged_arguments import FUNCTION
-from frontend.models.tool_marks import ARGS, CALL_ID
+from frontend.parsers.calls.json_span import skip_space, string_end, value_end
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("id", "type", "function")  # a function may be named under `function`
 _NAME = re.compile(r"[A-Za-z0-9_.:-]*")
-_ID = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class CallHead(NamedTuple):
@@ -24,13 +21,46 @@ class CallHead(NamedTuple):
     at: int
     arguments: str | None  # where they came before the name, or there are none
     in_object: bool = True  # which is still open behind the arguments
+    in_list: bool = False  # more calls may follow before it is closed
 
 
 class NoCall:
     """The text is something else."""
 
 
-def json_head(text: str, at: int, names: Collection[str]) -> CallHead | NoCall | None:
+class ListEnd(NamedTuple):
+    """A list of calls is closed. The text goes on at `at`."""
+
+    at: int
+
+
+Head = CallHead | NoCall | None  # None: more text is needed
+
+
+def name_end(text: str, at: int) -> int:
+    """Where the name of a function that begins here ends."""
+    match = _NAME.match(text, at)
+    return at if match is None else match.end()
+
+
+def json_calls(text: str, at: int, names: Collection[str]) -> Head:
+    """The first of a list of objects that begins here, or of a single one."""
+    in_list = text[at] == "["
+    head = json_head(text, at + in_list, names)
+    return head._replace(in_list=True) if in_list and isinstance(head, CallHead) else head
+
+
+def next_json_call(text: str, at: int, names: Collection[str], *, in_list: bool) -> Head:
+    """What follows an object, with or without a comma."""
+    if text[at] in ",;":
+        at = skip_space(text, at + 1)
+    if at == len(text):
+        return None
+    head = json_head(text, at, names)
+    return head._replace(in_list=in_list) if isinstance(head, CallHead) else head
+
+
+def json_head(text: str, at: int, names: Collection[str]) -> Head:
     """Of an object that begins here; None while that is open.
 
     `names`: those that a call may have; empty for any.
@@ -78,45 +108,6 @@ def json_head(text: str, at: int, names: Collection[str]) -> CallHead | NoCall |
         if at < len(text) and text[at] == ",":
             at = skip_space(text, at + 1)
     return None
-
-
-def named_head(text: str, at: int) -> CallHead | NoCall | None:
-    """Of `name{`, `name[ARGS]{` or `name[CALL_ID]id[ARGS]{`; None while that is open."""
-    at = skip_space(text, at)
-    end = _end_of(_NAME, text, at)
-    name, at = text[at:end], end
-    if at >= len(text):
-        return None
-    if not name:
-        return NoCall()
-    for mark in (CALL_ID, ARGS):
-        if mark.startswith(text[at : at + len(mark)]):
-            if len(text) < at + len(mark):
-                return None
-            at += len(mark)
-            if mark == CALL_ID:
-                at = _end_of(_ID, text, at)
-    at = skip_space(text, at)
-    if at >= len(text):
-        return None
-    return CallHead(name, at, None, in_object=False) if text[at] == "{" else NoCall()
-
-
-def tagged_head(text: str, at: int) -> CallHead | NoCall | None:
-    """Of `<function=name>`; None while that is open."""
-    end = text.find(">", at)
-    if end < 0 and (FUNCTION.startswith(text[at:]) or text.startswith(FUNCTION, at)):
-        name_end = _end_of(_NAME, text, min(len(text), at + len(FUNCTION)))
-        return None if name_end == len(text) else NoCall()
-    name = text[at + len(FUNCTION) : end]
-    if not text.startswith(FUNCTION, at) or not _NAME.fullmatch(name) or not name:
-        return NoCall()
-    return CallHead(name, end + 1, None, in_object=False)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
 
 
 def _string(text: str) -> str:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from frontend.models.tagged_arguments import FUNCTION, FUNCTION_END, PARAM, PARAM_END, param_kinds
-from frontend.surfaces.tools.lark_json import json_rule
-from frontend.surfaces.tools.tool_fields import Tool
+from frontend.parsers.calls.callable_tool import CallableTool
+from frontend.parsers.calls.lark_json import json_rule
+from frontend.parsers.calls.param_kinds import param_kinds
+from frontend.parsers.calls.tagged_arguments import FUNCTION, FUNCTION_END, PARAM, PARAM_END
 from shared.errors import UnsupportedParameter
 from shared.protocol.reply import ParamKind
 
@@ -17,7 +18,7 @@ _OF_TEXT = {"type", "anyOf", "oneOf"}
 _NOT_HELD = "calls of this model cannot be held to: they are not JSON"
 
 
-def tagged_call_rules(i: int, tool: Tool) -> Iterator[str]:
+def tagged_call_rules(i: int, tool: CallableTool) -> Iterator[str]:
     """`call_i` and what it is made of: parameters in the order of the schema.
 
     Raises UnsupportedParameter for a schema that tags cannot be held to.

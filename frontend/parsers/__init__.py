@@ -1,0 +1,1 @@
+"""How models write calls of tools and reasoning into their text: all forms, by name."""

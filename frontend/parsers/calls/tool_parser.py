@@ -1,0 +1,107 @@
+"""How one family of models writes calls of tools into its text: the seam that each form fills."""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
+
+from frontend.parsers.calls.argument_reader import ArgumentReader, JsonArguments
+from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall
+from frontend.parsers.calls.callable_tool import CallableTool
+from frontend.parsers.calls.json_span import JsonSpan
+from frontend.parsers.calls.lark_json import json_rule
+from frontend.parsers.calls.marks import Marks
+from shared.protocol.reply import ParamKind
+
+Message = dict[str, Any]
+MarkRef = Callable[[str], str]  # a mark -> how a grammar names it, as a token where it is one
+
+
+class Tail(Protocol):
+    """Walks over what follows a call's arguments and belongs to the call."""
+
+    is_closed: bool
+
+    def walk(self, text: str, at: int) -> int:
+        """Where it ends, or so far as the text goes."""
+        ...
+
+
+class ToolParser(abc.ABC):
+    """One form of calls. It keeps nothing: what a call needs is made for that call.
+
+    `AnswerParser` asks in turn: does the answer begin with a call (`at_start`), what stands behind
+    a mark (`behind_mark`), what are its arguments (`arguments`), what closes it (`tail`), and what
+    follows (`behind_call`). Texts given to these are never empty from `at` on. The rest describes
+    the same form to those who ask for it: to grammars, and to models without a template for tools.
+    """
+
+    name: ClassVar[str]  # in configuration and in what frontends store: it never changes
+    aliases: ClassVar[tuple[str, ...]] = ()  # what others call it
+    level: ClassVar[int] = 1  # the feature level from which frontends may store its name
+    marks: ClassVar[Marks]
+    more_marks: ClassVar[tuple[str, ...]] = ()  # that a reader of the text must see, too
+    # In the dialect of Lark, an answer without calls, where a call may begin without its mark.
+    no_call: ClassVar[str] = ""
+    goes_on: ClassVar[bool] = False  # content may follow calls
+    reads_kinds: ClassVar[bool] = False  # its arguments need the kinds of the parameters
+    argument_key: ClassVar[str] = "arguments"  # where a call is an object in JSON
+    call_id_len: ClassVar[int | None] = None  # where templates take ids of one length only
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether a call may begin without its mark."""
+        return bool(self.no_call)
+
+    @property
+    def shown_marks(self) -> list[str]:
+        """All that a reader of the text must see, also where a tokenizer hides it."""
+        return [mark for mark in (*self.marks, *self.more_marks) if mark]
+
+    @property
+    def example(self) -> str:
+        """A call, for models whose template has none."""
+        begin, end = self.marks
+        return f'{begin}{{"name": "<name>", "{self.argument_key}": {{...}}}}{end}'
+
+    @abc.abstractmethod
+    def fits(self, template: str) -> bool:
+        """Whether a chat template with this source has calls in this form."""
+
+    def messages(self, messages: list[Message], template: str) -> list[Message]:
+        """As its templates take them. `template`: the source of the one at hand."""
+        return messages
+
+    def at_start(self, text: str, at: int, names: Collection[str]) -> Head:
+        """What an answer begins with. `names`: of the functions that may be called."""
+        return NoCall()
+
+    @abc.abstractmethod
+    def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
+        """What stands behind the mark that begins calls, and white space."""
+
+    def arguments(self, kinds: Mapping[str, ParamKind]) -> ArgumentReader:
+        """`kinds`: of the parameters of the function that is called."""
+        return JsonArguments()
+
+    def tail(self, head: CallHead) -> Tail | None:
+        """None: nothing behind the arguments belongs to the call."""
+        return JsonSpan(depth=1) if head.in_object else None
+
+    def behind_call(
+        self, text: str, at: int, names: Collection[str], *, in_list: bool
+    ) -> Head | ListEnd:
+        """What follows a call, and white space."""
+        return NoCall()
+
+    @abc.abstractmethod
+    def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
+        """In Lark, one or more of `call`, behind the first mark where there is one."""
+
+    def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
+        """In Lark, `call_i` and what it is made of. Raises InvalidRequest."""
+        head = f'{{"name": {json.dumps(tool.name)}, "{self.argument_key}": '
+        yield f'call_{i}: {json.dumps(head)} arguments_{i} "}}"'
+        yield f"arguments_{i}: %json {json_rule(tool.schema())}"

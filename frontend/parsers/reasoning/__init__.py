@@ -1,0 +1,1 @@
+"""The forms in which models set reasoning apart, one file each."""

@@ -1,0 +1,70 @@
+"""Parsers by name, and by the chat templates that they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from shared.errors import ConfigError, MalformedMessage
+
+
+class Named(Protocol):
+    """A parser, as far as a registry looks at it."""
+
+    @property
+    def name(self) -> str:
+        """In what frontends store: it never changes."""
+        ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    @property
+    def level(self) -> int:
+        """The feature level from which frontends may store the name."""
+        ...
+
+    def fits(self, template: str) -> bool:
+        """Whether it reads what a model with this chat template writes."""
+        ...
+
+
+P = TypeVar("P", bound=Named)
+
+
+class Registry(Generic[P]):
+    """All parsers of one kind. It never changes."""
+
+    def __init__(self, kind: str, parsers: Sequence[P]) -> None:
+        """`parsers`: where several fit a template, the first one is meant."""
+        self._kind = kind
+        self._parsers = parsers
+        self._by_name = {
+            name: parser for parser in parsers for name in (parser.name, *parser.aliases)
+        }
+
+    def __iter__(self) -> Iterator[P]:
+        return iter(self._parsers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All by which one can be chosen, sorted."""
+        return tuple(sorted(self._by_name))
+
+    def chosen(self, name: str) -> P:
+        """By an operator. Raises ConfigError."""
+        if name not in self._by_name:
+            raise ConfigError(
+                f"there is no {self._kind} {name!r}; there are {', '.join(self.names)}"
+            )
+        return self._by_name[name]
+
+    def stored(self, name: str) -> P:
+        """By a frontend. Raises MalformedMessage for one that only a newer build has."""
+        if name not in self._by_name:
+            raise MalformedMessage(f"{self._kind} of another build: {name[:100]!r}")
+        return self._by_name[name]
+
+    def fitting(self, template: str) -> P | None:
+        """Of the source of a chat template. None: its form is not known."""
+        return next((parser for parser in self._parsers if parser.fits(template)), None)
