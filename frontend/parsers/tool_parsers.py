@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.registry import Registry
+from frontend.parsers.tools.deepseek import DeepseekV3, DeepseekV31
 from frontend.parsers.tools.hermes import Hermes
 from frontend.parsers.tools.llama3 import Llama3
 from frontend.parsers.tools.mistral import Mistral, MistralArgs
 from frontend.parsers.tools.plain_json import PlainJson
+from frontend.parsers.tools.pythonic import Pythonic
 from frontend.parsers.tools.qwen3_coder import Qwen3Coder
 
 # A template may fit several: the first one is its own.
 TOOL_PARSERS: Registry[ToolParser] = Registry(
     "tool parser",
-    (MistralArgs(), Mistral(), Qwen3Coder(), Hermes(), Llama3(), PlainJson()),
+    (
+        MistralArgs(),
+        Mistral(),
+        Qwen3Coder(),
+        Hermes(),
+        Llama3(),
+        DeepseekV3(),
+        DeepseekV31(),
+        Pythonic(),
+        PlainJson(),
+    ),
 )

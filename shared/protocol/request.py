@@ -11,7 +11,7 @@ from shared.protocol.sampling import PoolingParams, SamplingParams
 PROTOCOL_VERSION = 2
 # What a build knows beyond the first of its version: one more for each release that writes what the
 # one before cannot read. Cards tell it; shared/service/feature_level.py says which one is in force.
-FEATURE_LEVEL = 2
+FEATURE_LEVEL = 3
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.nats.connection import service_connection
 from shared.cluster import Cluster, open_cluster
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.subjects import new_incarnation
 from shared.telemetry.tracing import NO_TRACER
 from tests.frontend.fake_backend import FakeBackend, Script
@@ -124,12 +124,25 @@ def large_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.protocol.prompt_object.INLINE_PROMPT_BYTES", 4)
 
 
+@pytest.fixture
+async def older_stack(nats_server: NatsServer) -> AsyncIterator[Stack]:
+    """Its streams were made by a build of feature level 1."""
+    caller = Client()
+    await caller.connect(nats_server.url)
+    async with caller, open_stack(nats_server, caller, first_level=1) as stack:
+        yield stack
+
+
 @contextlib.asynccontextmanager
-async def open_stack(server: NatsServer, caller: Client, **options: Any) -> AsyncIterator[Stack]:
+async def open_stack(
+    server: NatsServer, caller: Client, *, first_level: int = FEATURE_LEVEL, **options: Any
+) -> AsyncIterator[Stack]:
     """`options`: as whom the test and the fake connect."""
     config = FrontendConfig(nats_url=server.url, queue_max_msgs=8, **options)
     async with contextlib.AsyncExitStack() as exits:
-        cluster = await exits.enter_async_context(open_cluster(config, "test"))
+        cluster = await exits.enter_async_context(
+            open_cluster(config, "test", first_level=first_level)
+        )
         bundle = make_bundle()
         card = make_card(bundle)
         await register(cluster, bundle, card)

@@ -169,3 +169,20 @@ DEEPSEEK_R1 = (
     "{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<\uff5cAssistant\uff5c><think>\\n' }}{%- endif %}"
 )
+
+# The excerpt that vLLM publishes for tools with V3.1.
+DEEPSEEK_V3_1 = (
+    "{{- bos_token }}{%- if tools %}{{- '## Tools\\n' }}{%- for tool in tools %}"
+    "{{- tool.function.name + ': ' + tool.function.description + '\\n' }}{%- endfor %}{%- endif %}"
+    "{%- for message in messages %}{%- if message['role'] == 'user' %}"
+    "{{- '<\uff5cUser\uff5c>' + message['content'] }}"
+    "{%- elif message['role'] == 'assistant' and message['tool_calls'] %}"
+    "{{- '<\uff5cAssistant\uff5c></think><\uff5ctool\u2581calls\u2581begin\uff5c>' }}"
+    "{%- for tool in message['tool_calls'] %}{{- '<\uff5ctool\u2581call\u2581begin\uff5c>'"
+    " + tool['function']['name'] + '<\uff5ctool\u2581sep\uff5c>' + tool['function']['arguments']"
+    " + '<\uff5ctool\u2581call\u2581end\uff5c>' }}{%- endfor %}"
+    "{{- '<\uff5ctool\u2581calls\u2581end\uff5c>' + eos_token }}"
+    "{%- elif message['role'] == 'tool' %}{{- '<\uff5ctool\u2581output\u2581begin\uff5c>'"
+    " + message['content'] + '<\uff5ctool\u2581output\u2581end\uff5c>' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<\uff5cAssistant\uff5c></think>' }}{%- endif %}"
+)

@@ -15,23 +15,24 @@ class Marks(NamedTuple):
 class MarkSpan:
     """Walks, in pieces, behind the mark that closes a call; what lies before it says nothing.
 
-    Where the next call begins before that, the model forgot to close this one.
+    Where something else begins before that, the model forgot to close the call.
     """
 
-    def __init__(self, marks: Marks) -> None:
-        self._marks = marks
+    def __init__(self, end: str, *others: str) -> None:
+        """`others`: marks of what cannot stand inside a call."""
+        self._end = end
+        self._others = others
         self.is_closed = False
 
     def walk(self, text: str, at: int) -> int:
-        """The index behind the closing mark, or of what may become a mark."""
-        begin, end = self._marks
-        end_at, begin_at = text.find(end, at), text.find(begin, at)
-        self.is_closed = end_at >= 0 or begin_at >= 0
-        if begin_at >= 0 and (end_at < 0 or begin_at < end_at):
-            return begin_at
-        if end_at < 0:
-            return min(possible_mark(text, at, mark) for mark in self._marks)
-        return end_at + len(end)
+        """The index behind the closing mark, or of another, or of what may become a mark."""
+        marks = (self._end, *self._others)
+        found = [(begin, mark) for mark in marks if (begin := text.find(mark, at)) >= 0]
+        if not found:
+            return min(possible_mark(text, at, mark) for mark in marks)
+        self.is_closed = True
+        begin, mark = min(found)
+        return begin + len(mark) if mark == self._end else begin
 
 
 def possible_mark(text: str, at: int, mark: str) -> int:

@@ -25,7 +25,7 @@ class Hermes(ToolParser):
         return json_head(text, at, ())
 
     def tail(self, head: CallHead) -> Tail | None:
-        return MarkSpan(self.marks)
+        return MarkSpan(self.marks.end, self.marks.begin)
 
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
         one = f'"\\n" call "\\n" {ref(self.marks.end)}'

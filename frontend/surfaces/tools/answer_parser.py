@@ -133,6 +133,8 @@ class AnswerParser:
     @property
     def is_thinking(self) -> bool:
         """Whether the model has not said what ends its reasoning."""
+        if self._state == self._begin:
+            return self._thought is not None and self._thought.is_implied
         return self._state in (self._begin_reasoning, self._in_reasoning)
 
     @property
@@ -163,7 +165,8 @@ class AnswerParser:
                 return True
         if any(mark.startswith(self._text[at:]) for mark in self._thought.begins):
             return False
-        self._state = self._begin_body
+        self.has_thought = self._thought.is_implied
+        self._state = self._begin_reasoning if self.has_thought else self._begin_body
         return True
 
     def _begin_reasoning(self) -> bool:

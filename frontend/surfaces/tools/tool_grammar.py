@@ -83,7 +83,9 @@ class ToolGrammar:
             return ""
         begin = self._mark_ref(self._reasoning.begins[0])
         thought = "thought SPACE"
-        return thought if self._answer.begins_in_reasoning else f"({begin} {thought})?"
+        if self._answer.begins_in_reasoning:
+            return thought
+        return f"{begin}? {thought}" if self._reasoning.is_implied else f"({begin} {thought})?"
 
     def _leads(self) -> Iterator[str]:
         """Free text up to a mark, with the mark."""

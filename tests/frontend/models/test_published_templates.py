@@ -12,7 +12,15 @@ from frontend.surfaces.tools.tool_messages import for_template
 from shared.errors import InvalidRequest
 from shared.protocol.reply import AnswerFormat
 from tests.frontend import published_templates as published
-from tests.frontend.surfaces.test_answer_parser import Answer, read
+from tests.frontend.surfaces.test_answer_parser import (
+    CALL_BEGIN,
+    CALL_END,
+    CALLS,
+    CALLS_END,
+    SEP,
+    Answer,
+    read,
+)
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 TOOLS: list[dict[str, Any]] = [
@@ -72,6 +80,14 @@ FAMILIES = {
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, "id": "',
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}, '
         '"id": "abcdefghi"}]',
+    ),
+    "deepseek v3.1": (
+        published.DEEPSEEK_V3_1,
+        "deepseek_v31",
+        "think",
+        f'{CALLS}{CALL_BEGIN}get_weather{SEP}{{"city": "Osl\u00f3"}}{CALL_END}{CALLS_END}</s>',
+        "<think>Hm.</think>"
+        f'{CALLS}{CALL_BEGIN}get_weather{SEP}{{"city": "Osl\u00f3"}}{CALL_END}{CALLS_END}',
     ),
 }
 

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frontend.parsers.answer_parsers import AnswerParsers
+from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser
+from frontend.surfaces.tools.answer_styles import AnswerStyles
+from shared.errors import ConfigError, MalformedMessage
 from shared.protocol.reply import AnswerFormat, ParamKind
 
 NAMES = ("add", "get_weather")
@@ -26,7 +31,17 @@ CODER = AnswerFormat(
     tools="qwen3-coder",
     param_kinds={"add": {"a": ParamKind.JSON, "c": ParamKind.TEXT_OR_NULL}},
 )
-FORMATS = (HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN)
+DEEPSEEK = AnswerFormat(tools="deepseek_v3", reasoning="deepseek_r1")
+DEEPSEEK_31 = AnswerFormat(tools="deepseek_v31")
+PYTHONIC = AnswerFormat(tools="pythonic", tool_names=NAMES)
+GRANITE = AnswerFormat(tools="json", tool_names=NAMES, reasoning="granite")
+FORMATS = (
+    HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
+    DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE,
+)  # fmt: skip
+CALLS, CALLS_END = (f"<\uff5ctool\u2581calls\u2581{place}\uff5c>" for place in ("begin", "end"))
+CALL_BEGIN, CALL_END = (f"<\uff5ctool\u2581call\u2581{place}\uff5c>" for place in ("begin", "end"))
+SEP = "<\uff5ctool\u2581sep\uff5c>"
 
 
 @dataclass
@@ -156,6 +171,57 @@ CASES = [
         '<think>A <tool_call>?</think>\n<tool_call>{"name": "a", "arguments": {}}</tool_call>',
         Answer("A <tool_call>?", "", [("a", "{}")]),
     ),
+    (
+        DEEPSEEK,
+        f"Hm.</think>\n\nI ask.{CALLS}"
+        f'{CALL_BEGIN}function{SEP}add\n```json\n{{"a": "`"}}\n```{CALL_END}\n'
+        f"{CALL_BEGIN}function{SEP}now\n```json\n{{}}\n```{CALL_END}{CALLS_END}",
+        Answer("Hm.", "I ask.", [("add", '{"a": "`"}'), ("now", "{}")]),
+    ),
+    (DEEPSEEK, "<think>\nHm.</think>Yes.", Answer("Hm.", "Yes.")),
+    (DEEPSEEK, "Hm, <think", Answer("Hm, <think")),
+    (DEEPSEEK, "<thi", Answer("<thi")),
+    (
+        DEEPSEEK_31,
+        f'{CALLS}{CALL_BEGIN}add{SEP}{{"a": 1}}{CALL_END}'
+        f"{CALL_BEGIN}now{SEP}{{}}{CALL_END}{CALLS_END}",
+        Answer(calls=[("add", '{"a": 1}'), ("now", "{}")]),
+    ),
+    (
+        DEEPSEEK_31,
+        f"{CALLS}{CALL_BEGIN}add{SEP}{{}}{CALL_BEGIN}now{SEP}{{}}{CALLS_END}So.",
+        Answer("", "So.", [("add", "{}"), ("now", "{}")]),
+    ),
+    (DEEPSEEK_31, f"{CALLS}add", Answer(content=f"{CALLS}add")),
+    (DEEPSEEK_31, f"{CALLS}{CALL_BEGIN}a b", Answer(content=f"{CALLS}{CALL_BEGIN}a b")),
+    (
+        PYTHONIC,
+        "[add(a=1, b=\"x, \\\"y)\", c=[True, (2, None,)], d={'k': '\"'}), get_weather( )]",
+        Answer(
+            calls=[
+                ("add", '{"a": 1, "b": "x, \\"y)", "c": [true, [2, null]], "d": {"k": "\\""}}'),
+                ("get_weather", "{}"),
+            ]
+        ),
+    ),
+    (
+        PYTHONIC,
+        " [add(a='\\ud83d\\ude42\\x41\\q', b=1 + 1, c='\\ud800')] Done",
+        Answer(
+            "",
+            "Done",
+            [("add", '{"a": "🙂A\\\\q", "b": "1 + 1", "c": "\ufffd"}')],
+        ),
+    ),
+    (PYTHONIC, "[1, 2]", Answer(content="[1, 2]")),
+    (PYTHONIC, "[sub(a=1)]", Answer(content="[sub(a=1)]")),
+    (PYTHONIC, "add(a=1)", Answer(content="add(a=1)")),
+    (
+        GRANITE,
+        'Here\'s my thought process: Hm. Here is my response: {"name": "add", "arguments": {}}',
+        Answer("Hm.", "", [("add", "{}")]),
+    ),
+    (GRANITE, "Here is my answer.", Answer(content="Here is my answer.")),
 ]
 
 
@@ -204,6 +270,33 @@ def test_the_head_of_a_call_that_was_cut_is_no_content(
 def test_an_argument_in_tags_is_told_when_it_is_whole(is_cut: bool) -> None:
     text = "<tool_call><function=add><parameter=a>1</parameter><parameter=b>2"
     assert read(CODER, text, is_cut=is_cut) == Answer(calls=[("add", '{"a": 1')])
+    answer = read(PYTHONIC, "[add(a=1, b='x", is_cut=is_cut)
+    assert answer == Answer(calls=[("add", '{"a": 1')])
+
+
+def test_a_name_that_only_a_newer_build_has_is_no_parser() -> None:
+    for newer in (AnswerFormat(tools="morse"), AnswerFormat(reasoning="morse")):
+        with pytest.raises(MalformedMessage, match="parser of another build: 'morse'"):
+            AnswerParser(newer)
+
+
+def test_names_are_chosen_also_as_others_have_them() -> None:
+    for name, parser in (("llama3_json", "llama3"), ("qwen3_coder", "qwen3-coder")):
+        assert TOOL_PARSERS.chosen(name).name == parser
+    assert REASONING_PARSERS.chosen("qwen3").name == "think"
+    with pytest.raises(ConfigError, match="no tool parser 'morse'; there are deepseek_v3, "):
+        AnswerStyles("morse")
+    with pytest.raises(ConfigError, match="no reasoning parser 'morse'; there are deepseek_r1, "):
+        AnswerStyles(reasoning_parser="morse")
+
+
+def test_old_names_are_stored_under_any_feature_level() -> None:
+    """A frontend of the build before reads what it knows; the rest waits until it has gone."""
+    old = {"hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json", "think"}
+    for parser in (*TOOL_PARSERS, *REASONING_PARSERS):
+        assert parser.level == (1 if parser.name in old else 3)
+    assert AnswerParsers.of(QWEN3).needed_level == 1
+    assert AnswerParsers.of(DEEPSEEK).needed_level == 3
 
 
 # Texts that come close to every mark.
@@ -211,10 +304,14 @@ PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALL
     <function=add> <parameter=a> </parameter> </function>
     <|python_tag|> [CALL_ID] {"name": "add", "arguments": "parameters": {"a": 1} "id": add
     {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} {"name":"add"} :
-    {} } ] [ , ; " \\ é 🙂 < <to x""".split()  # noqa: SIM905
-TEXTS = st.lists(
-    st.sampled_from([*PARTS, " ", "\n", '{"name": "get_weather", "arguments": ']), max_size=14
-).map("".join)
+    {} } ] [ , ; " \\ é 🙂 < <to x ' ( ) [add( a=1 b=' =
+    function ```json ```""".split()  # noqa: SIM905
+SPACED = (
+    " ", "\n", '{"name": "get_weather", "arguments": ', "Here is my thought process:",
+    "Here's my response:", CALLS, CALLS_END, CALL_BEGIN, CALL_END, SEP, CALLS[:9], CALLS[1:],
+    CALLS[:-1],
+)  # fmt: skip
+TEXTS = st.lists(st.sampled_from([*PARTS, *SPACED]), max_size=14).map("".join)
 
 
 @settings(max_examples=400, deadline=None)

@@ -15,6 +15,7 @@ from frontend.grammars.trial import try_grammar
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.param_kinds import param_kinds
 from frontend.parsers.tool_parsers import TOOL_PARSERS
+from frontend.parsers.tools.deepseek import DeepseekV3
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
@@ -22,7 +23,15 @@ from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar.grammar_source import grammar_source, parser_limits
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
-from tests.frontend.surfaces.test_answer_parser import Answer, read
+from tests.frontend.surfaces.test_answer_parser import (
+    CALL_BEGIN,
+    CALL_END,
+    CALLS,
+    CALLS_END,
+    SEP,
+    Answer,
+    read,
+)
 from tests.frontend.tiny_model import IM_END, make_tokenizer
 
 PARAMETERS: dict[str, Any] = {
@@ -40,8 +49,9 @@ TOOLS = [
 ]
 NAMES = ("get_weather", "now")
 STYLES = [parser.name for parser in TOOL_PARSERS]
-UNMARKED = ("llama3", "json")
+UNMARKED = tuple(parser.name for parser in TOOL_PARSERS if parser.is_bare)
 MARKS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "</think>")
+MARKS += tuple(DeepseekV3().shown_marks)
 
 
 def tokenizer(*, has_marks: bool) -> Tokenizer:
@@ -150,6 +160,11 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
         "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
         "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
         "json": '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
+        "deepseek_v3": f"{CALLS}{CALL_BEGIN}function{SEP}get_weather\n"
+        f'```json\n{{"city": "Oslo"}}\n```{CALL_END}{CALLS_END}',
+        "deepseek_v31": f"{CALLS}{CALL_BEGIN}get_weather{SEP}"
+        f'{{"city": "Oslo"}}{CALL_END}{CALLS_END}',
+        "pythonic": '[get_weather(city="Oslo", days=3), get_weather(city="Oslo")]',
     }[style]
     assert Walk(grammar, tokens).say(call)
     assert Walk(grammar, tokens).say("Any text {at} all [1].\n")

@@ -23,7 +23,8 @@ from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import RequestError
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import AnswerFormat
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
+from shared.protocol.role_cards import LevelRecord
 from shared.protocol.sampling import GrammarKind
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import unpack_token_ids
@@ -32,6 +33,7 @@ from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
 from tests.frontend.models.test_published_templates import parsers_of
 from tests.frontend.sse import SseEvent, sse_events
 from tests.frontend.tiny_model import CHATML, VOCAB_SIZE, make_bundle, make_card, make_tokenizer
+from tests.worker.io_stage import eventually_async
 
 CHAT = "/v1/chat/completions"
 TOOLS: list[Any] = [
@@ -149,6 +151,34 @@ async def test_a_stream_resumes_after_every_event_and_equals_the_whole(
         told = [event.json["choices"][0]["logprobs"] for event in events[:-1]]
         num_told = sum(len(each["content"]) for each in told if each)
         assert num_told == len(pieces(TEXT))
+
+
+@pytest.mark.integration
+async def test_a_parser_that_older_frontends_lack_waits_until_none_lives(
+    older_stack: Stack,
+) -> None:
+    older_stack.say(*pieces("Hm.</think>[get_weather(city='Osló'), now()]"))
+    running = await older_stack.start_frontend(
+        tool_parser="pythonic", reasoning_parser="deepseek_r1"
+    )
+    async with running.client() as client:
+        refused = await client.post(CHAT, json=BODY)
+        assert refused.status_code == 503
+        assert "feature level 3, and the service is at 1" in refused.text
+        await older_stack.cluster.level.put(LevelRecord(FEATURE_LEVEL), 0)
+
+        async def is_taken() -> bool:
+            return (await client.post(CHAT, json=BODY)).status_code == 200
+
+        await eventually_async(is_taken, 30.0)
+        rid, events = await stream_of(running, BODY)
+        answer = (await client.get(f"/v1/streams/{rid}?stream=false")).json()
+    assert folded(events) == folded_whole(answer)
+    assert folded(events)["reasoning_content"] == "Hm."
+    assert [(call["name"], call["arguments"]) for call in folded(events)["tool_calls"]] == [
+        ("get_weather", '{"city": "Osló"}'),
+        ("now", "{}"),
+    ]
 
 
 @pytest.mark.integration
