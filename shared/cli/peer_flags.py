@@ -47,6 +47,7 @@ PEER_FLAGS = (
     PeerFlag(("--max-num-batched-tokens",), "vLLM", "--max-step-tokens"),
     PeerFlag(("--kv-cache-dtype",), _BOTH, "--kv-dtype"),
     PeerFlag(("--threads", "-t"), "llama.cpp", "--num-threads"),
+    PeerFlag(("--tool-call-parser",), _BOTH, "--tool-parser"),
     PeerFlag(("--model", "--model-path", "-m"), _ALL, advice=_MODEL_ADVICE),
     PeerFlag(
         ("--hf-repo", "-hf", "-hfr"),
@@ -104,11 +105,11 @@ PEER_FLAGS = (
     PeerFlag(
         ("--speculative-config", "--speculative-algorithm", "--model-draft", "-md"),
         _ALL,
-        advice="`--speculate ngram` with `--num-draft-tokens`; there are no draft models",
+        advice="`--speculate suffix` with `--num-draft-tokens`; there are no draft models",
     ),
     PeerFlag(
-        ("--tool-call-parser", "--enable-auto-tool-choice"),
-        _BOTH,
+        ("--enable-auto-tool-choice",),
+        "vLLM",
         advice="tool calls are always read, as the chat template says; `--tool-parser` overrides",
     ),
     PeerFlag(
