@@ -9,7 +9,7 @@ import msgspec
 
 from shared.errors import ConfigError
 
-SpeculateName = Literal["off", "ngram"]
+SpeculateName = Literal["off", "ngram", "suffix"]
 LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 KVDTypeName = Literal["auto", "fp8"]
@@ -97,7 +97,8 @@ class EngineConfig:
     """Launch a step before the tokens of the one before it are known; by default on a GPU, no gain
     on a CPU."""
     speculate: SpeculateName = "off"
-    """Guess tokens for a step to confirm; ngram: what followed the same words in the request."""
+    """Guess tokens for a step to confirm: what followed the same words in the request, by its last
+    few tokens (ngram), or by the longest repetition (suffix)."""
     num_draft_tokens: int = 8
     """Guesses of a request in a step, at most."""
     min_ngram_len: int = 2

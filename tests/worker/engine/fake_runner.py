@@ -25,12 +25,23 @@ from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.admission_order import SchedulePolicy
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.ngram_index import NgramIndex
+from worker.engine.speculation.repetition_drafter import RepetitionDrafter
+from worker.engine.speculation.suffix_index import SuffixIndex
 
 Model = Callable[[Sequence[int]], int]
 
 VOCAB_SIZE = 50
 NAN_TOKEN = 49  # a prompt that ends in it breaks the model
+
+
+def ngram_drafter(num_draft_tokens: int, min_len: int, max_len: int) -> RepetitionDrafter:
+    return RepetitionDrafter(num_draft_tokens, lambda: NgramIndex(min_len, max_len))
+
+
+def suffix_drafter(num_draft_tokens: int, min_len: int) -> RepetitionDrafter:
+    return RepetitionDrafter(num_draft_tokens, lambda: SuffixIndex(min_len))
 
 
 def next_token(token_ids: Sequence[int]) -> int:
@@ -265,7 +276,7 @@ class Stage:
         eos_token_ids: Sequence[int] = (),
         policy: SchedulePolicy = "fcfs",
         model: Model = next_token,
-        drafter: NgramDrafter | None = None,
+        drafter: Drafter | None = None,
         overlap_depth: int = 0,
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)

@@ -44,7 +44,7 @@ from worker.engine.request.step_result import BatchRunner
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafters import make_drafter
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AddRequest, EngineReady, RunOptions
@@ -162,16 +162,10 @@ class EngineLoader:
                 setup.config.vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
-                self._make_drafter(),
+                make_drafter(self._config),
             ),
             loaded.make_runner(ledger.req_to_token),
         )
-
-    def _make_drafter(self) -> NgramDrafter | None:
-        config = self._config
-        if config.speculate == "off":
-            return None
-        return NgramDrafter(config.num_draft_tokens, config.min_ngram_len, config.max_ngram_len)
 
     def _ready(
         self, setup: ModelSetup, loaded: LoadedModel, one_token_step_s: float

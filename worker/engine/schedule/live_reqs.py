@@ -6,15 +6,13 @@ from worker.engine.request.req import Req, ReqStatus
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.pending_prefixes import PendingPrefixes
 from worker.engine.schedule.waiting_queue import WaitingQueue
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafter import Drafter
 
 
 class LiveReqs:
     """Each waits or runs. One that has ended leaves when no step in flight uses its pages."""
 
-    def __init__(
-        self, ledger: KVLedger, waiting: WaitingQueue, drafter: NgramDrafter | None
-    ) -> None:
+    def __init__(self, ledger: KVLedger, waiting: WaitingQueue, drafter: Drafter | None) -> None:
         self._ledger = ledger
         self._drafter = drafter
         self._by_run_id: dict[int, Req] = {}  # waiting and running

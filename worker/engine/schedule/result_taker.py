@@ -14,7 +14,7 @@ from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import StepResult
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_messages import RunOutput
 
 Sample = tuple[int | SampleError, bytes]  # a token and its logprobs
@@ -23,7 +23,7 @@ Sample = tuple[int | SampleError, bytes]  # a token and its logprobs
 class ResultTaker:
     """Appends tokens, and ends who has its last one."""
 
-    def __init__(self, reqs: LiveReqs, ledger: KVLedger, drafter: NgramDrafter | None) -> None:
+    def __init__(self, reqs: LiveReqs, ledger: KVLedger, drafter: Drafter | None) -> None:
         self._reqs = reqs
         self._ledger = ledger
         self._drafter = drafter

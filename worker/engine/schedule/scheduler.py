@@ -13,7 +13,7 @@ from worker.engine.schedule.prefill_adder import PrefillAdder
 from worker.engine.schedule.reserve_ratio import ReserveRatio
 from worker.engine.schedule.result_taker import ResultTaker, with_cached_tokens
 from worker.engine.schedule.waiting_queue import DEFAULT_AGING_S, WaitingQueue
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_messages import EngineLoad, RunOutput
 
 
@@ -34,7 +34,7 @@ class Scheduler:
         vocab_size: int,
         policy: SchedulePolicy = "fcfs",
         aging_s: float = DEFAULT_AGING_S,
-        drafter: NgramDrafter | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._ledger = ledger
         self._drafter = drafter
@@ -213,7 +213,7 @@ class Scheduler:
         return self._plan_drafts(self._drafter, entries, token_budget)
 
     def _plan_drafts(
-        self, drafter: NgramDrafter, entries: list[ScheduledReq], token_budget: int
+        self, drafter: Drafter, entries: list[ScheduledReq], token_budget: int
     ) -> tuple[list[ScheduledReq], list[ScheduledReq]]:
         plain: list[ScheduledReq] = []
         drafting: list[ScheduledReq] = []

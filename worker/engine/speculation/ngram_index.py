@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 
+from worker.engine.speculation.token_index import cyclic
+
 
 class NgramIndex:
     """The n-grams of one growing sequence, each with what came behind its last occurrence.
@@ -20,15 +22,12 @@ class NgramIndex:
         self._num_indexed = 0  # every n-gram that ends up to here is known
 
     def continuation(self, token_ids: array.array[int], max_tokens: int) -> list[int]:
-        """What followed the longest n-gram that ends the sequence, by its last occurrence.
-
-        Where it reaches the end of the sequence it goes on with itself: a loop stays one.
-        """
+        """What followed the longest n-gram that ends the sequence, by its last occurrence."""
         self._update(token_ids)
         for length, ends in self._ends.items():
             start = ends.get(tuple(token_ids[-length:]))
             if start is not None:
-                return _cyclic(token_ids[start : start + max_tokens].tolist(), max_tokens)
+                return cyclic(token_ids, start, max_tokens)
         return []
 
     def _update(self, token_ids: array.array[int]) -> None:
@@ -41,8 +40,3 @@ class NgramIndex:
             ngrams = zip(*(window[shift:] for shift in range(length)), strict=False)
             ends.update(zip(ngrams, range(start + length, end + 1), strict=False))
         self._num_indexed = end
-
-
-def _cyclic(token_ids: list[int], num_tokens: int) -> list[int]:
-    num_repeats = -(-num_tokens // len(token_ids))
-    return (token_ids * num_repeats)[:num_tokens]

@@ -14,10 +14,10 @@ from tests.worker.engine.fake_runner import (
     DelayedRunner,
     Stage,
     expected_output,
+    ngram_drafter,
 )
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
-from worker.engine.speculation.ngram_drafter import NgramDrafter
 from worker.engine_link.engine_messages import AbortRequest, AddRequest, EngineCommand, SetPaused
 
 PROMPT = [5, 6, 7]
@@ -172,7 +172,7 @@ def test_guesses_need_the_token_first_and_waiting_for_them_does_not(
     overlapped: Overlapped,
 ) -> None:
     stage = overlapped.stage(
-        drafter=NgramDrafter(4, 1, 2),
+        drafter=ngram_drafter(4, 1, 2),
         num_pages=32,
         max_step_tokens=32,
         model=lambda ids: counting(ids) if len(ids) < 12 else len(ids) * len(ids) % 37,

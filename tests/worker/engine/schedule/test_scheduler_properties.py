@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,12 +28,19 @@ from tests.worker.engine.fake_runner import (
     expected_output,
     looping_token,
     next_token,
+    ngram_drafter,
+    suffix_drafter,
 )
 from tests.worker.engine.schedule.test_kv_model import cached_prefixes
 from worker.engine.request.req import Req
 from worker.engine.schedule.admission_order import SchedulePolicy
-from worker.engine.speculation.ngram_drafter import NgramDrafter
+from worker.engine.speculation.drafter import Drafter
 
+DRAFTERS: dict[str, Callable[[], Drafter | None]] = {
+    "off": lambda: None,
+    "ngram": lambda: ngram_drafter(4, 1, 2),
+    "suffix": lambda: suffix_drafter(4, 1),
+}
 MAX_CONTEXT_LEN = 40
 
 num_steps_done = 0
@@ -59,7 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 5),
         extra_tokens=st.integers(0, 12),
         model=st.sampled_from([next_token, looping_token]),
-        speculates=st.booleans(),
+        speculate=st.sampled_from(["off", "ngram", "suffix"]),
         overlap_depth=st.integers(0, 1),
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),
@@ -71,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running: int,
         extra_tokens: int,
         model: Model,
-        speculates: bool,
+        speculate: str,
         overlap_depth: int,
         eos_token_ids: tuple[int, ...],
         policy: SchedulePolicy,
@@ -83,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_step_tokens=max_running + extra_tokens,
             max_context_len=MAX_CONTEXT_LEN,
             model=model,
-            drafter=NgramDrafter(4, 1, 2) if speculates else None,
+            drafter=DRAFTERS[speculate](),
             overlap_depth=overlap_depth,
             eos_token_ids=eos_token_ids,
             policy=policy,

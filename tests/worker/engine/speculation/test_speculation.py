@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from shared.protocol.finish import Finish, FinishReason
-from tests.worker.engine.fake_runner import Stage, expected_output, looping_token
+from tests.worker.engine.fake_runner import (
+    Stage,
+    expected_output,
+    looping_token,
+    ngram_drafter,
+    suffix_drafter,
+)
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.request.arrival import Arrival
@@ -18,7 +24,7 @@ from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduledReq
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.speculation.ngram_drafter import MAX_STEP_ROWS, NgramDrafter
+from worker.engine.speculation.repetition_drafter import MAX_STEP_ROWS, RepetitionDrafter
 from worker.engine_link.engine_messages import AddRequest
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -34,13 +40,14 @@ def counting(token_ids: Sequence[int]) -> int:
 
 
 def drafting_stage(**options: Any) -> Stage:
-    defaults = {"model": counting, "drafter": NgramDrafter(4, 1, 2), "max_step_tokens": 32}
+    defaults = {"model": counting, "drafter": ngram_drafter(4, 1, 2), "max_step_tokens": 32}
     return Stage(**(defaults | options))
 
 
-def drafter_of(stage: Stage) -> NgramDrafter:
-    assert stage.scheduler._drafter is not None
-    return stage.scheduler._drafter
+def drafter_of(stage: Stage) -> RepetitionDrafter:
+    drafter = stage.scheduler._drafter
+    assert isinstance(drafter, RepetitionDrafter)
+    return drafter
 
 
 def test_a_step_confirms_several_tokens() -> None:
@@ -49,6 +56,15 @@ def test_a_step_confirms_several_tokens() -> None:
     stage.run()
     assert stage.tokens[1] == expected_output([0], 12, counting)
     assert stage.batches == [[(1, 0, 11)], [(1, 11, 16)], [(1, 16, 21)], [(1, 21, 22)]]
+    assert (drafter_of(stage).num_drafted, drafter_of(stage).num_accepted) == (8, 8)
+
+
+def test_the_longer_the_repetition_the_more_is_guessed() -> None:
+    stage = drafting_stage(drafter=suffix_drafter(8, 1))
+    stage.add(1, [*range(10), 0], max_tokens=12)
+    stage.run()
+    assert stage.tokens[1] == expected_output([0], 12, counting)
+    assert stage.batches == [[(1, 0, 11)], [(1, 11, 14)], [(1, 14, 20)], [(1, 20, 22)]]
     assert (drafter_of(stage).num_drafted, drafter_of(stage).num_accepted) == (8, 8)
 
 
@@ -103,7 +119,7 @@ def test_prefills_come_before_most_guesses() -> None:
 
 
 def test_a_full_step_takes_no_guesses() -> None:
-    drafter = NgramDrafter(4, 1, 2)
+    drafter = ngram_drafter(4, 1, 2)
     assert drafter.step_budget(MAX_STEP_ROWS, 10_000) == 0
     assert drafter.step_budget(MAX_STEP_ROWS - 3, 10_000) == 3
 
@@ -147,10 +163,13 @@ def requests(**sampling: Any) -> list[AddRequest]:
     ]
 
 
+@pytest.mark.parametrize("speculate", ["ngram", "suffix"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_the_model_says_the_same(loop_prone: Path, sampling: dict[str, Any]) -> None:
+def test_the_model_says_the_same(
+    loop_prone: Path, sampling: dict[str, Any], speculate: str
+) -> None:
     plain = Rig(loop_prone)
-    rig = Rig(loop_prone, speculate="ngram", min_ngram_len=1)
+    rig = Rig(loop_prone, speculate=speculate, min_ngram_len=1)
     expected = plain.run(*requests(**sampling))
     assert rig.run(*requests(**sampling)) == expected
     load = rig.channel.steps[-1].load
@@ -159,9 +178,10 @@ def test_the_model_says_the_same(loop_prone: Path, sampling: dict[str, Any]) -> 
         assert torch.equal(rig.logits[key], logits)
 
 
-def test_retractions_change_nothing(loop_prone: Path) -> None:
+@pytest.mark.parametrize("speculate", ["ngram", "suffix"])
+def test_retractions_change_nothing(loop_prone: Path, speculate: str) -> None:
     expected = Rig(loop_prone).run(*requests())
-    rig = Rig(loop_prone, speculate="ngram", num_kv_tokens=352, max_step_tokens=32)
+    rig = Rig(loop_prone, speculate=speculate, num_kv_tokens=352, max_step_tokens=32)
     rig.engine._scheduler._reserve_ratio.value = 0.0
     assert rig.run(*requests()) == expected
     load = rig.channel.steps[-1].load

@@ -1,0 +1,32 @@
+"""The ways of guessing, by the name of `--speculate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.ngram_index import NgramIndex
+from worker.engine.speculation.repetition_drafter import RepetitionDrafter
+from worker.engine.speculation.suffix_index import SuffixIndex
+from worker.engine_link.engine_config import EngineConfig, SpeculateName
+
+
+def _ngram(config: EngineConfig) -> Drafter:
+    return RepetitionDrafter(
+        config.num_draft_tokens, lambda: NgramIndex(config.min_ngram_len, config.max_ngram_len)
+    )
+
+
+def _suffix(config: EngineConfig) -> Drafter:
+    return RepetitionDrafter(config.num_draft_tokens, lambda: SuffixIndex(config.min_ngram_len))
+
+
+_DRAFTERS: dict[SpeculateName, Callable[[EngineConfig], Drafter]] = {
+    "ngram": _ngram,
+    "suffix": _suffix,
+}
+
+
+def make_drafter(config: EngineConfig) -> Drafter | None:
+    """None: a step gives each request one token."""
+    return None if config.speculate == "off" else _DRAFTERS[config.speculate](config)
