@@ -56,7 +56,6 @@ class Req:
         "logit_rules",
         "matcher",
         "max_num_tokens",
-        "may_change_logits",
         "needs_known_tokens",
         "num_awaited",
         "num_cached_pages",
@@ -113,9 +112,6 @@ class Req:
             or sampling.frequency_penalty != 0.0
             or sampling.presence_penalty != 0.0
             or self.dry is not None
-        )
-        self.may_change_logits = (
-            self.logit_rules is not None or sampling.min_tokens > 0 or self.has_penalties
         )
         # What it may choose depends on its last tokens: the host must have them before.
         self.needs_known_tokens = (

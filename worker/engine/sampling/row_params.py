@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from shared.protocol.sampling import SamplingParams
 from worker.engine.request.req import Req
+from worker.engine.sampling.logits_processor import LogitsProcessor
+from worker.engine.sampling.logits_processors import LOGITS_PROCESSORS
 from worker.engine.sampling.narrowing import narrows
 
 _STRUCT = struct.Struct("<fqff")
@@ -32,12 +34,15 @@ class RowParams:
     min_p: npt.NDArray[np.float32]  # [num_rows]
     seeds: list[int]  # [num_rows], 64 bits
     logprob_rows: list[tuple[int, int]]  # rows that ask for logprobs, and for how many others
-    changing_rows: list[int]  # whose logits biases, bans or penalties may change
-    grammar_rows: list[int]
-    narrowed_rows: list[int]  # whose logits come scaled and narrowed to the draw
+    # Processors of logits that some request wants, in their order, with the rows of those.
+    wanted_rows: list[tuple[LogitsProcessor, list[int]]]
+    wishes: Mapping[Req, tuple[int, ...]]  # the indices of the processors that each request wants
 
     @classmethod
-    def of(cls, reqs: Sequence[Req]) -> Self:
+    def of(cls, reqs: Sequence[Req], before: RowParams | None = None) -> Self:
+        """`before`: those of an earlier step. What a request wants never changes."""
+        known = {} if before is None else before.wishes
+        wishes = {req: known[req] if req in known else _wishes(req) for req in reqs}
         draws = np.frombuffer(b"".join(_pack(req.sampling) for req in reqs), _DTYPE)
         return cls(
             reqs=reqs,
@@ -51,10 +56,22 @@ class RowParams:
                 for row, req in enumerate(reqs)
                 if req.sampling.logprobs is not None
             ],
-            changing_rows=[row for row, req in enumerate(reqs) if req.may_change_logits],
-            grammar_rows=[row for row, req in enumerate(reqs) if req.matcher is not None],
-            narrowed_rows=[row for row, req in enumerate(reqs) if narrows(req.sampling)],
+            wanted_rows=_wanted_rows([wishes[req] for req in reqs]),
+            wishes=wishes,
         )
+
+
+def _wishes(req: Req) -> tuple[int, ...]:
+    return tuple(idx for idx, each in enumerate(LOGITS_PROCESSORS) if each.wants(req))
+
+
+def _wanted_rows(wishes: list[tuple[int, ...]]) -> list[tuple[LogitsProcessor, list[int]]]:
+    """`wishes`: of each row."""
+    rows: dict[int, list[int]] = {}
+    for row, wanted in enumerate(wishes):
+        for idx in wanted:
+            rows.setdefault(idx, []).append(row)
+    return [(LOGITS_PROCESSORS[idx], rows[idx]) for idx in sorted(rows)]
 
 
 def _pack(sampling: SamplingParams) -> bytes:

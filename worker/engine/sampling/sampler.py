@@ -10,8 +10,8 @@ import torch
 
 from worker.engine.request.sample_error import SampleError
 from worker.engine.sampling.gumbel_max import GumbelMax
+from worker.engine.sampling.host_logits import HostLogits
 from worker.engine.sampling.kept_set import kept_threshold
-from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_logprobs import row_logprobs
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
@@ -38,6 +38,7 @@ class Sampler:
 
     def __init__(self, vocab_size: int) -> None:
         self._gumbel_max = GumbelMax(vocab_size)
+        self._place = HostLogits()
 
     def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> Samples:
         """`logits` [num_rows, vocab_size] float32, overwritten."""
@@ -64,7 +65,7 @@ class Sampler:
                 likeliest.tolist(), np.isfinite(largest).tolist(), strict=True
             )
         ]
-        change_logits(logits, batch, _where_it_is, lambda logits, masks: masks.apply(logits))
+        batch.change(logits, self._place)
         for row in batch.changed_rows:
             if not isinstance(token_ids[row], SampleError):
                 token_id = int(rows[row].argmax())
@@ -88,7 +89,3 @@ class Sampler:
         return self._gumbel_max.draw(
             scaled, largest, threshold, batch.params.seeds[row], batch.positions[row]
         )
-
-
-def _where_it_is(values: torch.Tensor) -> torch.Tensor:
-    return values

@@ -25,7 +25,7 @@ class StepSampling:
     def batch(self, points: Sequence[SamplePoint]) -> SamplingBatch:
         reqs = [point.req for point in points]
         if reqs != self._row_params.reqs:
-            self._row_params = RowParams.of(reqs)
+            self._row_params = RowParams.of(reqs, self._row_params)
         return SamplingBatch.from_points(
             points, self._num_outputs, self._grammars, self._row_params
         )

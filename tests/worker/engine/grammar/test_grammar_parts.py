@@ -12,7 +12,7 @@ from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, VOCAB_SIZE, encode, save_json_llama
 from worker.engine.grammar.grammar_cache import GrammarCache
 from worker.engine.grammar.llguidance_backend import LLGuidanceBackend, LLGuidanceGrammar
-from worker.engine.sampling.grammar_masks import GrammarMasks
+from worker.engine.sampling.host_logits import HostLogits
 
 
 def make_grammar(text: str) -> Grammar:
@@ -45,7 +45,7 @@ def test_the_least_recently_used_grammar_leaves(folder: Path) -> None:
 def test_a_mask_takes_effect_at_its_row_and_bits() -> None:
     bitmask = np.array([[1 << 3, 0], [-1, -1]], np.int32)
     logits = torch.zeros(3, 40)
-    GrammarMasks([0, 2], bitmask).apply(logits)
+    HostLogits().forbid(logits, [0, 2], bitmask)
     assert torch.nonzero(torch.isfinite(logits[0])).flatten().tolist() == [3]
     assert bool(torch.isfinite(logits[1:]).all())
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.worker.engine.sampling.test_sampler import make_req, some_logits
 from worker.engine.request.sample_point import SamplePoint
-from worker.engine.sampling.logit_changes import change_logits
+from worker.engine.sampling.host_logits import HostLogits
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
 PROMPT, OUTPUT, DRAFTS = [1, 2, 3, 3, 4], [5, 3, 6], [6, 7]
@@ -20,7 +20,7 @@ PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.25, "frequency_pen
 def changed(logits: torch.Tensor, point: SamplePoint) -> torch.Tensor:
     batch = SamplingBatch.from_points([point], logits.shape[-1])
     rows = logits[None].clone()
-    change_logits(rows, batch, lambda values: values, lambda rows, masks: masks.apply(rows))
+    batch.change(rows, HostLogits())
     return rows[0]
 
 

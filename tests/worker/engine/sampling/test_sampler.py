@@ -15,8 +15,9 @@ from worker.engine.request.sample_error import SampleError
 from worker.engine.request.sample_point import SamplePoint
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.counter_hash import CounterHash
+from worker.engine.sampling.host_logits import HostLogits
 from worker.engine.sampling.kept_set import kept_threshold
-from worker.engine.sampling.logit_changes import change_logits
+from worker.engine.sampling.processors.penalties import Penalised
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
@@ -190,9 +191,9 @@ def test_penalties_agree_with_a_naive_reference(sampling: dict[str, Any]) -> Non
         make_req([7, 7], [], **sampling),
     ]
     batch = SamplingBatch.from_points([*map(SamplePoint.after, reqs)], VOCAB_SIZE)
-    assert batch.penalties is not None
+    assert [type(change) for change in batch.changes] == [Penalised]
     ours = logits.clone()
-    change_logits(ours, batch, lambda values: values, lambda logits, masks: masks.apply(logits))
+    batch.change(ours, HostLogits())
     naive = [naive_penalties(row, req) for row, req in zip(logits.tolist(), reqs, strict=True)]
     torch.testing.assert_close(ours, torch.tensor(naive), rtol=1e-6, atol=1e-6)
 

@@ -23,6 +23,8 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduledReq
 from worker.engine.request.stop_check import StopCheck
+from worker.engine.sampling.processors.banned_tokens import Banned
+from worker.engine.sampling.processors.penalties import Penalised
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.speculation.repetition_drafter import MAX_STEP_ROWS, RepetitionDrafter
 from worker.engine_link.engine_messages import AddRequest
@@ -141,13 +143,14 @@ def test_guesses_count_as_output() -> None:
     entry = ScheduledReq.drafting(req, [7, 7])
     batch = SamplingBatch.from_points(entry.sample_points, 10)
     assert batch.positions == [2, 3, 4]
-    assert batch.penalties is not None
-    assert batch.banned is not None
-    columns = (batch.penalties.rows, batch.penalties.token_ids, batch.penalties.subtracted)
+    banned, penalised = batch.changes
+    assert isinstance(banned, Banned)
+    assert isinstance(penalised, Penalised)
+    columns = (penalised.rows, penalised.token_ids, penalised.subtracted)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
         (0, 6, 1.0), (1, 6, 1.0), (1, 7, 1.0), (2, 6, 1.0), (2, 7, 2.0),
     ]  # fmt: skip
-    assert batch.banned[0].tolist() == [0, 1]  # the third has its min_tokens
+    assert banned.rows.tolist() == [0, 1]  # the third has its min_tokens
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from shared.protocol.logprobs import MAX_TOP_LOGPROBS
+from worker.engine.cuda.sampling.device_logits import DeviceLogits
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.sampling.device_params import DeviceParams
 from worker.engine.cuda.sampling.draws import Draws
 from worker.engine.device.gpu_device import GpuDevice, upload
-from worker.engine.sampling.grammar_masks import GrammarMasks
-from worker.engine.sampling.logit_changes import change_logits
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
@@ -30,6 +29,7 @@ class GpuSampler:
 
     def __init__(self, device: GpuDevice, draws: Draws) -> None:
         self._device = device
+        self._place = DeviceLogits(device)
         self._draws = draws
         self._host_params = RowParams.of([])
         self._params: DeviceParams | None = None
@@ -40,11 +40,11 @@ class GpuSampler:
         positions = upload(self._device, np.array(batch.positions, np.int64))
         asked = batch.params.logprob_rows
         if not asked:
-            self._change(logits, batch)
+            batch.change(logits, self._place)
             return DeviceSamples(self._draws.draw(logits, params, positions), None)
         asked_rows = upload(self._device, np.array([row for row, _ in asked], np.int64))
         raw = logits[asked_rows]
-        self._change(logits, batch)
+        batch.change(logits, self._place)
         token_ids = self._draws.draw(logits, params, positions)
         logprobs = DeviceLogprobs.of(self._device, asked, raw, token_ids[asked_rows])
         return DeviceSamples(token_ids, logprobs)
@@ -54,18 +54,6 @@ class GpuSampler:
             self._params = DeviceParams.of(params, self._device)
             self._host_params = params
         return self._params
-
-    def _change(self, logits: torch.Tensor, batch: SamplingBatch) -> None:
-        change_logits(
-            logits, batch, lambda values: upload(self._device, values.numpy()), self._apply_masks
-        )
-
-    def _apply_masks(self, logits: torch.Tensor, masks: GrammarMasks) -> None:
-        words = upload(self._device, masks.bitmask)
-        bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32)
-        is_forbidden = (bits & 1).flatten(1)[:, : logits.shape[1]] == 0
-        rows = upload(self._device, np.array(masks.rows, np.int64))
-        logits.index_copy_(0, rows, logits[rows].masked_fill_(is_forbidden, -torch.inf))
 
 
 def most_demanding(num_rows: int) -> SamplingBatch:
@@ -78,8 +66,7 @@ def most_demanding(num_rows: int) -> SamplingBatch:
         min_p=np.zeros(num_rows, np.float32),
         seeds=[0] * num_rows,
         logprob_rows=[(row, MAX_TOP_LOGPROBS) for row in range(num_rows)],
-        changing_rows=[],
-        grammar_rows=[],
-        narrowed_rows=[],
+        wanted_rows=[],
+        wishes={},
     )
-    return SamplingBatch(params, [0] * num_rows, None, [], None, None, None, [])
+    return SamplingBatch(params, [0] * num_rows, [])
