@@ -33,6 +33,7 @@ struct LayerWeights {
   bf16* keys;  // this layer's part of the pool
   bf16* values;
   int64_t window;  // of sliding attention; 0: none
+  float attention_scale;
 };
 
 struct DecoderShape {
@@ -43,7 +44,6 @@ struct DecoderShape {
   int64_t head_dim;
   int64_t page_size;
   float norm_eps;
-  float attention_scale;
   const bf16* embeddings;   // [vocab_size, hidden_size]
   const float* cosines;     // [max_positions, head_dim / 2]
   const float* sines;
@@ -327,8 +327,8 @@ class Decoder {
     const LayerPool pool = pool_of(layer);
     const int64_t head_dim = shape_.head_dim, num_shared = heads_per_kv_head();
     const int64_t qkv_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * head_dim;
-    const AttentionShape shape{pool, task.pages, task.kv_head,
-                               shape_.attention_scale * kLog2E, layer.window};
+    const AttentionShape shape{pool, task.pages, task.kv_head, layer.attention_scale * kLog2E,
+                               layer.window};
     const int64_t num_rows = task.end_row - task.first_row;
     const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;
     for (int64_t tile_idx = 0; tile_idx < num_tiles; ++tile_idx) {

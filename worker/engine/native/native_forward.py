@@ -30,7 +30,7 @@ class NativeForward:
         self, weights: NativeWeights, pool: KVCachePool, max_context_len: int, num_threads: int
     ) -> None:
         config = weights.config
-        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
+        rotary = RotaryEmbedding(config.rope, pool.group.head_dim, max_context_len, torch.float32)
         self._library = weights.library
         self._kept = (weights, pool, rotary)  # the C++ side points into them
         self._loras = NativeLoras(config)
@@ -40,11 +40,10 @@ class NativeForward:
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            page_size=pool.page_size,
+            num_kv_heads=pool.group.num_kv_heads,
+            head_dim=pool.group.head_dim,
+            page_size=pool.group.page_size,
             norm_eps=config.rms_norm_eps,
-            attention_scale=config.attention_layers[0].scale,
             embeddings=weights.embeddings.data_ptr(),
             cosines=rotary.cos.data_ptr(),
             sines=rotary.sin.data_ptr(),

@@ -53,6 +53,7 @@ class LayerStruct(ctypes.Structure):
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("window", ctypes.c_int64),
+        ("attention_scale", ctypes.c_float),
     )
 
 
@@ -67,7 +68,6 @@ class ShapeStruct(ctypes.Structure):
         ("head_dim", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("norm_eps", ctypes.c_float),
-        ("attention_scale", ctypes.c_float),
         ("embeddings", ctypes.c_void_p),
         ("cosines", ctypes.c_void_p),
         ("sines", ctypes.c_void_p),

@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from shared.errors import ConfigError
+from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights, Projection
 from worker.engine.models.loader import WeightReader
@@ -29,13 +30,13 @@ class NativeWeights:
         embeddings = weights.embeddings()
         self.embeddings = embeddings.clone()  # of its own: the checkpoint's files are let go
         self.layers = [
-            self._layer(weights.layer(layer_id), config.attention_layers[layer_id].window)
-            for layer_id in range(config.num_layers)
+            self._layer(weights.layer(layer_id), attention)
+            for layer_id, attention in enumerate(config.attention_layers)
         ]
         self.final_norm = self._floats(weights.norm())
         self.lm_head = self._linear(Projection(weights.lm_head(embeddings), None))
 
-    def _layer(self, weights: LayerWeights, window: int | None) -> LayerStruct:
+    def _layer(self, weights: LayerWeights, attention: AttentionLayer) -> LayerStruct:
         """Without its part of the KV pool."""
         norm = weights.qk_norm
         return LayerStruct(
@@ -47,7 +48,8 @@ class NativeWeights:
             mlp_norm=self._floats(weights.mlp_norm),
             gate_up=self._linear(weights.gate_up, interleaved=True),
             down=self._linear(weights.down),
-            window=window or 0,
+            window=attention.window or 0,
+            attention_scale=attention.scale,
         )
 
     def _linear(self, projection: Projection, *, interleaved: bool = False) -> LinearStruct:
