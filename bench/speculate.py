@@ -1,10 +1,11 @@
-"""What --speculate ngram gains where text is copied, and costs elsewhere.
+"""What --speculate gains where text is copied, and costs elsewhere.
 
     python -m bench.speculate FOLDER
 
-Engines with and without it take turns in one process, on the same prompts. Prints the decoding
-speed of both, their ratio (median, and the least and largest of the rounds), and the share of the
-guesses that were right. The tokens must be the same; the program fails when they are not.
+Engines without it and with each way of guessing take turns in one process, on the same prompts.
+Prints decoding speeds, their ratio (median, and the least and largest of the rounds), the share of
+the guesses that were right, and the tokens of a request's step. The tokens must be the same; the
+program fails when they are not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.copying_checkpoint import ensure_copying_checkpoint
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.loading.engine_loader import EngineLoader
-from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_config import EngineConfig, SpeculateName
 from worker.engine_link.engine_messages import (
     AddRequest,
     EngineCommand,
@@ -36,6 +37,7 @@ from worker.engine_link.engine_messages import (
 DEMO = Path(__file__).parents[1] / "deploy/demo_model/checkpoint"
 TEXT_LEN = 160
 NUM_STREAMS = (1, 8)
+GUESSING: tuple[SpeculateName, ...] = ("ngram", "suffix")
 WISHES = (
     "Tell me a story about a fox.", "Tell me a story about a dragon.", "Count from 1 to 20.",
     "Name three colours.", "Repeat after me: the owl sat on the stone", "What is 7 plus 5?",
@@ -66,12 +68,13 @@ class Decoding(NamedTuple):
     tokens_per_s: float
     num_drafted: int
     num_accepted: int
+    num_request_steps: int  # steps that gave a request tokens, each counted for each request
 
 
 class BenchEngine:
     """One engine in this process."""
 
-    def __init__(self, model_path: Path, speculate: str) -> None:
+    def __init__(self, model_path: Path, speculate: SpeculateName) -> None:
         config = EngineConfig(
             model_path=str(model_path), speculate=speculate, num_kv_tokens=8192, max_step_s=10.0
         )
@@ -100,7 +103,15 @@ class BenchEngine:
         for _, step in self._log.steps:
             for output in step.outputs:
                 tokens[output.run_id - first_id] += output.token_ids
-        return Decoding(tokens, self._speed(), now_drafted - drafted, now_accepted - accepted)
+        return Decoding(
+            tokens=tokens,
+            tokens_per_s=self._speed(),
+            num_drafted=now_drafted - drafted,
+            num_accepted=now_accepted - accepted,
+            num_request_steps=sum(
+                bool(output.token_ids) for _, step in self._log.steps for output in step.outputs
+            ),
+        )
 
     def _num_guesses(self) -> tuple[int, int]:
         load = self._loop._engine.report().load
@@ -149,7 +160,8 @@ def chat_prompts(num_prompts: int, seed: int) -> list[list[int]]:
 
 
 def measure(workload: Workload, num_rounds: int) -> None:
-    engines = {name: BenchEngine(workload.model_path, name) for name in ("off", "ngram")}
+    names: tuple[SpeculateName, ...] = ("off", *GUESSING)
+    engines = {name: BenchEngine(workload.model_path, name) for name in names}
     for num_streams in NUM_STREAMS:
         turns: dict[str, list[Decoding]] = {name: [] for name in engines}
         for seed in range(num_rounds + 1):  # the first one warms up
@@ -157,20 +169,28 @@ def measure(workload: Workload, num_rounds: int) -> None:
             order = list(engines) if seed % 2 else list(engines)[::-1]
             for name in order:
                 turns[name].append(engines[name].run(prompts, TEXT_LEN - 4))
-            assert turns["off"][-1].tokens == turns["ngram"][-1].tokens, "other tokens"
-        off, ngram = (turns[name][1:] for name in ("off", "ngram"))
-        ratios = sorted(b.tokens_per_s / a.tokens_per_s for a, b in zip(off, ngram, strict=True))
-        num_drafted = sum(turn.num_drafted for turn in ngram)
-        num_accepted = sum(turn.num_accepted for turn in ngram)
-        print(
-            f"{workload.name:14} {num_streams:7}"
-            f" {statistics.median(turn.tokens_per_s for turn in off):9.0f}"
-            f" {statistics.median(turn.tokens_per_s for turn in ngram):9.0f}"
-            f" {statistics.median(ratios):6.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            f" {num_accepted}/{num_drafted}"
-            f" = {num_accepted / max(1, num_drafted):.2f}",
-            flush=True,
-        )
+                assert turns[name][-1].tokens == turns[order[0]][-1].tokens, "other tokens"
+        for name in GUESSING:
+            print(
+                f"{workload.name:14} {name:8} {num_streams:7} {row(turns['off'], turns[name])}",
+                flush=True,
+            )
+
+
+def row(plain: list[Decoding], guessing: list[Decoding]) -> str:
+    """Of the turns of two engines on the same prompts, the first ones left out."""
+    off, on = plain[1:], guessing[1:]
+    ratios = sorted(b.tokens_per_s / a.tokens_per_s for a, b in zip(off, on, strict=True))
+    num_drafted = sum(turn.num_drafted for turn in on)
+    num_accepted = sum(turn.num_accepted for turn in on)
+    num_tokens = sum(len(told) for turn in on for told in turn.tokens.values())
+    return (
+        f"{statistics.median(turn.tokens_per_s for turn in off):9.0f}"
+        f" {statistics.median(turn.tokens_per_s for turn in on):9.0f}"
+        f" {statistics.median(ratios):6.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        f" {num_accepted}/{num_drafted} = {num_accepted / max(1, num_drafted):.2f}"
+        f" {num_tokens / sum(turn.num_request_steps for turn in on):6.2f}"
+    )
 
 
 def main(
@@ -179,7 +199,10 @@ def main(
     workload: Literal["all", "copy", "chat"] = "all",
 ) -> None:
     """Take turns, print a row for each number of streams."""
-    print("workload       streams off tok/s on tok/s  ratio               right guesses")
+    print(
+        "workload       guesses  streams off tok/s on tok/s  ratio               right guesses"
+        "  tokens a step"
+    )
     if workload != "chat":
         ensure_copying_checkpoint(folder)
         measure(Workload("copy, 135 M", folder, copying_prompts), num_rounds)
