@@ -236,7 +236,7 @@ async def test_a_frontend_that_dies_before_it_has_queued(stack: Stack) -> None:
         hangs.set()
         await asyncio.Event().wait()
 
-    submitter.submit = hang  # type: ignore[method-assign, assignment]
+    submitter.submit = hang  # type: ignore[method-assign]
     async with doomed.client(headers=KEY) as client, running.client(headers=KEY) as other:
         lost = asyncio.create_task(client.post(CHAT, json={**BODY, "n": 2}))
         await hangs.wait()

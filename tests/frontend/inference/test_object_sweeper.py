@@ -145,10 +145,10 @@ async def test_a_tokenizer_goes_when_no_card_names_it_any_more(
     assert entry.is_confirmed, "it is known that a card named it"
 
     await register(cluster, make_bundle(), make_card(make_bundle(), "another-name"))
-    await ModelCatalog(cluster).delete(stack.card)
+    await ModelCatalog(cluster).delete(stack.card.pool)
     assert await eager.sweep() == 0, "another card names it"
     [other] = await ModelCatalog(cluster).cards()
-    await ModelCatalog(cluster).delete(other)
+    await ModelCatalog(cluster).delete(other.pool)
     assert await sweeper.sweep() == 0, "results may still be read with it"
     assert await eager.sweep() == 1
     assert await names(objects) == set()

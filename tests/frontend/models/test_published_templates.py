@@ -95,7 +95,10 @@ FAMILIES = {
 def parsers_of(template: ChatTemplate) -> tuple[str | None, str | None]:
     """The names of those that fit it."""
     tools, reasoning = template.tool_parser, template.reasoning_parser
-    return tools and tools.name, reasoning and reasoning.name
+    return (
+        None if tools is None else tools.name,
+        None if reasoning is None else reasoning.name,
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

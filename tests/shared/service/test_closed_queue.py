@@ -25,7 +25,7 @@ from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
-ROOM = {"log_max_bytes": 1 << 29, "files_max_bytes": 1 << 28}  # for both sets of streams
+ROOM: dict[str, Any] = {"log_max_bytes": 1 << 29, "files_max_bytes": 1 << 28}  # of both sides
 
 
 @pytest.fixture
