@@ -11,13 +11,14 @@ from rich.text import Text
 
 from jetflock.chat.answer_view import AnswerView, MarkdownView, PlainView
 from jetflock.chat.asker import Asker
-from jetflock.chat.chat_backend import ChatFailed
 from jetflock.chat.chat_config import ChatConfig
 from jetflock.chat.conversation import Conversation
 from jetflock.chat.http_chat import HttpChat
 from jetflock.chat.nats_chat import NatsChat
 from jetflock.chat.repl import Repl
+from jetflock.running.http_service import HttpService
 from jetflock.running.running_service import check_listens
+from jetflock.running.service_error import ServiceError
 from shared.cli.program import INTERRUPTED, Program
 from shared.config import FLAT
 from shared.errors import ConfigError
@@ -68,16 +69,16 @@ def _chat(prompt: str | None, config: ChatConfig) -> int:
 
 
 def _service(config: ChatConfig, urls: list[str]) -> HttpChat | NatsChat:
-    """Raises ConfigError when HTTP and NATS are mixed, ChatFailed when no NATS server listens."""
+    """Raises ConfigError when HTTP and NATS are mixed, ServiceError when no NATS server listens."""
     num_nats = sum(url.startswith(("nats://", "tls://")) for url in urls)
     if not num_nats:
-        return HttpChat(urls, config.key())
+        return HttpChat(HttpService(urls, config.key()))
     if num_nats < len(urls):
         raise ConfigError(f"--url {config.url!r} mixes HTTP and NATS; give one kind")
     try:
         check_listens(",".join(urls))
     except ConfigError as exc:  # nobody answers: that is no wrong flag
-        raise ChatFailed(f"{exc}; is it running (jetflock serve)?") from exc
+        raise ServiceError(f"{exc}; is it running (jetflock serve)?") from exc
     return NatsChat(",".join(urls), config.key())
 
 

@@ -31,11 +31,11 @@ class Asker:
         return self._service.url
 
     def models(self) -> list[dict[str, Any]]:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         return self._service.models()
 
     def answer(self) -> bool:
-        """False when Ctrl-C stopped it: then what came so far is the answer. Raises ChatFailed."""
+        """False when Ctrl-C stopped it: what came so far is the answer. Raises ServiceError."""
         answer, is_whole = Answer(), True
         try:
             with self._new_view() as view, self._service.stream(self.conversation.body()) as stream:

@@ -7,15 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shared.errors import JetflockError
+from jetflock.running.service_error import ServiceError
 
 _UNSERVED = ("failed", "absent")  # as /v1/models tells it
-
-
-class ChatFailed(JetflockError):
-    """The service refused, failed, or does not answer."""
-
-    exit_status = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +21,7 @@ class ChatEvent:
 
 
 class AnswerStream(Protocol):
-    """The events of one answer. Iterating raises ChatFailed."""
+    """The events of one answer. Iterating raises ServiceError."""
 
     @property
     def num_resumes(self) -> int: ...
@@ -49,9 +43,9 @@ class ChatBackend(Protocol):
 
 
 def first_model(models: Sequence[dict[str, Any]], url: str) -> str:
-    """The first that generates, of those that are served. Raises ChatFailed."""
+    """The first that generates, of those that are served. Raises ServiceError."""
     for model in models:
         can_generate = "generate" in model.get("tasks", ("generate",))
         if can_generate and model.get("parent") is None and model.get("status") not in _UNSERVED:
             return str(model["id"])
-    raise ChatFailed(f"{url} serves no model that generates text; start a worker")
+    raise ServiceError(f"{url} serves no model that generates text; start a worker")

@@ -6,18 +6,19 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Self
 
 import httpx
 
-from jetflock.chat.chat_backend import ChatEvent, ChatFailed, first_model
+from jetflock.chat.chat_backend import ChatEvent, first_model
+from jetflock.running.http_service import HttpService, check_answer, object_of
+from jetflock.running.service_error import ServiceError
 
-_CONNECT_S = 5.0
-_SILENCE_S = 60.0  # frontends send a comment every 15 s
 _GRACE_S = 30  # a request runs on so long after a cut
 _RETRY_FOR_S = 30.0
 _RETRY_S = 0.3
+_ABORT_S = 2.0
 
 
 class _Away(Exception):
@@ -27,79 +28,39 @@ class _Away(Exception):
 class HttpChat:
     """Any of the frontends will do: they know the same requests."""
 
-    def __init__(self, urls: Sequence[str], api_key: str | None) -> None:
-        self._urls = list(urls)  # the one in use comes first
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
-        self._client = httpx.Client(headers=headers, timeout=timeout)
+    def __init__(self, http: HttpService) -> None:
+        self._http = http
 
-    def __enter__(self) -> HttpChat:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._client.close()
+        self._http.__exit__(*exc_info)
 
     @property
     def url(self) -> str:
-        return self._urls[0]
+        return self._http.url
 
     def models(self) -> list[dict[str, Any]]:
-        """As OpenAI lists them. Raises ChatFailed."""
-        for _ in self._urls:
+        """As OpenAI lists them. Raises ServiceError."""
+        for _ in range(self._http.num_urls):
             try:
-                response = self._client.get(f"{self.url}/v1/models")
+                response = self._http.read("GET", "/v1/models")
             except httpx.TransportError as exc:
-                failure = self._unreachable(exc)
-                self._turn()
+                failure = self._http.unreachable(exc)
+                self._http.turn()
                 continue
-            except httpx.InvalidURL as exc:
-                raise ChatFailed(f"{self.url!r} is no URL: {exc}; check --url") from exc
-            check_response(response)
-            models: list[dict[str, Any]] = response.json()["data"]
+            models: list[dict[str, Any]] = object_of(response)["data"]
             return models
         raise failure
 
     def default_model(self) -> str:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         return first_model(self.models(), self.url)
 
     def stream(self, body: dict[str, Any]) -> HttpChatStream:
         """An answer to be read. Nothing is sent before its first event is asked for."""
-        return HttpChatStream(self, body)
-
-    def open(
-        self, method: str, path: str, headers: dict[str, str], body: object = None
-    ) -> httpx.Response:
-        """Its head has been read, its body has not. Raises httpx.TransportError."""
-        request = self._client.build_request(
-            method, self.url + path, headers=headers, json=body if body is not None else None
-        )
-        return self._client.send(request, stream=True)
-
-    def abort(self, request_id: str) -> None:
-        """As far as somebody hears it: else it ends with its grace period."""
-        with contextlib.suppress(httpx.HTTPError):
-            self._client.post(f"{self.url}/abort_request", json={"rid": request_id}, timeout=2.0)
-
-    @property
-    def num_urls(self) -> int:
-        return len(self._urls)
-
-    def next_after(self, cause: Exception, *, is_last: bool) -> None:
-        """After a cut, another frontend, or the only one again. Raises ChatFailed at the last."""
-        if is_last:
-            raise self._unreachable(cause) from cause
-        self._turn()
-        time.sleep(_RETRY_S)
-
-    def _turn(self) -> None:
-        self._urls.append(self._urls.pop(0))
-
-    def _unreachable(self, exc: Exception) -> ChatFailed:
-        return ChatFailed(
-            f"no answer from {self.url} ({exc or type(exc).__name__}); is it running "
-            "(jetflock serve)? Name another by --url"
-        )
+        return HttpChatStream(self._http, body)
 
 
 class HttpChatStream:
@@ -108,8 +69,8 @@ class HttpChatStream:
     Who leaves early ends the request: iterate inside `with`.
     """
 
-    def __init__(self, service: HttpChat, body: dict[str, Any]) -> None:
-        self._service = service
+    def __init__(self, http: HttpService, body: dict[str, Any]) -> None:
+        self._http = http
         self._body = body | {"stream": True, "stream_options": {"include_usage": True}}
         # The same key on every try: a request whose acceptance was not heard is not run twice.
         self._headers = {"idempotency-key": uuid.uuid4().hex, "x-resume-grace": str(_GRACE_S)}
@@ -123,10 +84,10 @@ class HttpChatStream:
 
     def __exit__(self, *exc_info: object) -> None:
         if self._request_id and not self._is_over:
-            self._service.abort(self._request_id)
+            self._abort()
 
     def __iter__(self) -> Iterator[ChatEvent]:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         heard_at, num_failures = time.monotonic(), 0
         while not self._is_over:
             cause: Exception = ConnectionError("the stream was cut")
@@ -139,12 +100,21 @@ class HttpChatStream:
             if self._is_over:
                 return
             num_failures += 1
-            self._service.next_after(cause, is_last=self._gives_up(num_failures, heard_at))
+            if self._gives_up(num_failures, heard_at):
+                raise self._http.unreachable(cause) from cause
+            self._http.turn()
+            time.sleep(_RETRY_S)
+
+    def _abort(self) -> None:
+        """As far as somebody hears it: else it ends with its grace period."""
+        with contextlib.suppress(httpx.HTTPError, ServiceError):
+            body = {"rid": self._request_id}
+            self._http.read("POST", "/abort_request", json=body, timeout=_ABORT_S)
 
     def _gives_up(self, num_failures: int, heard_at: float) -> bool:
         """Who was never there is not waited for."""
         if not self._request_id:
-            return num_failures >= self._service.num_urls
+            return num_failures >= self._http.num_urls
         self.num_resumes += 1
         return time.monotonic() - heard_at > _RETRY_FOR_S
 
@@ -160,10 +130,10 @@ class HttpChatStream:
             response.close()
 
     def _check(self, response: httpx.Response) -> None:
-        """Raises _Away for a frontend that leaves, ChatFailed for all else."""
+        """Raises _Away for a frontend that leaves, ServiceError for all else."""
         try:
-            check_response(response)
-        except ChatFailed as exc:
+            check_answer(response)
+        except ServiceError as exc:
             if self._request_id and response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 raise _Away(str(exc)) from exc
             self._is_over = True
@@ -172,11 +142,11 @@ class HttpChatStream:
     def _open(self) -> httpx.Response:
         if not self._request_id:
             path = "/v1/chat/completions"
-            return self._service.open("POST", path, self._headers, self._body)
+            return self._http.open("POST", path, headers=self._headers, json=self._body)
         headers = {"x-resume-grace": str(_GRACE_S)}
         if self._event_id:
             headers["last-event-id"] = self._event_id
-        return self._service.open("GET", f"/v1/streams/{self._request_id}", headers)
+        return self._http.open("GET", f"/v1/streams/{self._request_id}", headers=headers)
 
     def _events(self, response: httpx.Response) -> Iterator[ChatEvent]:
         event_id = ""
@@ -191,7 +161,7 @@ class HttpChatStream:
                 data = json.loads(value)
                 if "error" in data:
                     self._is_over = True
-                    raise ChatFailed(data["error"]["message"])
+                    raise ServiceError(data["error"]["message"])
                 self._event_id = event_id
                 yield ChatEvent(event_id, data)
 
@@ -202,18 +172,3 @@ def _lines(response: httpx.Response) -> Iterator[str]:
     for data in response.iter_bytes():
         *lines, rest = (rest + data).split(b"\n")
         yield from (line.decode() for line in lines)
-
-
-def check_response(response: httpx.Response) -> None:
-    """Raises ChatFailed with the service's own words."""
-    if response.status_code < 400:
-        return
-    try:
-        message = str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = f"{response.request.url} answers with status {response.status_code}"
-    if response.status_code == httpx.codes.UNAUTHORIZED:
-        message += " Give --api-key or --api-key-file."
-    if wait := response.headers.get("retry-after"):
-        message += f" Try again in {wait} s."
-    raise ChatFailed(message)

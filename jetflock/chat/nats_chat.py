@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from jetflock.chat.chat_backend import ChatEvent, ChatFailed, first_model
+from jetflock.chat.chat_backend import ChatEvent, first_model
 from jetflock.client import Client
 from jetflock.client.job import Job
 from jetflock.errors import ClientError
+from jetflock.running.service_error import ServiceError
 
 
 class NatsChat:
@@ -32,14 +33,14 @@ class NatsChat:
         self._client.shutdown()
 
     def models(self) -> list[dict[str, Any]]:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         try:
             return self._client.models()
         except ClientError as exc:
-            raise ChatFailed(f"{self.url}: {exc}; is it running (jetflock serve)?") from exc
+            raise ServiceError(f"{self.url}: {exc}; is it running (jetflock serve)?") from exc
 
     def default_model(self) -> str:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         return first_model(self.models(), self.url)
 
     def stream(self, body: dict[str, Any]) -> NatsChatStream:
@@ -69,13 +70,13 @@ class NatsChatStream:
         return self._job.num_resumes
 
     def __iter__(self) -> Iterator[ChatEvent]:
-        """Raises ChatFailed."""
+        """Raises ServiceError."""
         try:
             for chunk in self._job:
                 yield _event(chunk.text_diff, chunk.reasoning_diff)
             result = self._job.result()
         except ClientError as exc:
-            raise ChatFailed(str(exc)) from exc
+            raise ServiceError(str(exc)) from exc
         usage = {} if result.usage is None else _usage(dataclasses.asdict(result.usage))
         yield _event("", "", result.finish_reason, usage)
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from deploy.local.http_probe import reachable_host
+import httpx
+
+from deploy.local.http_probe import http_url
 from deploy.local.nats_binary import find_nats_server
 from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
@@ -131,10 +133,8 @@ def _port(host: str, port: int) -> Finding:
 
 def _told_version(host: str, port: int) -> str | None:
     """Of the jetflock that listens there."""
-    import httpx
-
     try:
-        answer = httpx.get(f"http://{reachable_host(host)}:{port}/version", timeout=3.0)
+        answer = httpx.get(f"{http_url(host, port)}/version", timeout=3.0, trust_env=False)
         return str(answer.json()["version"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
