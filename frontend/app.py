@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from prometheus_client import Counter
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -15,7 +16,6 @@ from frontend.http.error_response import ErrorBody, error_response
 from frontend.http.http_request import CallerReader
 from frontend.inference.inference import Inference
 from frontend.inference.telemetry.access_log import log_refused
-from frontend.metrics import FrontendMetrics
 from frontend.routes.api_route import ApiRoute, RouteTable
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
@@ -34,13 +34,13 @@ class App:
         tables: Iterable[RouteTable],
         inference: Inference,
         callers: CallerReader,
-        metrics: FrontendMetrics,
+        answered: Counter,
         cors: Cors,
         guard: BrowserGuard | None,
     ) -> None:
         self._inference = inference
         self._callers = callers
-        self._metrics = metrics
+        self._answered = answered
         self._cors = cors
         self._guard = guard
         routes = [route for table in tables for route in table.routes()]
@@ -81,7 +81,7 @@ class App:
         body: ErrorBody = error_body,
     ) -> Response:
         """Before any route has seen it."""
-        self._metrics.requests.labels("http", "unknown", error.status_code).inc()
+        self._answered.labels("http", "unknown", error.status_code).inc()
         log_refused(error, "unknown", "http")
         return error_response(error, headers, body)
 
@@ -90,7 +90,7 @@ class App:
         for route in routes:
             by_method = methods.setdefault(route.path, {})
             assert route.method not in by_method, f"{route.method} {route.path} has two rows"
-            by_method[route.method] = Endpoint(route, self._callers, self._metrics)
+            by_method[route.method] = Endpoint(route, self._callers, self._answered)
         return [
             Route(path, Endpoints(endpoints), methods=list(endpoints))
             for path, endpoints in methods.items()

@@ -8,7 +8,7 @@ from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.frontend_role import ROLE
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.frontend_metrics import FrontendMetrics
 from frontend.nats.connection import service_connection
 from shared.cli.garbage import settle_garbage
 from shared.cluster import open_cluster

@@ -24,7 +24,8 @@ class EndParts:
 
     @classmethod
     def of(cls, process: ProcessParts, streams: StreamParts) -> Self:
-        cluster, metrics, frontend_id = streams.cluster, process.metrics, process.frontend_id
+        cluster, frontend_id = streams.cluster, process.frontend_id
+        metrics = process.metrics.answers
         bucket = cluster.bucket(cluster.subjects.attached_bucket)
         attachments = Attachments(bucket, frontend_id)
         terminator = Terminator(

@@ -51,7 +51,7 @@ class FrontendSide:
             route_tables(process, models, inference, parts, stored, cluster),
             inference,
             process.callers,
-            process.metrics,
+            process.metrics.requests,
             Cors(config.cors_origins),
             None if hosts is None else BrowserGuard(hosts, config.cors_origins),
         )

@@ -76,8 +76,9 @@ class InferenceParts:
 
 
 def _admission(process: ProcessParts, streams: StreamParts) -> Admission:
+    metrics = process.metrics.acceptance
     limits = QueueLimits(streams.queue_watch, process.config.queue_limits())
-    return Admission(process.ledger, streams.queue_watch, limits, streams.limits, process.metrics)
+    return Admission(process.ledger, streams.queue_watch, limits, streams.limits, metrics)
 
 
 def _resumer(
@@ -91,7 +92,7 @@ def _resumer(
         streams.responses,
         ends.answers,
         admission,
-        process.metrics,
+        process.metrics.streams,
     )
 
 
@@ -116,7 +117,8 @@ def _acceptor(
 
 def _submitter(process: ProcessParts, streams: StreamParts, ends: EndParts) -> Submitter:
     drain = streams.queue_watch.drain
-    return Submitter(streams.cluster, streams.catalog, ends.terminator, drain, process.metrics)
+    metrics = process.metrics.acceptance
+    return Submitter(streams.cluster, streams.catalog, ends.terminator, drain, metrics)
 
 
 def _job_requests(
@@ -135,7 +137,7 @@ def _keyed_starts(process: ProcessParts, streams: StreamParts) -> KeyedStarts[An
     cluster = streams.cluster
     bucket = cluster.bucket(cluster.subjects.idempotency_bucket)
     store = IdempotencyStore(bucket, streams.limits)
-    return KeyedStarts(store, process.metrics, process.frontend_id)
+    return KeyedStarts(store, process.metrics.acceptance, process.frontend_id)
 
 
 def _spans(process: ProcessParts) -> ServerSpans:

@@ -51,7 +51,7 @@ class StoredParts:
             BatchResults(cluster, contents),
             config.batch_limits(),
             LineSlots(config.batch_max_in_flight),
-            process.metrics,
+            process.metrics.batches,
         )
         keeper = BatchKeeper(
             cluster, driving, process.keys, process.frontend_id, streams.heartbeat.writability

@@ -54,7 +54,8 @@ class StreamParts:
     @classmethod
     def of(cls, process: ProcessParts, cluster: Cluster, older: OlderParts) -> Self:
         """Raises ConfigError when the streams do not take what is configured."""
-        config, subjects, metrics = process.config, cluster.subjects, process.metrics
+        config, subjects = process.config, cluster.subjects
+        metrics = process.metrics.streams
         catalog = ModelCatalog(cluster, older.catalog)
         router = ReplyRouter(
             cluster.nc,

@@ -74,5 +74,5 @@ def _nats_service(process: ProcessParts, side: FrontendSide) -> NatsService | No
         Transfers(side.stored.files, max_body_bytes(nc)),
         process.callers,
         process.intake,
-        process.metrics,
+        process.metrics.requests,
     )

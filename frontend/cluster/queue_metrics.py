@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from frontend.cluster.load_board import LoadBoard, Loads
-from frontend.metrics import PREFIX
+from frontend.metrics.metric_maker import PREFIX
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ServiceUnavailable
 from shared.storage.stream_room import usage_of

@@ -11,7 +11,7 @@ import nats.errors
 
 from frontend.inference.admission.drain_rate import DrainRate
 from frontend.inference.answers.terminator import Terminator
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.acceptance_metrics import AcceptanceMetrics
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.errors import (
@@ -50,7 +50,7 @@ class Submitter:
         catalog: ModelCatalog,
         terminator: Terminator,
         drain: DrainRate,
-        metrics: FrontendMetrics,
+        metrics: AcceptanceMetrics,
     ) -> None:
         self._cluster = cluster
         self._catalog = catalog

@@ -15,13 +15,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service
+from prometheus_client import Counter
 
 from frontend.fields.request_body import convert
 from frontend.http.http_request import CallerReader
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.job import Caller
-from frontend.metrics import FrontendMetrics
 from frontend.nats.answers import send_answer
 from frontend.nats.endpoints import Handler, IdBody
 from frontend.nats.reply import Reply
@@ -55,7 +55,7 @@ class NatsService:
         transfers: Transfers,
         callers: CallerReader,
         intake: BodyIntake,
-        metrics: FrontendMetrics,
+        answered: Counter,
     ) -> None:
         self._nc = nc
         self._gate = gate
@@ -68,7 +68,7 @@ class NatsService:
         self._transfers = transfers
         self._callers = callers
         self._intake = intake
-        self._metrics = metrics
+        self._answered = answered
         self._stopping = asyncio.Event()
         self.started = asyncio.Event()
 
@@ -167,7 +167,7 @@ class NatsService:
             status = await self._answer(
                 endpoint, Reply(self._nc, message.reply), functools.partial(answered, name)
             )
-        self._metrics.requests.labels("nats", endpoint, status).inc()
+        self._answered.labels("nats", endpoint, status).inc()
 
     async def _answer(
         self, endpoint: str, reply: Reply, answered: Callable[[Reply], Awaitable[int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -11,7 +12,6 @@ from frontend.http.error_response import error_response
 from frontend.http.http_request import CallerReader, HttpPresence
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.job import Caller
-from frontend.metrics import FrontendMetrics
 from frontend.routes.api_route import ApiRoute, RouteAnswer
 from shared.errors import InternalError, RequestError
 from shared.telemetry.log import get_logger
@@ -24,10 +24,10 @@ _NOBODY = Caller()
 class Endpoint:
     """One route: checks the key, turns errors into answers, counts."""
 
-    def __init__(self, route: ApiRoute, callers: CallerReader, metrics: FrontendMetrics) -> None:
+    def __init__(self, route: ApiRoute, callers: CallerReader, answered: Counter) -> None:
         self._route = route
         self._callers = callers
-        self._metrics = metrics
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -35,7 +35,7 @@ class Endpoint:
         try:
             await response(scope, receive, send)
         finally:
-            self._metrics.requests.labels("http", self._route.path, response.status_code).inc()
+            self._answered.labels("http", self._route.path, response.status_code).inc()
 
     async def _response(self, request: Request) -> RouteAnswer:
         caller = _NOBODY

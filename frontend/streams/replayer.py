@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.stream_metrics import StreamMetrics
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.lost_requests import LostRequests
@@ -31,7 +31,7 @@ class Replayer:
     """Watches all streams that somebody reads."""
 
     def __init__(
-        self, router: ReplyRouter, detok: DetokClient, lost: LostRequests, metrics: FrontendMetrics
+        self, router: ReplyRouter, detok: DetokClient, lost: LostRequests, metrics: StreamMetrics
     ) -> None:
         self._router = router
         self._detok = detok

@@ -18,7 +18,7 @@ from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.http.listener import bind
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.frontend_metrics import FrontendMetrics
 from frontend.nats.connection import service_connection
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles

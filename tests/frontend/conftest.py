@@ -17,7 +17,7 @@ from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
 from frontend.frontend import Frontend
 from frontend.http.listener import bind
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.frontend_metrics import FrontendMetrics
 from frontend.nats.connection import service_connection
 from shared.cluster import Cluster, open_cluster
 from shared.protocol.model_cards import ModelCard

@@ -13,7 +13,7 @@ from frontend.inference.admission.admission import Admission
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.limits.fetch_policy import FetchPolicy
 from frontend.limits.image_limits import ImageLimits
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.frontend_metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
@@ -67,7 +67,7 @@ def make_admission() -> Admission:
     """Of tenants alone: there is no queue."""
     nothing: Any = None
     return Admission(
-        TenantLedger(), nothing, nothing, nothing, FrontendMetrics(CollectorRegistry())
+        TenantLedger(), nothing, nothing, nothing, FrontendMetrics(CollectorRegistry()).acceptance
     )
 
 

@@ -11,7 +11,7 @@ from frontend.inference.admission.drain_rate import QueueWatch
 from frontend.inference.admission.queue_limits import QueueLimits
 from frontend.jobs.job import Caller, Job
 from frontend.limits.stream_limits import StreamLimits
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.acceptance_metrics import AcceptanceMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
@@ -27,7 +27,7 @@ class Admission:
         watch: QueueWatch,
         limits: QueueLimits,
         streams: StreamLimits,
-        metrics: FrontendMetrics,
+        metrics: AcceptanceMetrics,
     ) -> None:
         self.line = AcceptLine()
         self._ledger = ledger

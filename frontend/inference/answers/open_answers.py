@@ -9,7 +9,7 @@ from frontend.inference.answers.terminator import Terminator
 from frontend.inference.telemetry.access_log import log_finished
 from frontend.inference.telemetry.recent_requests import RecentRequests
 from frontend.inference.telemetry.server_span import end_with_answer
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.answer_metrics import AnswerMetrics
 from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer
@@ -29,7 +29,7 @@ class OpenAnswers:
         router: ReplyRouter,
         terminator: Terminator,
         recent: RecentRequests,
-        metrics: FrontendMetrics,
+        metrics: AnswerMetrics,
         frontend_id: str,
     ) -> None:
         self._router = router
@@ -57,7 +57,7 @@ class OpenAnswers:
         if self._is_cut:  # it was on its way when the others were
             generation.cut(Interrupt.SHUTDOWN)
         self._metrics.in_flight.inc()
-        latency = self._metrics.inter_token_latency
+        latency = self._metrics.latency.inter_token
         feed: Feed
         if generation.response is not None:
             feed = ResponseFeed(generation, generation.response, latency, starting_after)
@@ -110,16 +110,16 @@ class OpenAnswers:
         if generation.is_resumed:
             return
         num_tokens = sum(stream.num_output_tokens for stream in generation.streams)
-        metrics.generation_tokens.labels(model).inc(num_tokens)
+        metrics.tokens.generated.labels(model).inc(num_tokens)
         if generation.timings.first_text_at:
             ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
-            metrics.time_to_first_token.labels(model).observe(ttft_s)
+            metrics.latency.first_token.labels(model).observe(ttft_s)
             token_s = generation.token_s
             if token_s is not None:
-                metrics.time_per_output_token.labels(model).observe(token_s)
+                metrics.latency.per_token.labels(model).observe(token_s)
         if generation.is_finished:
             num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
             metrics.hand_overs.labels(model).inc(num_hand_overs)
             duration_s = now - generation.timings.arrived_at
-            metrics.e2e_latency.labels(model).observe(duration_s)
-            metrics.request_generation_tokens.labels(model).observe(num_tokens)
+            metrics.latency.whole.labels(model).observe(duration_s)
+            metrics.tokens.of_request.labels(model).observe(num_tokens)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable
 
 from frontend.inference.answers.attachments import AnyReply, Attachments
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.answer_metrics import AnswerMetrics
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
 from shared.admin.request_end import end_request, end_unclaimed
@@ -38,7 +38,7 @@ class Terminator:
         catalog: ModelCatalog,
         router: ReplyRouter,
         attachments: Attachments,
-        metrics: FrontendMetrics,
+        metrics: AnswerMetrics,
         frontend_id: str,
     ) -> None:
         self._cluster = cluster

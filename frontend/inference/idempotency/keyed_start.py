@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from frontend.inference.idempotency.idempotency_store import HeldKey, IdempotencyStore
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.acceptance_metrics import AcceptanceMetrics
 from shared.errors import IdempotencyConflict, ServiceUnavailable
 from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid
@@ -46,7 +46,9 @@ class Startable(Protocol[T_co]):
 class KeyedStarts(Generic[T]):
     """Decides who is first. One lock a key spares this frontend's own clients the races."""
 
-    def __init__(self, store: IdempotencyStore, metrics: FrontendMetrics, frontend_id: str) -> None:
+    def __init__(
+        self, store: IdempotencyStore, metrics: AcceptanceMetrics, frontend_id: str
+    ) -> None:
         self._store = store
         self._metrics = metrics
         self._frontend_id = frontend_id

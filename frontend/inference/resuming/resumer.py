@@ -15,7 +15,7 @@ from frontend.inference.resuming.stream_finder import FoundChoice, KnownChoice, 
 from frontend.inference.telemetry.server_span import describe_resumed
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse, ResponseView, StoredResponse
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.stream_metrics import StreamMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
@@ -52,7 +52,7 @@ class Resumer:
         responses: ResponseStore,
         answers: OpenAnswers,
         admission: Admission,
-        metrics: FrontendMetrics,
+        metrics: StreamMetrics,
     ) -> None:
         self._admission = admission
         self._metrics = metrics

@@ -13,7 +13,7 @@ from typing import IO, Any
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.limits.batch_limits import BatchLimits
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.batch_metrics import BatchMetrics
 from frontend.stored.batches.batch_files import write_files
 from frontend.stored.batches.batch_input import BatchInput, check_input
 from frontend.stored.batches.batch_record import (
@@ -49,7 +49,7 @@ class BatchParts:
     results: BatchResults
     limits: BatchLimits
     slots: LineSlots
-    metrics: FrontendMetrics
+    metrics: BatchMetrics
 
 
 class BatchErased(JetflockError):
@@ -186,7 +186,7 @@ class BatchDriver:
             await self._keep(result)
             self._done[idx] = result.is_error
             name = "failed" if result.is_error else "completed"
-            self._parts.metrics.batch_lines.labels(name).inc()
+            self._parts.metrics.lines.labels(name).inc()
 
     async def _keep(self, result: LineResult) -> None:
         """Stored when it returns; a full store is waited for."""

@@ -137,7 +137,7 @@ class BatchKeeper:
             log.info("batch_taken", batch=batch.batch_id, before=batch.driver)
             task = tasks.create_task(self._drive(batch, tenant))
             self._driving[batch.batch_id] = task
-            self._parts.metrics.live_batches.set(len(self._driving))
+            self._parts.metrics.live.set(len(self._driving))
 
     async def _maybe_forget(self, batch: ActiveBatch) -> None:
         since = self._ownerless.setdefault(batch.batch_id, time.monotonic())
@@ -163,7 +163,7 @@ class BatchKeeper:
             await asyncio.sleep(_AGAIN_S)
         finally:
             del self._driving[batch.batch_id]
-            self._parts.metrics.live_batches.set(len(self._driving))
+            self._parts.metrics.live.set(len(self._driving))
 
     async def _release(self, batch: ActiveBatch) -> None:
         """So that nobody needs to wait for our heartbeat to be gone."""

@@ -13,7 +13,8 @@ from frontend.inference.idempotency import keyed_start
 from frontend.inference.idempotency.idempotency_store import IdempotencyStore
 from frontend.inference.idempotency.keyed_start import Absent, KeyedStarts
 from frontend.limits.stream_limits import StreamLimits, limited_streams
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.acceptance_metrics import AcceptanceMetrics
+from frontend.metrics.metric_maker import MetricMaker
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import IdempotencyConflict, ServiceUnavailable
@@ -65,7 +66,7 @@ class Keys:
     """The keys of one frontend, and its store."""
 
     store: IdempotencyStore
-    metrics: FrontendMetrics
+    metrics: AcceptanceMetrics
     starts: KeyedStarts[str]
 
     async def start(self, client: Client, body: str = BODY) -> str:
@@ -94,7 +95,7 @@ def keys(cluster: Cluster) -> Keys:
     subjects = cluster.subjects
     limits = StreamLimits(StreamRoom(cluster.js, limited_streams(subjects), 1.0), subjects)
     store = IdempotencyStore(cluster.bucket(subjects.idempotency_bucket), limits)
-    metrics = FrontendMetrics(CollectorRegistry())
+    metrics = AcceptanceMetrics(MetricMaker(CollectorRegistry()))
     return Keys(store, metrics, KeyedStarts(store, metrics, "this"))
 
 

@@ -104,7 +104,7 @@ async def test_a_choice_that_is_over_is_not_ended_with_the_others(stack: Stack) 
         await until_ended(stack, choice_rid(rid, 1))
         await eventually(lambda: running.frontend.side.streams.router.generations == [])
     assert await stack.cluster.ownership.last(rid) is None
-    assert running.metrics.ended.labels("cancel")._value.get() == 1
+    assert running.metrics.answers.ended.labels("cancel")._value.get() == 1
 
 
 async def test_who_leaves_does_not_end_what_another_client_reads_here(stack: Stack) -> None:

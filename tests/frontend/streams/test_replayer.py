@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from frontend.metrics import FrontendMetrics
+from frontend.metrics.frontend_metrics import FrontendMetrics
 from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, is_due
 from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.text.test_text_stream import make_stream
@@ -37,7 +37,10 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     router = SimpleNamespace(on_gap=asyncio.Event(), generations=[generation])
     detok = Detok()
     replayer = Replayer(
-        cast(Any, router), cast(Any, detok), cast(Any, None), FrontendMetrics(CollectorRegistry())
+        cast(Any, router),
+        cast(Any, detok),
+        cast(Any, None),
+        FrontendMetrics(CollectorRegistry()).streams,
     )
     running = asyncio.create_task(replayer.run())
     await time_to_err(0.3)
