@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,20 +10,21 @@ from frontend.assembly.inference_parts import InferenceParts
 from frontend.assembly.older_parts import OlderParts
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stream_parts import StreamParts
-from frontend.cluster.cluster_board import ClusterBoard
-from frontend.cluster.load_board import LoadBoard
+from frontend.cluster.cluster_views import ClusterViews
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.readiness import Readiness
 from frontend.cluster.request_path_service import PathService
+from frontend.cluster.request_paths import RequestPaths
 from frontend.inference.inference import Inference
+from shared.snapshot.cluster_reader import ClusterReader
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterParts:
     """Each looks when it is asked, and no more often than is useful."""
 
-    loads: LoadBoard
-    board: ClusterBoard
+    reader: ClusterReader
+    views: ClusterViews
     queue_metrics: QueueMetrics
     paths: PathService
     readiness: Readiness
@@ -37,11 +39,12 @@ class ClusterParts:
         older: OlderParts,
     ) -> Self:
         cluster = streams.cluster
-        loads = LoadBoard(cluster, process.frontend_id)
+        reader = ClusterReader(cluster)
+        recent, paths = parts.ends.recent, RequestPaths(cluster.ownership)
         return cls(
-            loads=loads,
-            board=ClusterBoard(cluster, streams.models, loads, parts.ends.recent),
-            queue_metrics=QueueMetrics(cluster, loads),
+            reader=reader,
+            views=ClusterViews(reader, streams.models, recent, paths, _head(process)),
+            queue_metrics=QueueMetrics(cluster, reader),
             paths=PathService(streams.finder, cluster.ownership, older=older.paths),
             readiness=Readiness(
                 cluster,
@@ -52,3 +55,13 @@ class ClusterParts:
                 streams.limits,
             ),
         )
+
+
+def _head(process: ProcessParts) -> dict[str, str]:
+    """Of each document about the cluster: who tells it."""
+    admin_url = process.config.admin_url
+    return {
+        "version": importlib.metadata.version("jetflock"),
+        "frontend": process.frontend_id,
+        **({"admin_url": admin_url} if admin_url else {}),
+    }

@@ -62,7 +62,7 @@ class FrontendSide:
             stored.files,
             models,
             parts.tokenizing,
-            LoadRoutes(cluster.loads, models),
+            LoadRoutes(cluster.reader, models),
             stored.erasing,
         )
         return cls(streams, parts, stored, cluster, app, endpoints.handlers())

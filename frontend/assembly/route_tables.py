@@ -55,14 +55,8 @@ def route_tables(
         FileRoutes(stored.files),
         BatchRoutes(stored.batches, bodies),
         TokenRoutes(parts.tokenizing, bodies),
-        LoadRoutes(cluster.loads, models),
-        ClusterRoutes(
-            cluster.board,
-            process.callers,
-            process.frontend_id,
-            config.admin_url,
-            over=process.shutdown.asked,
-        ),
+        LoadRoutes(cluster.reader, models),
+        ClusterRoutes(cluster.views, process.callers, over=process.shutdown.asked),
         StatusRoutes(cluster.readiness, process.metrics.registry),
         DocumentRoutes(),
     ]

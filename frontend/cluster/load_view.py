@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from frontend.cluster.load_board import Loads
 from shared.protocol.role_cards import WorkerCard
+from shared.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def loads_view(loads: Loads, version: str) -> dict[str, Any]:
+def loads_view(snapshot: ClusterSnapshot, version: str) -> dict[str, Any]:
     """`dp_rank` is a worker's place in this list, no name of it."""
-    workers = [{"dp_rank": idx, **_worker_view(card)} for idx, card in enumerate(loads.workers)]
+    workers = [{"dp_rank": idx, **_worker_view(card)} for idx, card in enumerate(snapshot.workers)]
     queues = [
         {
             "model": queue.model,
@@ -21,13 +21,13 @@ def loads_view(loads: Loads, version: str) -> dict[str, Any]:
             "num_taken": queue.num_taken,
             "oldest_wait_s": queue.oldest_wait_s,
         }
-        for queue in loads.queues
+        for queue in snapshot.queues
     ]
-    num_running = sum(card.num_running for card in loads.workers)
-    num_waiting = sum(card.num_waiting for card in loads.workers)
-    num_waiting += sum(queue.num_waiting for queue in loads.queues)
+    num_running = sum(card.num_running for card in snapshot.workers)
+    num_waiting = sum(card.num_waiting for card in snapshot.workers)
+    num_waiting += sum(queue.num_waiting for queue in snapshot.queues)
     return {
-        "timestamp": datetime.fromtimestamp(loads.at, UTC).isoformat(),
+        "timestamp": datetime.fromtimestamp(snapshot.at, UTC).isoformat(),
         "version": version,
         "dp_rank_count": len(workers),
         "loads": workers,

@@ -10,10 +10,11 @@ from typing import Any
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frontend.cluster.load_board import LoadBoard, Loads
 from frontend.metrics.metric_maker import PREFIX
 from shared.cluster import Cluster
-from shared.errors import BrokerError, ServiceUnavailable
+from shared.errors import BrokerError
+from shared.snapshot.cluster_reader import ClusterReader
+from shared.snapshot.cluster_snapshot import ClusterSnapshot
 from shared.storage.stream_room import usage_of
 from shared.telemetry.log import get_logger
 
@@ -28,11 +29,10 @@ class QueueMetrics(Collector):
     All frontends show the same: take the maximum over them.
     """
 
-    def __init__(self, cluster: Cluster, board: LoadBoard) -> None:
+    def __init__(self, cluster: Cluster, reader: ClusterReader) -> None:
         self._js = cluster.js
-        self._board = board
+        self._reader = reader
         subjects = cluster.subjects
-        self._dead_stream = subjects.dead_stream
         self._streams = {
             "requests": subjects.requests_stream,
             "tokens": subjects.tokens_stream,
@@ -46,27 +46,25 @@ class QueueMetrics(Collector):
             "reader_keys": f"KV_{subjects.attached_bucket}",
             "idempotency_keys": f"KV_{subjects.idempotency_bucket}",
         }
-        self._loads: Loads | None = None
+        self._seen: ClusterSnapshot | None = None
         self._usages: dict[str, float] = {}  # by stream
-        self._num_dead: int | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             try:
                 await self._look()
-            except (BrokerError, ServiceUnavailable) as exc:
+            except BrokerError as exc:
                 log.debug("queue_not_measured", error=str(exc))
-                self._loads, self._usages, self._num_dead = None, {}, None
+                self._seen, self._usages = None, {}
             await asyncio.sleep(_INTERVAL_S)
 
     async def _look(self) -> None:
-        loads = await self._board.look()
+        snapshot = await self._reader.snapshot()
         usages = {
             name: usage_of(await self._info(stream)) for name, stream in self._streams.items()
         }
-        num_dead = int((await self._info(self._dead_stream))["state"]["messages"])
-        self._loads, self._usages, self._num_dead = loads, usages, num_dead
+        self._seen, self._usages = snapshot, usages
 
     async def _info(self, stream: str) -> dict[str, Any]:
         return await self._js.api(f"STREAM.INFO.{stream}")
@@ -85,7 +83,7 @@ class QueueMetrics(Collector):
             "stream_usage_ratio", "Share of a stream's limit of bytes or messages.", ["stream"]
         )
         dead = _gauge("dead_requests", "Requests that were given up, and are kept.", [])
-        for depth in self._loads.queues if self._loads else ():
+        for depth in self._seen.queues if self._seen else ():
             labels = [depth.model, depth.job_class]
             waiting.add_metric(labels, depth.num_waiting)
             taken.add_metric(labels, depth.num_taken)
@@ -94,17 +92,17 @@ class QueueMetrics(Collector):
             workers.add_metric(model_and_state, count)
         for stream, value in self._usages.items():
             usage.add_metric([stream], value)
-        if self._num_dead is not None:
-            dead.add_metric([], self._num_dead)
+        if self._seen is not None:
+            dead.add_metric([], self._seen.num_dead)
         yield from (waiting, taken, oldest, workers, usage, dead)
 
     @property
     def _num_workers(self) -> dict[tuple[str, str], int]:
         """A model without any has a 0: an alert cannot see what is not there."""
-        if self._loads is None:
+        if self._seen is None:
             return {}
-        counts = Counter((card.model, card.state.value) for card in self._loads.workers)
-        return {(queue.model, "ready"): 0 for queue in self._loads.queues} | counts
+        counts = Counter((card.model, card.state.value) for card in self._seen.workers)
+        return {(queue.model, "ready"): 0 for queue in self._seen.queues} | counts
 
 
 def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:

@@ -1,25 +1,35 @@
-"""A look at the cluster as JSON: objects by name or id, and no nulls, so that changes merge."""
+"""The cluster as JSON: objects by name or id, and no nulls, so that changes merge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from frontend.cluster.cluster_board import ClusterLook
 from frontend.cluster.request_path_service import hops_view
+from frontend.cluster.request_paths import Hop
 from frontend.frontend_role import ROLE
 from frontend.inference.telemetry.recent_requests import RecentRequest
 from frontend.jobs.job import Caller
-from shared.admin.control_plane import QueueDepth
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import SUPERVISOR, PoolEvent, RoleCard, ScaleEvent, WorkerCard
+from shared.snapshot.cluster_snapshot import ClusterSnapshot, QueueDepth
 
 Facts = dict[str, Any]
 
 _OF_OPERATORS = ("host", "pid", "detail")  # of a worker, a role, an event
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All that a frontend can show at one moment."""
+
+    snapshot: ClusterSnapshot
+    models: Sequence[ModelCard]  # that are listed
+    requests: Sequence[RecentRequest]  # of this frontend
+    paths: Mapping[str, Sequence[Hop]]  # of them, by rid
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +47,33 @@ class Viewer:
         return self.is_operator or request.owner == self.owner
 
 
-def cluster_view(look: ClusterLook, viewer: Viewer, head: Facts) -> Facts:
+def cluster_view(seen: Sight, viewer: Viewer, head: Facts) -> Facts:
     """`head` is what is always the same."""
+    snapshot = seen.snapshot
     view = {
         **head,
-        "at": round(look.at, 3),
+        "at": round(snapshot.at, 3),
         "is_operator": viewer.is_operator,
-        "models": {card.name: _model(card) for card in look.models},
+        "models": {card.name: _model(card) for card in seen.models},
         "workers": {
-            card.worker: _worker(card, look.tokens_per_s.get(card.worker), viewer)
-            for card in look.loads.workers
+            card.worker: _worker(card, snapshot.tokens_per_s.get(card.worker), viewer)
+            for card in snapshot.workers
         },
-        "queues": _queues(look.loads.queues),
-        "totals": _totals(look),
-        "events": {str(seq): _event(event, viewer) for seq, event in look.events.items()},
+        "queues": _queues(snapshot.queues),
+        "totals": _totals(snapshot),
+        "events": {str(seq): _event(event, viewer) for seq, event in snapshot.events.items()},
         "requests": {
-            request.group_id: _request(request, look, viewer)
-            for request in look.requests
+            request.group_id: _request(request, seen, viewer)
+            for request in seen.requests
             if viewer.may_see(request)
         },
     }
     if viewer.is_operator:
-        view["frontends"] = _roles(card for card in look.roles if card.role == ROLE)
+        view["frontends"] = _roles(card for card in snapshot.roles if card.role == ROLE)
         view["detokenizers"] = _roles(
-            card for card in look.roles if card.role not in (ROLE, SUPERVISOR)
+            card for card in snapshot.roles if card.role not in (ROLE, SUPERVISOR)
         )
-        view["supervisors"] = _roles(card for card in look.roles if card.role == SUPERVISOR)
+        view["supervisors"] = _roles(card for card in snapshot.roles if card.role == SUPERVISOR)
     else:
         view.pop("admin_url", None)
     return view
@@ -125,14 +136,14 @@ def _queues(depths: Iterable[QueueDepth]) -> Facts:
     return queues
 
 
-def _totals(look: ClusterLook) -> Facts:
+def _totals(snapshot: ClusterSnapshot) -> Facts:
     """Over all there are now: who goes takes its counts along."""
-    works = [card.work for card in look.loads.workers]
+    works = [card.work for card in snapshot.workers]
     return {
         "num_redelivered": sum(work.num_redelivered for work in works),
         "num_released": sum(work.num_released for work in works),
-        "num_fenced_writes": sum(card.num_fenced for card in look.roles),
-        "num_dead": look.num_dead,
+        "num_fenced_writes": sum(card.num_fenced for card in snapshot.roles),
+        "num_dead": snapshot.num_dead,
     }
 
 
@@ -163,7 +174,7 @@ def _event(event: PoolEvent, viewer: Viewer) -> Facts:
     return {"event": kind} | {name: facts[name] for name in facts if name not in hidden}
 
 
-def _request(request: RecentRequest, look: ClusterLook, viewer: Viewer) -> Facts:
+def _request(request: RecentRequest, seen: Sight, viewer: Viewer) -> Facts:
     facts: Facts = {
         "model": request.model,
         "route": request.route,
@@ -172,7 +183,7 @@ def _request(request: RecentRequest, look: ClusterLook, viewer: Viewer) -> Facts
         "num_prompt_tokens": request.num_prompt_tokens,
         "num_cached_tokens": request.num_cached_tokens,
         "num_output_tokens": request.num_output_tokens,
-        "paths": [hops_view(look.paths.get(rid, ())) for rid in request.rids],
+        "paths": [hops_view(seen.paths.get(rid, ())) for rid in request.rids],
     }
     if request.status is not None:
         facts |= {"status": request.status, "finish": request.finish}

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.cluster.load_board import LoadBoard
 from frontend.cluster.load_view import loads_view
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
-from shared.errors import UnsupportedParameter
+from shared.errors import BrokerError, ServiceUnavailable, UnsupportedParameter
+from shared.snapshot.cluster_reader import ClusterReader
 
 
 class LoadRoutes:
     """Handlers of the HTTP surface, and the answer over NATS."""
 
-    def __init__(self, board: LoadBoard, models: ModelDirectory) -> None:
-        self._board = board
+    def __init__(self, reader: ClusterReader, models: ModelDirectory) -> None:
+        self._reader = reader
         self._models = models
         self._version = importlib.metadata.version("jetflock")
 
@@ -40,10 +40,12 @@ class LoadRoutes:
         """Of one model, or of all. Raises ModelNotFound or ServiceUnavailable."""
         if model is not None:
             model = (await self._models.find(model)).card.name  # adapters run where it runs
-        loads = await self._board.look()
-        return encode_json(
-            loads_view(loads if model is None else loads.of_model(model), self._version)
-        )
+        try:
+            snapshot = await self._reader.snapshot()
+        except BrokerError as exc:
+            raise ServiceUnavailable("The loads cannot be read now.") from exc
+        shown = snapshot if model is None else snapshot.of_model(model)
+        return encode_json(loads_view(shown, self._version))
 
 
 def _check(query: Mapping[str, str]) -> None:

@@ -42,6 +42,7 @@ from shared.errors import (
     RequestError,
     ServiceUnavailable,
 )
+from shared.snapshot.cluster_reader import ClusterReader
 from shared.status.http_host import HostRule
 from shared.telemetry.log import get_logger
 
@@ -126,6 +127,7 @@ class AdminApp:
         self._page_origins = page_origins
         self._hosts = hosts
         self._plane = ControlPlane(cluster, "admin")
+        self._reader = ClusterReader(cluster)
         self._router = Router(self._routes(), redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,11 +192,13 @@ class AdminApp:
 
     async def _stats(self, request: Request) -> Response:
         model = request.query_params.get("model")
+        replies = await self._plane.tell(Target(model), GetStats())
+        seen = await self._reader.snapshot()
         return _json(
             {
-                "models": [card.name for card in await self._plane.models()],
-                "queues": await self._plane.queues(model),
-                "workers": await self._plane.tell(Target(model), GetStats()),
+                "models": [card.name for card in seen.models],
+                "queues": (seen if model is None else seen.of_model(model)).queues,
+                "workers": replies,
             }
         )
 

@@ -33,6 +33,7 @@ from shared.cli.program import Program
 from shared.cluster import Cluster
 from shared.config import FLAT, ClusterConfig
 from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock admin"
 _SUMMARY = """\
@@ -73,9 +74,10 @@ def workers(*, model: _Model = None, as_json: _AsJson = False, config: _Config =
 def stats(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
     """Queues and workers, as JSON: each worker is asked."""
 
-    async def show(plane: ControlPlane) -> None:
-        queues = await plane.queues(model)
-        replies = await plane.tell(Target(model, worker), GetStats())
+    async def show(cluster: Cluster) -> None:
+        replies = await ControlPlane(cluster, _NAME).tell(Target(model, worker), GetStats())
+        seen = await ClusterReader(cluster).snapshot()
+        queues = (seen if model is None else seen.of_model(model)).queues
         print_json(
             {
                 "queues": [msgspec.to_builtins(depth) for depth in queues],
@@ -83,7 +85,7 @@ def stats(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEF
             }
         )
 
-    _run(config, show)
+    asyncio.run(_with_cluster(config, show))
 
 
 def pause(

@@ -18,7 +18,6 @@ from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
 from shared.admin.control_plane import ControlPlane
 from shared.admin.forgotten_model import forget_model
-from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name
 from shared.cli.program import Program
@@ -26,6 +25,7 @@ from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import WorkerCard
+from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock models"
 _SUMMARY = """\
@@ -77,19 +77,17 @@ async def _forget(config: ModelsConfig, name: str) -> int:
 
 async def _served(config: ModelsConfig) -> list[dict[str, Any]]:
     async with existing_cluster(config, _NAME) as cluster:
-        plane = ControlPlane(cluster, _NAME)
         try:
-            cards, workers = await plane.models(), await plane.workers()
-            heartbeats = await ModelCatalog(cluster).heartbeats()
+            seen = await ClusterReader(cluster).snapshot()
         except BrokerError as exc:
             raise ConfigError(f"NATS at {cluster.config.nats_url} refused: {exc}") from exc
     return [
         _facts(
             card,
-            heartbeats.standing(card).status.value,
-            [each for each in workers if each.pool == card.pool],
+            seen.heartbeats.standing(card).status.value,
+            [each for each in seen.workers if each.pool == card.pool],
         )
-        for card in cards
+        for card in seen.models
     ]
 
 

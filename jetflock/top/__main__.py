@@ -20,13 +20,14 @@ from jetflock.command_line.output import print_json
 from jetflock.commands.events import event_facts
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
-from jetflock.top.cluster_look import ClusterLook, ClusterWatch
-from jetflock.top.look_tables import look_tables
+from jetflock.top.snapshot_tables import snapshot_tables
 from shared.admin.control_plane import worker_facts
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError
 from shared.event_wait import wait_event
+from shared.snapshot.cluster_reader import ClusterReader
+from shared.snapshot.cluster_snapshot import ClusterSnapshot
 from shared.storage.streams import HEARTBEAT_INTERVAL_S
 
 _NAME = "jetflock top"
@@ -61,36 +62,38 @@ def main(config: Annotated[TopConfig, FLAT] = TopConfig()) -> None:
 
 async def _print_once(config: TopConfig, console: Console) -> None:
     async with existing_cluster(config, _NAME) as cluster:
-        watch = ClusterWatch(cluster, _NAME)
+        reader = ClusterReader(cluster, max_age_s=0.0)
         try:
-            await watch.look()
+            await reader.snapshot()
             await asyncio.sleep(_PAUSE_S)
-            look = await watch.look()
+            seen = await reader.snapshot()
+            url = cluster.config.nats_url
         except BrokerError as exc:
             raise ConfigError(f"NATS at {cluster.config.nats_url} refused: {exc}") from exc
     if config.as_json:
-        print_json(look_facts(look))
+        print_json(snapshot_facts(seen))
     elif console.is_terminal:
-        console.print(look_tables(look))
+        console.print(snapshot_tables(seen, url))
     else:
-        Console(highlight=False, width=_WIDTH).print(look_tables(look))
+        Console(highlight=False, width=_WIDTH).print(snapshot_tables(seen, url))
 
 
 async def _watch(config: TopConfig, console: Console) -> None:
     """Until q, or Ctrl-C. While NATS is away the last look stays."""
     leaving = asyncio.Event()
     async with existing_cluster(config, _NAME) as cluster:
-        watch = ClusterWatch(cluster, _NAME)
+        reader = ClusterReader(cluster, max_age_s=0.0)
         with _keys(leaving), Live(console=console, screen=True, auto_refresh=False) as live:
-            look: ClusterLook | None = None
+            seen: ClusterSnapshot | None = None
             while not leaving.is_set():
                 note = ""
                 try:
-                    look = await watch.look()
+                    seen = await reader.snapshot()
                 except BrokerError as exc:
                     note = f"; NATS does not answer: {exc}"
-                if look is not None:
-                    live.update(look_tables(look, f"{note}; q leaves"), refresh=True)
+                if seen is not None:
+                    tables = snapshot_tables(seen, cluster.config.nats_url, f"{note}; q leaves")
+                    live.update(tables, refresh=True)
                 await wait_event(leaving, config.interval_s)
 
 
@@ -113,10 +116,10 @@ def _keys(leaving: asyncio.Event) -> Iterator[None]:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
-def look_facts(look: ClusterLook) -> dict[str, Any]:
+def snapshot_facts(seen: ClusterSnapshot) -> dict[str, Any]:
     """For a program."""
     return {
-        "at": look.at,
+        "at": seen.at,
         "models": [
             {
                 "model": card.name,
@@ -124,7 +127,7 @@ def look_facts(look: ClusterLook) -> dict[str, Any]:
                 "max_context_len": card.max_context_len,
                 "adapters": [adapter.name for adapter in card.adapters],
             }
-            for card in look.models
+            for card in seen.models
         ],
         "workers": [
             worker_facts(card)
@@ -135,15 +138,15 @@ def look_facts(look: ClusterLook) -> dict[str, Any]:
                 "gpu": None if card.gpu is None else msgspec.structs.asdict(card.gpu),
                 "max_running": card.max_running,
                 "kv_cache_usage": card.kv_cache_usage,
-                "tokens_per_s": look.tokens_per_s.get(card.worker),
-                "step_age_s": look.step_age_s.get(card.worker),
+                "tokens_per_s": seen.tokens_per_s.get(card.worker),
+                "step_age_s": seen.step_age_s.get(card.worker),
                 "started_at": card.started_at,
             }
-            for card in look.workers
+            for card in seen.workers
         ],
-        "queues": [msgspec.to_builtins(depth) for depth in look.queues],
-        "roles": [msgspec.to_builtins(card) for card in look.roles],
-        "events": [event_facts(event) for event in look.events],
+        "queues": [msgspec.to_builtins(depth) for depth in seen.queues],
+        "roles": [msgspec.to_builtins(card) for card in seen.roles],
+        "events": [event_facts(event) for event in seen.events.values()],
     }
 
 

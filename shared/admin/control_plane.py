@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import nats.errors
 
 from shared.admin.control import ControlReply, ControlRequest, decode_control_reply, encode_control
 from shared.admin.request_end import end_request
 from shared.broker.kv_bucket import readable
-from shared.broker.queue_age import oldest_wait_s
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.errors import BrokerError, NotFound, ProtocolError
@@ -22,7 +20,8 @@ from shared.protocol.log_records import End
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
-from shared.subjects import JOB_CLASSES, LANES, Lane, is_rid
+from shared.snapshot.cluster_snapshot import place_of_worker
+from shared.subjects import is_rid
 from shared.telemetry.log import get_logger
 
 ANSWER_TIMEOUT_S = 10.0
@@ -36,17 +35,6 @@ class Target:
 
     model: str | None = None
     workers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDepth:
-    """Requests of one model and class."""
-
-    model: str
-    job_class: str
-    num_waiting: int
-    num_taken: int  # delivered to a worker, and not over
-    oldest_wait_s: float = 0.0
 
 
 class ControlPlane:
@@ -76,7 +64,7 @@ class ControlPlane:
             if unknown:
                 raise NotFound(f"No worker {', '.join(sorted(unknown))} lives.", param="workers")
             cards = [card for card in cards if card.worker in target.workers]
-        return sorted(cards, key=lambda card: (card.model, card.started_at, card.worker))
+        return sorted(cards, key=place_of_worker)
 
     async def tell(
         self, target: Target, request: ControlRequest, timeout_s: float = ANSWER_TIMEOUT_S
@@ -116,30 +104,6 @@ class ControlPlane:
         """End everything that is queued or runs for a model. Raises NotFound or BrokerError."""
         pool = (await self._check_model(model))[0].pool
         return await self._end_all(await self._cluster.queue.of_pool(pool))
-
-    async def queues(self, model: str | None = None) -> list[QueueDepth]:
-        """Raises NotFound or BrokerError."""
-        cards = await self._check_model(model)
-        depths = (self._queue_depth(card, each) for card in cards for each in JOB_CLASSES)
-        return await asyncio.gather(*depths)
-
-    async def _queue_depth(self, card: ModelCard, job_class: str) -> QueueDepth:
-        lanes = [lane for lane in LANES if lane.job_class == job_class]
-        infos = await asyncio.gather(*(self._lane_info(card.pool, lane) for lane in lanes))
-        js, stream = self._cluster.js, self._cluster.subjects.requests_stream
-        ages = await asyncio.gather(*(oldest_wait_s(js, stream, info) for info in infos))
-        return QueueDepth(
-            card.name,
-            job_class,
-            sum(int(info["num_pending"]) for info in infos),
-            sum(int(info["num_ack_pending"]) for info in infos),
-            round(max(ages), 3),
-        )
-
-    async def _lane_info(self, pool: str, lane: Lane) -> dict[str, Any]:
-        subjects = self._cluster.subjects
-        consumer = subjects.consumer(pool, lane.token)
-        return await self._cluster.js.api(f"CONSUMER.INFO.{subjects.requests_stream}.{consumer}")
 
     async def _check_model(self, model: str | None) -> list[ModelCard]:
         """The cards that are meant. Raises NotFound."""

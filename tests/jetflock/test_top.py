@@ -15,10 +15,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from jetflock.top.cluster_look import ClusterLook, ClusterWatch
-from jetflock.top.look_tables import look_tables
+from jetflock.top.snapshot_tables import snapshot_tables
 from shared.protocol.role_cards import GpuCard, WorkerCard, WorkerState
+from shared.snapshot.cluster_reader import ClusterReader
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
+from tests.frontend.cluster.test_loads import make_snapshot
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.nats_server import free_port
 
@@ -62,14 +63,14 @@ async def test_a_program_gets_a_table_or_json(shared_stack: RoleStack) -> None:
 @pytest.mark.e2e
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_running_request_is_seen(shared_stack: RoleStack) -> None:
-    watch = ClusterWatch(shared_stack.cluster, "test")
+    reader = ClusterReader(shared_stack.cluster, max_age_s=0.0)
     body = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 2000, "stream": True}
     async with (
         httpx.AsyncClient(timeout=30) as client,
         client.stream("POST", f"{shared_stack.url()}/v1/completions", json=body) as response,
     ):
         async for _ in response.aiter_lines():
-            look = await watch.look()
+            look = await reader.snapshot()
             [worker] = look.workers
             if worker.num_running and look.tokens_per_s.get(worker.worker):
                 break
@@ -108,6 +109,6 @@ def test_a_gpu_has_a_column_where_there_is_one() -> None:
     for card, is_shown in ((ready, False), (msgspec.structs.replace(ready, gpu=gpu), True)):
         shown = io.StringIO()
         console = Console(width=200, file=shown)
-        console.print(look_tables(ClusterLook(0.0, "nats://x", [], [card], {}, {}, [], [], [])))
+        console.print(snapshot_tables(make_snapshot(0.0, [card], []), "nats://x"))
         told = "2 x H100, 0.0 of 80.0 GiB free, triton, bfloat16"
         assert (told in shown.getvalue()) == ("GPU" in shown.getvalue()) == is_shown

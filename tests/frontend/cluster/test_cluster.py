@@ -15,12 +15,11 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from frontend.cluster.cluster_board import ClusterBoard, ClusterLook
 from frontend.cluster.merge_patch import merge_patch
+from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.request_paths import Left
 from frontend.openapi.document import openapi_document
 from shared.liveness.pool_events import PoolEvents
-from shared.liveness.token_rates import TokenRates
 from shared.protocol.codec import encode
 from shared.protocol.log_records import Claim, Release
 from shared.protocol.role_cards import (
@@ -31,6 +30,9 @@ from shared.protocol.role_cards import (
     WorkerCard,
     WorkerState,
 )
+from shared.snapshot.cluster_reader import ClusterReader
+from shared.snapshot.cluster_snapshot import ClusterSnapshot
+from shared.snapshot.token_rates import TokenRates
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.time_to_err import time_to_err
 
@@ -145,6 +147,9 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     async with running.client() as http:
         answered = await http.post("/v1/completions", json=BODY)
         document = (await http.get("/cluster")).json()
+        while not document["frontends"]:  # the snapshot may be older than its first heartbeat
+            await asyncio.sleep(0.1)
+            document = (await http.get("/cluster")).json()
     schemas = openapi_document("0")["components"]["schemas"]
     Draft202012Validator(schemas["Cluster"]).validate(document)
     assert document["admin_url"] == "http://127.0.0.1:8001"
@@ -320,14 +325,17 @@ async def test_an_answer_tells_its_path_to_its_own_client_on_any_frontend(stack:
 async def test_looking_is_shared_and_stops_with_the_last_viewer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[ClusterBoard] = []
-    look = ClusterBoard._look
+    looks: list[ClusterReader] = []
+    look = ClusterReader._read
 
-    async def counted(board: ClusterBoard) -> ClusterLook:
-        looks.append(board)
-        return await look(board)
+    async def counted(reader: ClusterReader) -> ClusterSnapshot:
+        looks.append(reader)
+        return await look(reader)
 
-    monkeypatch.setattr(ClusterBoard, "_look", counted)
+    async def nothing(_: QueueMetrics) -> None: ...
+
+    monkeypatch.setattr(ClusterReader, "_read", counted)
+    monkeypatch.setattr(QueueMetrics, "run", nothing)  # it looks as well
     running = await stack.start_frontend()
 
     async def watch() -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from frontend.cluster import load_board
-from frontend.cluster.load_board import Loads
 from frontend.cluster.load_view import loads_view
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.openapi.document import openapi_document
-from shared.admin.control_plane import ControlPlane, QueueDepth
+from shared.catalog.model_status import PoolHeartbeats
 from shared.protocol.codec import encode
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from shared.snapshot.cluster_reader import ClusterReader
+from shared.snapshot.cluster_snapshot import ClusterSnapshot, QueueDepth
 from tests.frontend.conftest import Stack
 from tests.frontend.nats.test_nats_service import ask
 from tests.frontend.tiny_model import make_bundle, register
@@ -42,8 +43,25 @@ LOADING = make_card("worker-2", model="other", state=WorkerState.LOADING)
 QUEUES = [QueueDepth("tiny", "interactive", 7, 5), QueueDepth("other", "batch", 1, 0)]
 
 
+def make_snapshot(
+    at: float, workers: Sequence[WorkerCard], queues: Sequence[QueueDepth]
+) -> ClusterSnapshot:
+    return ClusterSnapshot(
+        at=at,
+        models=[],
+        heartbeats=PoolHeartbeats({}, {}),
+        workers=workers,
+        tokens_per_s={},
+        step_age_s={},
+        queues=queues,
+        roles=[],
+        events={},
+        num_dead=0,
+    )
+
+
 def test_waiting_counts_in_queue_and_engine() -> None:
-    loads = Loads(1_790_000_000.5, [BUSY, LOADING], QUEUES)
+    loads = make_snapshot(1_790_000_000.5, [BUSY, LOADING], QUEUES)
     view = loads_view(loads, "1")
     assert view["timestamp"] == "2026-09-21T14:13:20.500000+00:00"
     busy, loading = view["loads"]
@@ -58,7 +76,7 @@ def test_waiting_counts_in_queue_and_engine() -> None:
     of_one = loads_view(loads.of_model("other"), "1")
     assert [worker["worker"] for worker in of_one["loads"]] == ["worker-2"]
     assert of_one["aggregate"]["total_waiting_reqs"] == 1
-    assert loads_view(Loads(0.0, [], []), "1")["aggregate"]["avg_token_usage"] == 0
+    assert loads_view(make_snapshot(0.0, [], []), "1")["aggregate"]["avg_token_usage"] == 0
 
 
 @pytest.mark.integration
@@ -66,18 +84,18 @@ async def test_http_and_nats_tell_cards_and_queue(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     num_looks = 0
-    look = ControlPlane.queues
+    look = ClusterReader._read
 
-    async def counted(plane: ControlPlane, model: str | None = None) -> list[QueueDepth]:
+    async def counted(reader: ClusterReader) -> ClusterSnapshot:
         nonlocal num_looks
         num_looks += 1
-        return await look(plane, model)
+        reader._max_age_s = 60.0
+        return await look(reader)
 
     async def nothing(_: QueueMetrics) -> None: ...
 
-    monkeypatch.setattr(ControlPlane, "queues", counted)
+    monkeypatch.setattr(ClusterReader, "_read", counted)
     monkeypatch.setattr(QueueMetrics, "run", nothing)  # it looks as well
-    monkeypatch.setattr(load_board, "_MAX_AGE_S", 60.0)
     bundle = make_bundle()
     card = make_model_card(bundle, "idle")  # nobody pulls for it
     await register(stack.cluster, bundle, card)

@@ -1,4 +1,4 @@
-"""A look at the cluster as tables for a person."""
+"""A snapshot of the service as tables for a person."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jetflock.commands.events import event_line
-from jetflock.top.cluster_look import ClusterLook
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import GpuCard, RoleCard, WorkerCard
+from shared.snapshot.cluster_snapshot import ClusterSnapshot
 
 NUM_EVENTS = 8
 
@@ -34,27 +34,27 @@ _STYLES = {
 _MIN_STEP_AGE_S = 2.0  # below it nobody needs to know
 
 
-def look_tables(look: ClusterLook, note: str = "") -> RenderableType:
+def snapshot_tables(seen: ClusterSnapshot, url: str, note: str = "") -> RenderableType:
     """Everything, one section below the other."""
-    return Group(*_sections(look, note))
+    return Group(*_sections(seen, url, note))
 
 
-def _sections(look: ClusterLook, note: str) -> Iterator[RenderableType]:
-    moment = datetime.datetime.fromtimestamp(look.at).astimezone()
-    yield Text(f"jetflock at {look.url}, {moment:%H:%M:%S}{note}", style="bold")
-    has_gpus = any(card.gpu is not None for card in look.workers)
+def _sections(seen: ClusterSnapshot, url: str, note: str) -> Iterator[RenderableType]:
+    moment = datetime.datetime.fromtimestamp(seen.at).astimezone()
+    yield Text(f"jetflock at {url}, {moment:%H:%M:%S}{note}", style="bold")
+    has_gpus = any(card.gpu is not None for card in seen.workers)
     rows = [
-        [*_worker_row(card, look), *([_gpu_text(card.gpu)] if has_gpus else [])]
-        for card in look.workers
+        [*_worker_row(card, seen), *([_gpu_text(card.gpu)] if has_gpus else [])]
+        for card in seen.workers
     ]
     head = (*_WORKER_HEAD, *(["GPU"] if has_gpus else []))
     yield _table(head, rows, "no worker lives", num_texts=3)
-    rows = [_queue_row(look, model) for model in look.models]
+    rows = [_queue_row(seen, model) for model in seen.models]
     yield _table(_QUEUE_HEAD, rows, "no model is known", num_texts=2)
-    rows = [_role_row(card, look) for card in look.roles]
+    rows = [_role_row(card, seen) for card in seen.roles]
     yield _table(_ROLE_HEAD, rows, "no frontend and no detokenizer lives", num_texts=2)
-    if look.events:
-        lines = [event_line(event) for event in look.events[-NUM_EVENTS:]]
+    if seen.events:
+        lines = [event_line(event) for event in [*seen.events.values()][-NUM_EVENTS:]]
         yield Text("\n" + "\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
 
 
@@ -73,12 +73,12 @@ def _table(
     return Group(Text(), table)
 
 
-def _worker_row(card: WorkerCard, look: ClusterLook) -> list[str | Text]:
+def _worker_row(card: WorkerCard, seen: ClusterSnapshot) -> list[str | Text]:
     state = card.state.value
     if card.phase:
         state += f": {card.phase} {card.progress:.0%}"
-    rate = look.tokens_per_s.get(card.worker)
-    age = look.step_age_s.get(card.worker, 0.0)
+    rate = seen.tokens_per_s.get(card.worker)
+    age = seen.step_age_s.get(card.worker, 0.0)
     queries = card.work.num_prefix_queries
     return [
         card.worker,
@@ -90,7 +90,7 @@ def _worker_row(card: WorkerCard, look: ClusterLook) -> list[str | Text]:
         "" if rate is None else f"{rate:.1f}",
         f"{card.work.num_prefix_hits / queries:.0%}" if queries else "",
         Text(f"{age:.0f} s", style="red") if age >= _MIN_STEP_AGE_S else "",
-        _duration(look.at - card.started_at),
+        _duration(seen.at - card.started_at),
         f"{card.host}:{card.pid}",
     ]
 
@@ -106,8 +106,8 @@ def _gpu_text(gpu: GpuCard | None) -> str:
     return f"{name}, {free} of {total} GiB free, {gpu.attention}, {gpu.dtype}"
 
 
-def _queue_row(look: ClusterLook, model: ModelCard) -> list[str | Text]:
-    depths = [depth for depth in look.queues if depth.model == model.name]
+def _queue_row(seen: ClusterSnapshot, model: ModelCard) -> list[str | Text]:
+    depths = [depth for depth in seen.queues if depth.model == model.name]
     by_class = {depth.job_class: depth for depth in depths}
     oldest_s = max((depth.oldest_wait_s for depth in depths), default=0.0)
     counts = [
@@ -121,8 +121,8 @@ def _queue_row(look: ClusterLook, model: ModelCard) -> list[str | Text]:
     return [model.name, model.revision, str(model.max_context_len), adapters, *counts, oldest]
 
 
-def _role_row(card: RoleCard, look: ClusterLook) -> list[str | Text]:
-    return [card.role, card.id, _duration(look.at - card.started_at), f"{card.host}:{card.pid}"]
+def _role_row(card: RoleCard, seen: ClusterSnapshot) -> list[str | Text]:
+    return [card.role, card.id, _duration(seen.at - card.started_at), f"{card.host}:{card.pid}"]
 
 
 def _duration(seconds: float) -> str:
