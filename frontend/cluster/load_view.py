@@ -1,66 +1,73 @@
-"""Loads as JSON, in SGLang's words where it has one."""
+"""A snapshot of the service as loads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
+from frontend.cluster.load_answer import Loads, LoadTotals, QueueLoad, WorkerLoad
 from shared.protocol.role_cards import WorkerCard
-from shared.snapshot.cluster_snapshot import ClusterSnapshot
+from shared.snapshot.cluster_snapshot import ClusterSnapshot, QueueDepth
 
 
-def loads_view(snapshot: ClusterSnapshot, version: str) -> dict[str, Any]:
-    """`dp_rank` is a worker's place in this list, no name of it."""
-    workers = [{"dp_rank": idx, **_worker_view(card)} for idx, card in enumerate(snapshot.workers)]
-    queues = [
-        {
-            "model": queue.model,
-            "class": queue.job_class,
-            "num_waiting": queue.num_waiting,
-            "num_taken": queue.num_taken,
-            "oldest_wait_s": queue.oldest_wait_s,
-        }
-        for queue in snapshot.queues
-    ]
-    num_running = sum(card.num_running for card in snapshot.workers)
-    num_waiting = sum(card.num_waiting for card in snapshot.workers)
-    num_waiting += sum(queue.num_waiting for queue in snapshot.queues)
-    return {
-        "timestamp": datetime.fromtimestamp(snapshot.at, UTC).isoformat(),
-        "version": version,
-        "dp_rank_count": len(workers),
-        "loads": workers,
-        "queues": queues,
-        "aggregate": {
-            "total_running_reqs": num_running,
-            "total_waiting_reqs": num_waiting,
-            "total_reqs": num_running + num_waiting,
-            "total_used_tokens": sum(worker["num_used_tokens"] for worker in workers),
-            "total_tokens": sum(worker["num_total_tokens"] for worker in workers),
-            "avg_token_usage": _mean(worker["token_usage"] for worker in workers),
-            "avg_utilization": _mean(worker["utilization"] for worker in workers),
-        },
-    }
+def loads_view(snapshot: ClusterSnapshot, version: str) -> Loads:
+    """Of all its workers and queues."""
+    workers = [_worker(idx, card) for idx, card in enumerate(snapshot.workers)]
+    return Loads(
+        timestamp=datetime.fromtimestamp(snapshot.at, UTC).isoformat(),
+        version=version,
+        dp_rank_count=len(workers),
+        loads=workers,
+        queues=[_queue(depth) for depth in snapshot.queues],
+        aggregate=_totals(workers, snapshot.queues),
+    )
 
 
-def _worker_view(card: WorkerCard) -> dict[str, Any]:
+def _worker(idx: int, card: WorkerCard) -> WorkerLoad:
     num_used = round(card.kv_cache_usage * card.num_kv_tokens)
-    return {
-        "worker": card.worker,
-        "model": card.model,
-        "revision": card.revision,
-        "state": card.state.value,
-        "num_running_reqs": card.num_running,
-        "num_waiting_reqs": card.num_waiting,
-        "num_total_reqs": card.num_running + card.num_waiting,
-        "num_used_tokens": num_used,
-        "num_total_tokens": num_used + card.num_waiting_tokens,
-        "max_total_num_tokens": card.num_kv_tokens,
-        "token_usage": round(card.kv_cache_usage, 4),
-        "max_running_requests": card.max_running,
-        "utilization": round(card.num_running / card.max_running, 4) if card.max_running else 0.0,
-    }
+    share = card.num_running / card.max_running if card.max_running else 0.0
+    return WorkerLoad(
+        dp_rank=idx,
+        worker=card.worker,
+        model=card.model,
+        revision=card.revision,
+        state=card.state,
+        num_running_reqs=card.num_running,
+        num_waiting_reqs=card.num_waiting,
+        num_total_reqs=card.num_running + card.num_waiting,
+        num_used_tokens=num_used,
+        num_total_tokens=num_used + card.num_waiting_tokens,
+        max_total_num_tokens=card.num_kv_tokens,
+        token_usage=round(card.kv_cache_usage, 4),
+        max_running_requests=card.max_running,
+        utilization=round(share, 4),
+    )
+
+
+def _queue(depth: QueueDepth) -> QueueLoad:
+    return QueueLoad(
+        model=depth.model,
+        job_class=depth.job_class,
+        num_waiting=depth.num_waiting,
+        num_taken=depth.num_taken,
+        oldest_wait_s=depth.oldest_wait_s,
+    )
+
+
+def _totals(workers: Iterable[WorkerLoad], queues: Iterable[QueueDepth]) -> LoadTotals:
+    workers = list(workers)
+    num_running = sum(each.num_running_reqs for each in workers)
+    num_waiting = sum(each.num_waiting_reqs for each in workers)
+    num_waiting += sum(depth.num_waiting for depth in queues)
+    return LoadTotals(
+        total_running_reqs=num_running,
+        total_waiting_reqs=num_waiting,
+        total_reqs=num_running + num_waiting,
+        total_used_tokens=sum(each.num_used_tokens for each in workers),
+        total_tokens=sum(each.num_total_tokens for each in workers),
+        avg_token_usage=_mean(each.token_usage for each in workers),
+        avg_utilization=_mean(each.utilization for each in workers),
+    )
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -12,6 +12,16 @@ from frontend.jobs.job import Caller
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests
+from frontend.surfaces.tokens.token_answers import (
+    Detokenized,
+    Modalities,
+    Props,
+    PropsParams,
+    PropsSettings,
+    Templated,
+    Tokenized,
+    TokenizerInfo,
+)
 from frontend.surfaces.tokens.token_bodies import (
     DETOKENIZE_IGNORED,
     DETOKENIZE_REFUSED,
@@ -86,7 +96,8 @@ class Tokenizing:
         self._admission.admit_call(caller)
         body = self._template_bodies.read(raw, caller.unknown)
         model = await self._model(body.model)
-        return encode_json({"prompt": await self._chats.prompt_text(caller, model, _chat_of(body))})
+        text = await self._chats.prompt_text(caller, model, _chat_of(body))
+        return encode_json(Templated(prompt=text))
 
     async def detokenize(self, raw: dict[str, Any], caller: Caller) -> bytes:
         """Raises RequestError."""
@@ -98,19 +109,20 @@ class Tokenizing:
         if len(body.tokens) > _limit(model):
             raise _too_large("tokens", f"{len(body.tokens)} tokens", model)
         check_token_ids("tokens", body.tokens, model.card.vocab_size)
-        return encode_json({"prompt": await self._encoder.decode(caller, model, body.tokens)})
+        text = await self._encoder.decode(caller, model, body.tokens)
+        return encode_json(Detokenized(prompt=text))
 
     async def info(self, name: str | None) -> bytes:
         """Of the model's tokenizer. Raises RequestError."""
         model = await self._model(name)
         return encode_json(
-            {
-                "model": model.name,
-                "max_model_len": model.card.max_context_len,
-                "vocab_size": model.text.tokenizer.get_vocab_size(),
-                "tokenizer_hash": model.card.tokenizer_hash,
+            TokenizerInfo(
+                model=model.name,
+                max_model_len=model.card.max_context_len,
+                vocab_size=model.text.tokenizer.get_vocab_size(),
+                tokenizer_hash=model.card.tokenizer_hash,
                 **model.text.facts.view(),
-            }
+            )
         )
 
     async def props(self, name: str | None) -> bytes:
@@ -119,15 +131,16 @@ class Tokenizing:
         card, facts = model.card, model.text.facts
         params = sampling_defaults(card, use_model_defaults=self._models.use_model_defaults)
         params["repeat_penalty"] = params.pop("repetition_penalty")
+        settings = PropsSettings(n_ctx=card.max_context_len, params=PropsParams(**params))
         return encode_json(
-            {
-                "default_generation_settings": {"n_ctx": card.max_context_len, "params": params},
-                "model_alias": model.name,
-                "modalities": {"vision": card.vision is not None, "audio": False},
-                "chat_template": facts.chat_template or "",
-                "bos_token": facts.special_tokens.get("bos_token", ""),
-                "eos_token": facts.special_tokens.get("eos_token", ""),
-            }
+            Props(
+                default_generation_settings=settings,
+                model_alias=model.name,
+                modalities=Modalities(vision=card.vision is not None, audio=False),
+                chat_template=facts.chat_template or "",
+                bos_token=facts.special_tokens.get("bos_token", ""),
+                eos_token=facts.special_tokens.get("eos_token", ""),
+            )
         )
 
     async def _model(self, name: str | None) -> ServedModel:
@@ -169,10 +182,10 @@ def _tokenized(model: ServedModel, token_ids: list[int], with_strings: bool) -> 
     """Slow for many tokens: off the event loop."""
     name_of = model.text.tokenizer.id_to_token
     return encode_json(
-        {
-            "count": len(token_ids),
-            "max_model_len": model.card.max_context_len,
-            "tokens": token_ids,
-            "token_strs": [name_of(token_id) for token_id in token_ids] if with_strings else None,
-        }
+        Tokenized(
+            count=len(token_ids),
+            max_model_len=model.card.max_context_len,
+            tokens=token_ids,
+            token_strs=[name_of(token_id) for token_id in token_ids] if with_strings else None,
+        )
     )

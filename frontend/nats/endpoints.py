@@ -5,7 +5,7 @@ Names are those of the subjects behind the service's own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -177,7 +177,7 @@ class NatsEndpoints:
         return await self._loads.answer(convert(body, ModelBody).model)
 
 
-def _of_id(act: Callable[[str, Caller], Awaitable[Mapping[str, Any]]]) -> Handler:
+def _of_id(act: Callable[[str, Caller], Awaitable[object]]) -> Handler:
     """The body names one thing by its `id`."""
 
     async def handle(body: dict[str, Any], caller: Caller) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.schemas.answer_schemas import answer_schemas
+from frontend.openapi.schemas.struct_schemas import event_schema
 from frontend.routes.api_paths import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
@@ -343,7 +344,7 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _schema_ref(answer)}}
     if streams:
-        content["text/event-stream"] = {"schema": {}}  # of one event
+        content["text/event-stream"] = {"schema": {}, **event_schema(answer)}
     operation: dict[str, Any] = {
         "operationId": operation_id,
         "parameters": parameters or [],

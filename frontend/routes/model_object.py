@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
 
 from frontend.fields.sampling_fields import sampling_defaults
 from frontend.models.model_directory import ModelDirectory, NamedModel
 from frontend.text.event_writer import encode_json
+from frontend.text.wire_struct import Count, WireStruct
+from shared.catalog.model_status import ModelStatus
+from shared.protocol.model_cards import ModelCard
+from shared.protocol.reply import ScoreMethod
+
+Task = Literal["generate", "embed", "score"]
+
+
+class SamplingDefaults(WireStruct, frozen=True, kw_only=True):
+    """How a model samples when a request says nothing."""
+
+    temperature: float
+    top_p: float
+    top_k: float
+    min_p: float
+    repetition_penalty: float
+
+
+class Model(WireStruct, frozen=True, kw_only=True):
+    """OpenAI's model object, with the context length, root and parent as vLLM names them, whether
+    it is served, and how it samples.
+    """
+
+    id: str
+    object: Literal["model"]
+    created: Count  # unix seconds
+    owned_by: str
+    root: str
+    parent: str | None  # of a LoRA adapter
+    max_model_len: Count
+    status: ModelStatus
+    tasks: list[Task]
+    sampling_defaults: SamplingDefaults
+    score_method: ScoreMethod | UnsetType = UNSET
+
+
+class ModelList(WireStruct, frozen=True, kw_only=True):
+    """All that can be asked for."""
+
+    object: Literal["list"]
+    data: list[Model]
 
 
 def model_list(models: ModelDirectory) -> bytes:
@@ -14,26 +57,32 @@ def model_list(models: ModelDirectory) -> bytes:
     data = [
         model_object(each, use_model_defaults=models.use_model_defaults) for each in models.named()
     ]
-    return encode_json({"object": "list", "data": data})
+    return encode_json(ModelList(object="list", data=data))
 
 
-def model_object(model: NamedModel, *, use_model_defaults: bool) -> dict[str, Any]:
-    """OpenAI's model object, with the context length, root and parent as vLLM names them, whether
-    it is served, and how it samples when a request says nothing.
-    """
+def model_object(model: NamedModel, *, use_model_defaults: bool) -> Model:
+    """One of them."""
     card, adapter, status = model
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": card.created if adapter is None else adapter.created,
-        "owned_by": "jetflock",
-        "root": card.name if adapter is None else adapter.path,
-        "parent": None if adapter is None else card.name,
-        "max_model_len": card.max_context_len,
-        "status": status.value,
-        "tasks": ["generate"] * card.can_generate
-        + ["embed"] * (card.embedding is not None)
-        + ["score"] * (card.score is not None),
-        "sampling_defaults": sampling_defaults(card, use_model_defaults=use_model_defaults),
-        **({} if card.score is None else {"score_method": card.score.method}),
+    defaults = sampling_defaults(card, use_model_defaults=use_model_defaults)
+    return Model(
+        id=model.name,
+        object="model",
+        created=card.created if adapter is None else adapter.created,
+        owned_by="jetflock",
+        root=card.name if adapter is None else adapter.path,
+        parent=None if adapter is None else card.name,
+        max_model_len=card.max_context_len,
+        status=status,
+        tasks=_tasks(card),
+        sampling_defaults=SamplingDefaults(**defaults),
+        score_method=UNSET if card.score is None else card.score.method,
+    )
+
+
+def _tasks(card: ModelCard) -> list[Task]:
+    can: dict[Task, bool] = {
+        "generate": card.can_generate,
+        "embed": card.embedding is not None,
+        "score": card.score is not None,
     }
+    return [task for task, is_possible in can.items() if is_possible]

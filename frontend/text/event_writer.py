@@ -9,6 +9,7 @@ import msgspec
 
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
+from frontend.text.usage import usage_of
 from shared.errors import RequestError
 from shared.protocol.finish import Beam
 from shared.protocol.reply import ReplyParams, Surface
@@ -75,34 +76,6 @@ def head_of(reply: ReplyParams, object_name: str) -> dict[str, Any]:
     }
 
 
-def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> dict[str, Any]:
-    """OpenAI's usage object: each prompt counts once, however many choices it has.
-
-    `num_reasoning` of the output tokens are reasoning; None: nobody can tell.
-    """
-    first = streams[0].reply
-    n = max(1, first.num_choices // first.num_prompts)
-    prompts = streams[::n]
-    num_prompt_tokens = sum(stream.reply.num_prompt_tokens for stream in prompts)
-    num_output_tokens = sum(stream.num_output_tokens for stream in streams)
-    usage = {
-        "prompt_tokens": num_prompt_tokens,
-        "completion_tokens": num_output_tokens,
-        "total_tokens": num_prompt_tokens + num_output_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(map(num_cached_tokens, prompts))},
-    }
-    if num_reasoning is not None:
-        usage["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
-    return usage
-
-
-def prompt_usage_of(streams: Sequence[TextStream]) -> dict[str, Any]:
-    """OpenAI's usage object of what has no output tokens."""
-    usage = usage_of(streams)
-    del usage["completion_tokens"]
-    return usage
-
-
 def usage_tail(streams: Sequence[TextStream], num_reasoning: int | None = None) -> bytes:
     """How each event of a stream ends: with the usage so far, when that is asked for."""
     reply = streams[0].reply
@@ -116,7 +89,7 @@ def tells_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
     return texts is not None or reply.tells_token_ids or reply.continuous_usage
 
 
-def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, list[int]]:
+def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, Any]:
     """vLLM's field of a choice, where it is asked for."""
     return {"token_ids": stream.token_ids[tokens]} if stream.reply.tells_token_ids else {}
 
@@ -133,24 +106,20 @@ def beam_fields(stream: TextStream, beam: Beam) -> dict[str, Any]:
     return fields
 
 
-def prompt_ids_field(reply: ReplyParams) -> dict[str, list[int]]:
+def prompt_ids_field(reply: ReplyParams) -> dict[str, Any]:
     """vLLM's field of a chat, or of a choice of completions."""
     if not reply.tells_token_ids:
         return {}
     return {"prompt_token_ids": unpack_token_ids(reply.prompt_ids)}
 
 
-def num_cached_tokens(stream: TextStream) -> int:
-    """Prompt tokens that came from the prefix cache; known at the end."""
-    return 0 if stream.finish is None else stream.finish.num_cached_tokens
+def end_reason(stream: TextStream) -> str:
+    """Of a stream that has finished, as OpenAI spells it."""
+    assert stream.finish is not None
+    return stream.finish.reason.value
 
 
-def finish_reason(stream: TextStream) -> str | None:
-    """As OpenAI spells it."""
-    return None if stream.finish is None else stream.finish.reason.value
-
-
-def stop_fields(stream: TextStream) -> dict[str, str | int | None]:
+def stop_fields(stream: TextStream) -> dict[str, Any]:
     """What ended a choice, in vLLM's field and in SGLang's, which tells end-of-turn tokens too."""
     matched = None if stream.finish is None else stream.finish.matched
     eos_ids = stream.reply.eos_token_ids

@@ -7,7 +7,7 @@ import re
 
 from frontend.jobs.job import Caller
 from frontend.streams.generation import Generation
-from frontend.text.event_writer import usage_of
+from frontend.text.usage import usage_of
 from shared.errors import RequestError
 from shared.telemetry.log import get_logger
 
@@ -34,9 +34,9 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
         frontend=frontend_id,
         status=status,
         finish=finish_of(generation),
-        prompt_tokens=usage["prompt_tokens"],
-        output_tokens=usage["completion_tokens"],
-        cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        cached_tokens=usage.prompt_tokens_details.cached_tokens,
         **_run_times(generation, ttft_s),
         ttft_ms=_ms(ttft_s),
         itl_ms=_ms(generation.token_s),

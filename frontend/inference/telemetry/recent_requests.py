@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from frontend.inference.telemetry.access_log import finish_of
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
-from frontend.text.event_writer import usage_of
+from frontend.text.usage import usage_of
 
 _MAX_FINISHED = 40
 _MAX_OPEN = 20
@@ -53,9 +53,9 @@ class RecentRequest:
             arrived_at=time.time() - (now - arrived_at),
             status=status,
             finish="" if status is None else finish_of(generation),
-            num_prompt_tokens=usage["prompt_tokens"],
-            num_cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
-            num_output_tokens=usage["completion_tokens"],
+            num_prompt_tokens=usage.prompt_tokens,
+            num_cached_tokens=usage.prompt_tokens_details.cached_tokens,
+            num_output_tokens=usage.completion_tokens,
             ttft_s=first_text_at - arrived_at if first_text_at else None,
             e2e_s=None if status is None else now - arrived_at,
         )

@@ -9,7 +9,8 @@ from dataclasses import replace
 from frontend.jobs.job import Caller
 from frontend.streams.generation import Generation, Interrupt
 from frontend.surfaces.answer import Answer
-from frontend.text.event_writer import public_id, usage_of
+from frontend.text.event_writer import public_id
+from frontend.text.usage import usage_of
 from shared.protocol.finish import FinishReason
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.request import GenerateRequest
@@ -136,9 +137,9 @@ def _describe_answer(span: Span, generation: Generation) -> None:
             "gen_ai.response.id": public_id(generation.reply),
             "gen_ai.response.model": generation.reply.model,
             "gen_ai.response.finish_reasons": [finish.reason.value for finish in finishes] or None,
-            "gen_ai.usage.input_tokens": usage["prompt_tokens"],
-            "gen_ai.usage.output_tokens": usage["completion_tokens"],
-            "gen_ai.usage.cache_read.input_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.prompt_tokens_details.cached_tokens,
         }
     )
 

@@ -1,1 +1,1 @@
-"""This package holds the JSON Schemas of answers, one file an API."""
+"""Holds the JSON Schemas of answers: made of the structs that are sent, or one file an API."""

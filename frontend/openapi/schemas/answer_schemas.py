@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from frontend.fields.sampling_fields import SAMPLING_DEFAULTS
-from frontend.openapi.schemas.batch_schemas import batch_schemas
 from frontend.openapi.schemas.cluster_schema import cluster_schema, path_schema
-from frontend.openapi.schemas.completion_schemas import completion_schemas
-from frontend.openapi.schemas.file_schemas import file_schemas
-from frontend.openapi.schemas.loads_schema import loads_schema
+from frontend.openapi.schemas.file_form import file_form
 from frontend.openapi.schemas.message_schemas import message_schemas
 from frontend.openapi.schemas.ollama_schemas import ollama_schemas
-from frontend.openapi.schemas.pooled_schemas import SCORE_METHOD, pooled_schemas
 from frontend.openapi.schemas.response_schemas import response_schemas
 from frontend.openapi.schemas.schema_words import (
     COUNT,
@@ -23,22 +18,18 @@ from frontend.openapi.schemas.schema_words import (
     object_of,
     ref,
 )
-from frontend.openapi.schemas.token_schemas import token_schemas
-from shared.catalog.model_status import ModelStatus
+from frontend.openapi.schemas.struct_schemas import struct_schemas
 
 
 def answer_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     return {
-        **file_schemas(),
-        **batch_schemas(),
+        **struct_schemas(),
+        "FileForm": file_form(),
         **response_schemas(),
-        **completion_schemas(),
-        **pooled_schemas(),
-        **token_schemas(),
         **message_schemas(),
         **ollama_schemas(),
-        **_model_schemas(),
+        "Generated": {"anyOf": [ref("GeneratedText"), list_of(ref("GeneratedText"))]},
         "Answer": {
             "anyOf": [
                 ref(name)
@@ -57,7 +48,6 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
                 )
             ]
         },
-        "Loads": loads_schema(),
         "Cluster": cluster_schema(),
         "Path": path_schema(),
         "Aborted": object_of({"rid": TEXT, "num_aborted": COUNT}),
@@ -67,31 +57,6 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
         "Version": object_of({"version": TEXT}),
         "Document": {"type": "object", "required": ["openapi", "paths"]},
         "Error": _error(),
-    }
-
-
-def _model_schemas() -> dict[str, dict[str, Any]]:
-    model = object_of(
-        {
-            "id": TEXT,
-            "object": {"const": "model"},
-            "created": COUNT,
-            "owned_by": TEXT,
-            "root": TEXT,
-            "parent": OPTIONAL_TEXT,
-            "max_model_len": COUNT,
-            "status": {"enum": [status.value for status in ModelStatus]},
-            "tasks": list_of({"enum": ["generate", "embed", "score"]}),
-            "sampling_defaults": object_of(
-                {name: {"type": "number"} for name in SAMPLING_DEFAULTS}
-            ),
-            "score_method": SCORE_METHOD,
-        },
-        "score_method",
-    )
-    return {
-        "Model": model,
-        "ModelList": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
     }
 
 

@@ -27,16 +27,3 @@ def list_of(item: dict[str, Any]) -> dict[str, Any]:
 def ref(name: str) -> dict[str, Any]:
     """To a component of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def page_of(name: str) -> dict[str, Any]:
-    """Of a component's objects."""
-    return object_of(
-        {
-            "object": {"const": "list"},
-            "data": list_of(ref(name)),
-            "first_id": OPTIONAL_TEXT,
-            "last_id": OPTIONAL_TEXT,
-            "has_more": {"type": "boolean"},
-        }
-    )

@@ -1,11 +1,10 @@
-"""A batch as its record tells it, and as clients see it."""
+"""A batch as its record tells it."""
 
 from __future__ import annotations
 
 import enum
 import re
 import secrets
-from typing import Any
 
 import msgspec
 
@@ -93,12 +92,6 @@ class BatchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     cancelled_at: float | None = None
 
 
-TIMES = (
-    "in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at",
-    "cancelling_at", "cancelled_at",
-)  # fmt: skip
-
-
 def new_batch_id() -> str:
     """One that nobody can guess."""
     return f"batch_{secrets.token_hex(16)}"
@@ -107,32 +100,3 @@ def new_batch_id() -> str:
 def is_batch_id(text: str) -> bool:
     """Whether a client's text may be one; only then it may enter a subject."""
     return _BATCH_ID.fullmatch(text) is not None
-
-
-def batch_object(record: BatchRecord) -> dict[str, Any]:
-    """OpenAI's batch object."""
-    errors = None
-    if record.errors:
-        data = [
-            {"code": e.code, "message": e.message, "param": e.param, "line": e.line}
-            for e in record.errors
-        ]
-        errors = {"object": "list", "data": data}
-    times = {name: getattr(record, name) for name in TIMES}
-    return {
-        "id": record.id,
-        "object": "batch",
-        "endpoint": record.endpoint,
-        "errors": errors,
-        "input_file_id": record.input_file_id,
-        "completion_window": record.completion_window,
-        "status": record.status.value,
-        "output_file_id": record.output_file_id,
-        "error_file_id": record.error_file_id,
-        "created_at": int(record.created),
-        "expires_at": int(record.expires),
-        **{name: None if at is None else int(at) for name, at in times.items()},
-        "request_counts": msgspec.to_builtins(record.counts),
-        "usage": None if record.usage is None else record.usage.view(),
-        "metadata": record.metadata,
-    }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from frontend.text.usage import InputTokensDetails, OutputTokensDetails, TokenUsage
 
 
 class BatchUsage(msgspec.Struct, frozen=True):
@@ -30,15 +30,15 @@ class BatchUsage(msgspec.Struct, frozen=True):
             self.reasoning_tokens + (made.reasoning_tokens if made else 0),
         )
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> TokenUsage:
         """OpenAI's object."""
-        return {
-            "input_tokens": self.input_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached_tokens},
-            "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
-            "total_tokens": self.input_tokens + self.output_tokens,
-        }
+        return TokenUsage(
+            input_tokens=self.input_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=self.cached_tokens),
+            output_tokens=self.output_tokens,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=self.reasoning_tokens),
+            total_tokens=self.input_tokens + self.output_tokens,
+        )
 
 
 class _Details(msgspec.Struct):

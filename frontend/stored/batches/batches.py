@@ -9,12 +9,12 @@ from typing import Any
 from frontend.fields.request_body import convert
 from frontend.jobs.job import Caller
 from frontend.limits.stream_limits import StreamLimits
+from frontend.stored.batches.batch_answer import Batch, BatchList, batch_object
 from frontend.stored.batches.batch_body import BatchBody
 from frontend.stored.batches.batch_record import (
     ENDPOINTS,
     BatchRecord,
     BatchStatus,
-    batch_object,
     new_batch_id,
 )
 from frontend.stored.batches.batch_store import BatchStore
@@ -47,7 +47,7 @@ class Batches:
         self._on_new = on_new
         self._max_window_s = max_window_s
 
-    async def create(self, body: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+    async def create(self, body: Mapping[str, Any], caller: Caller) -> Batch:
         """Raises RequestError."""
         self._streams.check_batch()
         record = await self._checked(convert(body, BatchBody), caller)
@@ -61,16 +61,17 @@ class Batches:
         self._on_new()
         return batch_object(record)
 
-    async def all(self, query: Mapping[str, str], caller: Caller) -> dict[str, Any]:
+    async def all(self, query: Mapping[str, str], caller: Caller) -> BatchList:
         """A page of them. Raises RequestError."""
         objects = [batch_object(record) for record in await self._store.all(caller.owner)]
-        return page_of(objects, query, max_limit=100, default=20)
+        page, ends = page_of(objects, query, max_limit=100, default=20)
+        return BatchList(object="list", data=page, **ends._asdict())
 
-    async def get(self, batch_id: str, caller: Caller) -> dict[str, Any]:
+    async def get(self, batch_id: str, caller: Caller) -> Batch:
         """Raises NotFound or ServiceUnavailable."""
         return batch_object((await self._store.get(batch_id, caller.owner)).record)
 
-    async def cancel(self, batch_id: str, caller: Caller) -> dict[str, Any]:
+    async def cancel(self, batch_id: str, caller: Caller) -> Batch:
         """What is in the queue is ended, what has a result keeps it. Raises RequestError."""
         while True:
             stored = await self._store.get(batch_id, caller.owner)

@@ -1,10 +1,10 @@
-"""A stored file as its record tells it, and as clients see it."""
+"""A stored file as its record tells it."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -36,18 +36,3 @@ def new_file_id() -> str:
 def is_file_id(text: str) -> bool:
     """Whether a client's text may be one; only then it may enter a subject."""
     return _FILE_ID.fullmatch(text) is not None
-
-
-def file_object(record: FileRecord) -> dict[str, Any]:
-    """OpenAI's file object."""
-    return {
-        "id": record.id,
-        "object": "file",
-        "bytes": record.num_bytes,
-        "created_at": int(record.created),
-        "expires_at": int(record.expires),
-        "filename": record.filename,
-        "purpose": record.purpose,
-        "status": "processed",
-        "status_details": None,
-    }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO
 
 from frontend.jobs.job import Caller
 from frontend.limits.stream_limits import StreamLimits
-from frontend.stored.files.file_record import UPLOADED, FileRecord, file_object, new_file_id
+from frontend.stored.files.file_answer import File, FileDeleted, FileList, file_object
+from frontend.stored.files.file_record import UPLOADED, FileRecord, new_file_id
 from frontend.stored.files.file_store import FileStore
 from frontend.stored.list_page import page_of
 from shared.errors import InvalidRequest, RequestTooLarge
@@ -26,7 +27,7 @@ class Files:
 
     async def add(
         self, content: IO[bytes], num_bytes: int, filename: str, ttl_s: float | None, caller: Caller
-    ) -> dict[str, Any]:
+    ) -> File:
         """From its present position. Raises RequestError."""
         if not num_bytes:
             raise InvalidRequest("'file' is empty", param="file", code="empty_file")
@@ -36,14 +37,15 @@ class Files:
         record = await self._store.add(new_file_id(), caller.owner, name, UPLOADED, content, ttl_s)
         return file_object(record)
 
-    async def all(self, query: Mapping[str, str], caller: Caller) -> dict[str, Any]:
+    async def all(self, query: Mapping[str, str], caller: Caller) -> FileList:
         """A page of them. Raises RequestError."""
         purpose = query.get("purpose")
         records = await self._store.all(caller.owner)
         objects = [file_object(r) for r in records if purpose in (None, r.purpose)]
-        return page_of(objects, query, max_limit=10_000, default=10_000)
+        page, ends = page_of(objects, query, max_limit=10_000, default=10_000)
+        return FileList(object="list", data=page, **ends._asdict())
 
-    async def get(self, file_id: str, caller: Caller) -> dict[str, Any]:
+    async def get(self, file_id: str, caller: Caller) -> File:
         """Raises NotFound or ServiceUnavailable."""
         return file_object(await self._store.get(file_id, caller.owner))
 
@@ -59,10 +61,10 @@ class Files:
             raise
         return record, content
 
-    async def delete(self, file_id: str, caller: Caller) -> dict[str, Any]:
+    async def delete(self, file_id: str, caller: Caller) -> FileDeleted:
         """Raises NotFound or ServiceUnavailable."""
         await self._store.delete(file_id, caller.owner)
-        return {"id": file_id, "object": "file", "deleted": True}
+        return FileDeleted(id=file_id, object="file", deleted=True)
 
     def check_size(self, num_bytes: int) -> None:
         """Raises RequestTooLarge."""

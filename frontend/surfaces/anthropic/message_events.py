@@ -11,8 +11,9 @@ from frontend.surfaces.event_feed import Event
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
 from frontend.surfaces.tools.arguments import arguments_so_far
 from frontend.surfaces.tools.call_id import call_id
-from frontend.text.event_writer import encode_json, num_cached_tokens, public_id
+from frontend.text.event_writer import encode_json, public_id
 from frontend.text.text_stream import TextStream
+from frontend.text.usage import num_cached_tokens
 from shared.errors import RequestError
 from shared.protocol.finish import FinishReason
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TypedDict
 
+from msgspec import UNSET
+
+from frontend.surfaces.chat.chat_answer import (
+    CalledFunction,
+    ChatDelta,
+    ChatMessage,
+    FunctionDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 from frontend.surfaces.chat.reasoning_tokens import num_reasoning_tokens
 from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
 from frontend.surfaces.tools.call_id import call_id
-from frontend.text.event_writer import finish_reason
+from frontend.text.event_writer import end_reason
 from frontend.text.text_stream import TextStream
 from shared.protocol.finish import FinishReason
 
@@ -25,25 +36,28 @@ class AnswerReader:
         self._told_checksum = stream.mark.checksum
         self._num_reasoning_tokens: int | None = None  # once they are known
 
-    def read(self, text: str) -> dict[str, Any]:
-        """The `delta` of new text; empty when it says nothing yet."""
+    def read(self, text: str) -> ChatDelta:
+        """The `delta` of new text; NO_DELTA when it says nothing yet."""
         delta = self._parser.feed(text)
         self._set_mark()
-        return _view(delta, self._calls(delta, is_stream=True))
+        return self._delta(delta)
 
-    def finish(self) -> tuple[dict[str, Any], str | None]:
+    def finish(self) -> tuple[ChatDelta, str]:
         """The last `delta`, and the finish reason. The stream has finished."""
         delta = self._end()
-        return _view(delta, self._calls(delta, is_stream=True)), self._finish_reason()
+        return self._delta(delta), self._finish_reason()
 
-    def whole(
-        self, text: str, reason: FinishReason | None = None
-    ) -> tuple[dict[str, Any], str | None]:
+    def whole(self, text: str, reason: FinishReason | None = None) -> tuple[ChatMessage, str]:
         """The `message` of all text, and the finish reason; `reason`: of a beam, its own."""
         delta = AnswerDelta(self._parser.feed(text).parts + self._end(reason).parts)
-        message = {"content": delta.content, **_view(delta, self._calls(delta, is_stream=False))}
-        if len(message) > 1 and not delta.content:
-            message["content"] = None
+        is_only_content = not (delta.reasoning or delta.calls)
+        message = ChatMessage(
+            role="assistant",
+            refusal=None,
+            content=delta.content if delta.content or is_only_content else None,
+            tool_calls=[self._call(call) for call in _joined(delta.calls)] or UNSET,
+            **_reasoning(delta),
+        )
         return message, self._finish_reason()
 
     @property
@@ -72,31 +86,52 @@ class AnswerReader:
         else:
             self._stream.hold_back(self._num_told, self._told_checksum)
 
-    def _finish_reason(self) -> str | None:
-        reason = finish_reason(self._stream)
+    def _finish_reason(self) -> str:
+        reason = end_reason(self._stream)
         if reason == FinishReason.STOP and self._parser.has_complete_calls:
             return "tool_calls"
         return reason
 
-    def _calls(self, delta: AnswerDelta, *, is_stream: bool) -> list[dict[str, Any]]:
-        return [self._call(call, is_stream=is_stream) for call in delta.calls]
+    def _delta(self, delta: AnswerDelta) -> ChatDelta:
+        return ChatDelta(
+            content=delta.content or UNSET,
+            tool_calls=[self._call_delta(call) for call in delta.calls] or UNSET,
+            **_reasoning(delta),
+        )
 
-    def _call(self, call: CallDelta, *, is_stream: bool) -> dict[str, Any]:
-        view: dict[str, Any] = {"index": call.idx} if is_stream else {}
-        function = {"arguments": call.arguments}
-        if call.name:
-            view |= {"id": call_id(self._stream.rid, call.idx, self._tools), "type": "function"}
-            function = {"name": call.name, "arguments": call.arguments}
-        return {**view, "function": function}
+    def _call_delta(self, call: CallDelta) -> ToolCallDelta:
+        if not call.name:
+            return ToolCallDelta(index=call.idx, function=FunctionDelta(arguments=call.arguments))
+        return ToolCallDelta(
+            index=call.idx,
+            id=call_id(self._stream.rid, call.idx, self._tools),
+            type="function",
+            function=FunctionDelta(name=call.name, arguments=call.arguments),
+        )
+
+    def _call(self, call: CallDelta) -> ToolCall:
+        return ToolCall(
+            id=call_id(self._stream.rid, call.idx, self._tools),
+            type="function",
+            function=CalledFunction(name=call.name, arguments=call.arguments),
+        )
 
 
-def _view(delta: AnswerDelta, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    """Fields that say something; reasoning under the names of both conventions."""
-    view: dict[str, Any] = {}
-    if delta.reasoning:
-        view |= {"reasoning_content": delta.reasoning, "reasoning": delta.reasoning}
-    if delta.content:
-        view["content"] = delta.content
-    if calls:
-        view["tool_calls"] = calls
-    return view
+def _joined(calls: Iterable[CallDelta]) -> Iterable[CallDelta]:
+    """Each call in one piece."""
+    joined: dict[int, CallDelta] = {}
+    for call in calls:
+        head = joined.setdefault(call.idx, CallDelta(call.idx, call.name))
+        head.arguments += call.arguments
+    return joined.values()
+
+
+class _Reasoning(TypedDict, total=False):
+    reasoning_content: str
+    reasoning: str
+
+
+def _reasoning(delta: AnswerDelta) -> _Reasoning:
+    """Under the names of both conventions; nothing when there is none."""
+    text = delta.reasoning
+    return {"reasoning_content": text, "reasoning": text} if text else {}

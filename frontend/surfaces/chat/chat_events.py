@@ -6,21 +6,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontend.surfaces.chat.answer_reader import AnswerReader
+from frontend.surfaces.chat.chat_answer import (
+    NO_DELTA,
+    ChatChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatMessage,
+)
 from frontend.text.event_writer import (
     beam_fields,
     encode_json,
-    finish_reason,
+    end_reason,
     head_of,
     prompt_ids_field,
     stop_fields,
     tells_more_than_text,
     token_ids_field,
-    usage_of,
     usage_tail,
 )
-from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, chat_logprobs, prompt_logprobs
+from frontend.text.logprob_view import (
+    MAX_EVENT_LOGPROBS,
+    ChatLogprobs,
+    chat_logprobs,
+    prompt_logprobs,
+)
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
+from frontend.text.usage import usage_of
 from shared.protocol.finish import Beam
 
 
@@ -82,18 +94,17 @@ class ChatEvents:
         tokens = slice(0, 0)
         if self._tells_more:
             tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
-        if not delta and tokens.start == tokens.stop:
+        if delta == NO_DELTA and tokens.start == tokens.stop:
             return b""
         return self._delta(stream, delta) + self._rest(stream, tokens, None)
 
-    def _delta(self, stream: TextStream, delta: dict[str, Any]) -> bytes:
+    def _delta(self, stream: TextStream, delta: ChatDelta) -> bytes:
         """The event up to what `_rest` writes."""
         head = self._head + b'{"index":%d,"delta":' % stream.reply.choice_idx
         return head + encode_json(delta)
 
     def finish(self, stream: TextStream) -> bytes:
-        delta: dict[str, Any] = {}
-        reason = finish_reason(stream)
+        delta, reason = NO_DELTA, end_reason(stream)
         if self._readers:
             delta, reason = self._readers[stream.reply.choice_idx].finish()
         return self._delta(stream, delta) + self._rest(stream, stream.tell_tokens(), reason)
@@ -119,7 +130,7 @@ class ChatEvents:
         }
         return b"," + encode_json(fields)[1:] + self._tail()
 
-    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
+    def _logprobs(self, stream: TextStream, tokens: slice) -> ChatLogprobs | None:
         if self._texts is None or stream.reply.num_top is None:
             return None
         as_ids = stream.reply.tokens_as_ids
@@ -134,50 +145,47 @@ class ChatEvents:
         return {"prompt_logprobs": prompt_logprobs(records, self._texts)}
 
     def whole(self, texts: Sequence[str]) -> bytes:
+        choices = self._beams() or [
+            self._whole_choice(stream, text)
+            for stream, text in zip(self._streams, texts, strict=True)
+        ]
         return encode_json(
-            {
+            ChatCompletion(
+                choices=choices,
+                usage=usage_of(self._streams, self._num_reasoning),
                 **head_of(self._reply, "chat.completion"),
-                "choices": self._beams()
-                or [
-                    self._whole_choice(stream, text)
-                    for stream, text in zip(self._streams, texts, strict=True)
-                ],
-                "usage": usage_of(self._streams, self._num_reasoning),
                 **self._prompt_logprobs(),
                 **prompt_ids_field(self._reply),
-            }
+            )
         )
 
-    def _beams(self) -> list[dict[str, Any]]:
+    def _beams(self) -> list[ChatChoice]:
         """What a beam search has found: always the one request of the chat."""
         stream = self._streams[0]
         assert stream.finish is not None
         return [
-            {
-                "index": idx,
-                "message": {"role": "assistant", "refusal": None, **self._message(stream, beam)},
-                **beam_fields(stream, beam),
-            }
+            ChatChoice(index=idx, message=self._message(stream, beam), **beam_fields(stream, beam))
             for idx, beam in enumerate(stream.finish.beams)
         ]
 
     @staticmethod
-    def _message(stream: TextStream, beam: Beam) -> dict[str, Any]:
+    def _message(stream: TextStream, beam: Beam) -> ChatMessage:
         if stream.reply.answer is None:
-            return {"content": beam.text}
+            return ChatMessage(role="assistant", refusal=None, content=beam.text)
         message, _ = AnswerReader(stream).whole(beam.text, beam.reason)
         return message
 
-    def _whole_choice(self, stream: TextStream, text: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"content": text}
-        reason = finish_reason(stream)
+    def _whole_choice(self, stream: TextStream, text: str) -> ChatChoice:
         if self._readers:
             message, reason = self._readers[stream.reply.choice_idx].whole(text)
-        return {
-            "index": stream.reply.choice_idx,
-            "message": {"role": "assistant", "refusal": None, **message},
-            "logprobs": self._logprobs(stream, stream.all_tokens),
-            "finish_reason": reason,
+        else:
+            message = ChatMessage(role="assistant", refusal=None, content=text)
+            reason = end_reason(stream)
+        return ChatChoice(
+            index=stream.reply.choice_idx,
+            message=message,
+            logprobs=self._logprobs(stream, stream.all_tokens),
+            finish_reason=reason,
             **stop_fields(stream),
             **token_ids_field(stream, stream.all_tokens),
-        }
+        )

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from frontend.surfaces.completions.completion_answer import Completion, CompletionChoice
 from frontend.text.event_writer import (
     beam_fields,
     encode_json,
-    finish_reason,
+    end_reason,
     head_of,
     prompt_ids_field,
     stop_fields,
     tells_more_than_text,
     token_ids_field,
-    usage_of,
     usage_tail,
 )
-from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, completion_logprobs, prompt_logprobs
+from frontend.text.logprob_view import (
+    MAX_EVENT_LOGPROBS,
+    CompletionLogprobs,
+    completion_logprobs,
+    prompt_logprobs,
+)
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TextOffsets, TokenTexts
+from frontend.text.usage import usage_of
 
 _NONE = slice(0, 0)  # of the tokens
 
@@ -63,7 +69,7 @@ class CompletionEvents:
         logprobs = self._logprobs(stream, tokens) if has_news else None
         head = self._before_text[stream.reply.choice_idx] + b'""'
         token_ids = token_ids_field(stream, tokens)
-        return head + self._rest(stream, logprobs, finish_reason(stream), token_ids)
+        return head + self._rest(stream, logprobs, end_reason(stream), token_ids)
 
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:
@@ -73,16 +79,16 @@ class CompletionEvents:
     def _rest(
         self,
         stream: TextStream,
-        logprobs: dict[str, Any] | None,
+        logprobs: CompletionLogprobs | None,
         reason: str | None,
-        token_ids: dict[str, list[int]],
+        token_ids: dict[str, Any],
     ) -> bytes:
         """Of a choice behind its text, and of the event."""
         ending = {} if reason is None else stop_fields(stream)
         fields = {"logprobs": logprobs, "finish_reason": reason, **ending, **token_ids}
         return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
 
-    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any] | None:
+    def _logprobs(self, stream: TextStream, tokens: slice) -> CompletionLogprobs | None:
         """Of output tokens; with `echo` those of the prompt come before the first of them."""
         reply = stream.reply
         if self._texts is None or reply.num_top is None or reply.hides_logprobs:
@@ -110,22 +116,24 @@ class CompletionEvents:
 
     def whole(self, texts: Sequence[str]) -> bytes:
         return encode_json(
-            {
-                **head_of(self._reply, "text_completion"),
-                "choices": [
-                    {"index": idx, **choice} for idx, choice in enumerate(self._choices(texts))
+            Completion(
+                choices=[
+                    CompletionChoice(index=idx, **choice)
+                    for idx, choice in enumerate(self._choices(texts))
                 ],
-                "usage": usage_of(self._streams),
-            }
+                usage=usage_of(self._streams),
+                **head_of(self._reply, "text_completion"),
+            )
         )
 
     def _choices(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Of each the fields, but its index."""
         for stream, text in self._kept(texts):
             if not stream.reply.num_beams:
                 yield {
                     "text": stream.reply.echo + text,
                     "logprobs": self._logprobs(stream, stream.all_tokens),
-                    "finish_reason": finish_reason(stream),
+                    "finish_reason": end_reason(stream),
                     **stop_fields(stream),
                     **self._prompt_logprobs(stream),
                     **prompt_ids_field(stream.reply),

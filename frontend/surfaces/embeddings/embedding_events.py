@@ -6,34 +6,34 @@ import array
 import base64
 import sys
 from collections.abc import Sequence
-from typing import Any
 
+from frontend.surfaces.embeddings.embedding_answer import Embedding, EmbeddingList
 from frontend.surfaces.embeddings.pooled_events import PooledEvents
-from frontend.text.event_writer import prompt_usage_of
 from frontend.text.text_stream import TextStream
+from frontend.text.usage import prompt_usage_of
 from shared.protocol.reply import EncodingFormat
 
 
 class EmbeddingEvents(PooledEvents):
     """OpenAI's list of embeddings."""
 
-    def _list(self, streams: Sequence[TextStream]) -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [self._object(stream) for stream in streams],
-            "model": self._reply.model,
-            "usage": prompt_usage_of(self._streams),
-        }
+    def _list(self, streams: Sequence[TextStream]) -> EmbeddingList:
+        return EmbeddingList(
+            object="list",
+            data=[self._object(stream) for stream in streams],
+            model=self._reply.model,
+            usage=prompt_usage_of(self._streams),
+        )
 
-    def _object(self, stream: TextStream) -> dict[str, Any]:
+    def _object(self, stream: TextStream) -> Embedding:
         is_base64 = self._reply.encoding_format is EncodingFormat.BASE64
-        return {
-            "object": "embedding",
-            "index": stream.reply.choice_idx,
-            "embedding": base64.b64encode(_bytes_of(stream)).decode()
+        return Embedding(
+            object="embedding",
+            index=stream.reply.choice_idx,
+            embedding=base64.b64encode(_bytes_of(stream)).decode()
             if is_base64
             else vector_of(stream),
-        }
+        )
 
 
 def vector_of(stream: TextStream) -> list[float]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from frontend.streams.durations import total_duration
 from frontend.streams.generation import Generation
 from frontend.surfaces.embeddings.embedding_events import vector_of
-from frontend.text.event_writer import encode_json, usage_of
+from frontend.text.event_writer import encode_json
 from frontend.text.text_stream import TextStream
+from frontend.text.usage import usage_of
 
 
 class OllamaEmbedEvents:
@@ -37,6 +38,6 @@ class OllamaEmbedEvents:
                 "embeddings": [vector_of(stream) for stream in streams],
                 "total_duration": total_duration(self._generation),
                 "load_duration": 0,
-                "prompt_eval_count": usage_of(streams)["prompt_tokens"],
+                "prompt_eval_count": usage_of(streams).prompt_tokens,
             }
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from frontend.text.event_writer import encode_json
 from frontend.text.text_stream import TextStream
+from frontend.text.wire_struct import WireStruct
 
 
 class PooledEvents(ABC):
@@ -18,11 +18,11 @@ class PooledEvents(ABC):
         self._reply = streams[0].reply
 
     @abstractmethod
-    def _object(self, stream: TextStream) -> dict[str, Any]:
+    def _object(self, stream: TextStream) -> WireStruct:
         """Of one input."""
 
     @abstractmethod
-    def _list(self, streams: Sequence[TextStream]) -> dict[str, Any]:
+    def _list(self, streams: Sequence[TextStream]) -> WireStruct:
         """Of these, beside the usage of all."""
 
     def opening(self) -> list[bytes]:

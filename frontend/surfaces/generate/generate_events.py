@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.text.event_writer import encode_json, num_cached_tokens, public_id
+from msgspec import UNSET
+
+from frontend.surfaces.generate.generate_answer import FinishObject, GeneratedText, MetaInfo
+from frontend.text.event_writer import encode_json, public_id
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, native_logprobs
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
+from frontend.text.usage import num_cached_tokens
 
 
 class GenerateEvents:
@@ -41,28 +45,27 @@ class GenerateEvents:
         ]
         return encode_json(pieces if self._is_list else pieces[0])
 
-    def _piece(self, stream: TextStream, text: str, *, finished: bool) -> dict[str, Any]:
+    def _piece(self, stream: TextStream, text: str, *, finished: bool) -> GeneratedText:
         limit = None if self._texts is None or finished else MAX_EVENT_LOGPROBS
         return self._object(stream, text, stream.tell_tokens(limit), finished=finished)
 
     def _object(
         self, stream: TextStream, text: str, tokens: slice, *, finished: bool
-    ) -> dict[str, Any]:
-        piece: dict[str, Any] = {
-            "text": text,
-            "output_ids": stream.token_ids[tokens],
-            "meta_info": {
-                "id": public_id(stream.reply),
-                "finish_reason": _finish_object(stream) if finished else None,
-                "prompt_tokens": stream.reply.num_prompt_tokens,
-                "completion_tokens": stream.position,
-                "cached_tokens": num_cached_tokens(stream),
-                **self._logprobs(stream, tokens),
-            },
-        }
-        if self._is_list:
-            piece["index"] = stream.reply.choice_idx
-        return piece
+    ) -> GeneratedText:
+        meta_info = MetaInfo(
+            id=public_id(stream.reply),
+            finish_reason=_finish_object(stream) if finished else None,
+            prompt_tokens=stream.reply.num_prompt_tokens,
+            completion_tokens=stream.position,
+            cached_tokens=num_cached_tokens(stream),
+            **self._logprobs(stream, tokens),
+        )
+        return GeneratedText(
+            text=text,
+            output_ids=stream.token_ids[tokens],
+            meta_info=meta_info,
+            index=stream.reply.choice_idx if self._is_list else UNSET,
+        )
 
     def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
         """Of these tokens; those of the prompt come with the first of them."""
@@ -78,13 +81,12 @@ class GenerateEvents:
         return view
 
 
-def _finish_object(stream: TextStream) -> dict[str, Any] | None:
+def _finish_object(stream: TextStream) -> FinishObject | None:
     finish = stream.finish
     if finish is None:
         return None
-    reason: dict[str, Any] = {"type": finish.reason.value}
-    if finish.matched is not None:
-        reason["matched"] = finish.matched
-    if finish.reason == "length":
-        reason["length"] = stream.position
-    return reason
+    return FinishObject(
+        type=finish.reason.value,
+        matched=UNSET if finish.matched is None else finish.matched,
+        length=stream.position if finish.reason == "length" else UNSET,
+    )

@@ -13,7 +13,7 @@ from frontend.surfaces.responses.object import finished_response, unfinished_res
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
 from frontend.surfaces.responses.output_parser import Change, Closed, Grown, Opened, OutputParser
 from frontend.text.event_writer import encode_json
-from frontend.text.logprob_view import chat_logprobs
+from frontend.text.logprob_view import TokenLogprobView, token_views
 from frontend.text.text_pieces import TextPieces
 from frontend.text.text_stream import TextStream
 from shared.errors import InternalError
@@ -126,7 +126,7 @@ class ResponseEvents:
             )
         return events
 
-    def _delta(self, item: OutputItem, text: str, logprobs: list[dict[str, Any]]) -> NamedEvent:
+    def _delta(self, item: OutputItem, text: str, logprobs: list[TokenLogprobView]) -> NamedEvent:
         """The hot path: what is the same in all of them is made once."""
         name, number = _MORE[item.kind], self._next_number()
         data = b'{"type":"%b","sequence_number":%d,"delta":' % (name, number) + encode_json(text)
@@ -156,10 +156,8 @@ class ResponseEvents:
         place: dict[str, Any] = {"item_id": item.item_id, "output_index": item.idx}
         return place if item.kind is ItemKind.CALL else {**place, "content_index": 0}
 
-    def _logprobs(self, tokens: slice) -> list[dict[str, Any]]:
-        records = self._stream.records(tokens)
-        content: list[dict[str, Any]] = chat_logprobs(records, self._texts)["content"]
-        return content
+    def _logprobs(self, tokens: slice) -> list[TokenLogprobView]:
+        return token_views(self._stream.records(tokens), self._texts)
 
     def _of_response(self, name: str, response: dict[str, Any]) -> NamedEvent:
         return self._event(name, {"response": response})

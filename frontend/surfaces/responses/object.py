@@ -11,7 +11,7 @@ from frontend.parsers.reasoning_parsers import REASONING_PARSERS
 from frontend.streams.generation import failure_of
 from frontend.surfaces.responses.output_parser import OutputParser
 from frontend.text.event_writer import public_id
-from frontend.text.logprob_view import chat_logprobs
+from frontend.text.logprob_view import token_views
 from frontend.text.text_pieces import TextPieces
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.logprobs import unpack_logprobs
@@ -62,7 +62,7 @@ def done_output(view: ResponseView, done: Done, token_ids: list[int]) -> OutputP
     record, texts = view.record, view.model_text.token_texts
     num_top = record.reply.num_top
     logprobs = [] if num_top is None else unpack_logprobs(done.logprobs, num_top)
-    output = OutputParser(record, lambda at: chat_logprobs(logprobs[at], texts)["content"])
+    output = OutputParser(record, lambda at: token_views(logprobs[at], texts))
     if logprobs or _has_spelled_mark(record.reply.answer, done.text, token_ids):
         pieces = TextPieces(view.model_text.tokenizer, record.text)
         for piece in pieces.add(token_ids) + pieces.finish():

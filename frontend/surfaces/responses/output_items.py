@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from frontend.text.logprob_view import TokenLogprobView
+
 _Item = dict[str, Any]
 
 
@@ -28,7 +30,7 @@ class OutputItem:
     call_id: str = ""
     is_whole: bool = False
     texts: list[str] = field(default_factory=list)  # said, thought, or of the arguments
-    logprobs: list[_Item] = field(default_factory=list)  # of a message
+    logprobs: list[TokenLogprobView] = field(default_factory=list)  # of a message
 
     @property
     def text(self) -> str:
@@ -65,7 +67,7 @@ class OutputItem:
         return {"id": self.item_id, **own, "status": status}
 
 
-def output_text(text: str, logprobs: list[_Item] | None = None) -> _Item:
+def output_text(text: str, logprobs: list[TokenLogprobView] | None = None) -> _Item:
     """A part of what the model said."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 

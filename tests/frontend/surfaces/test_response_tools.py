@@ -161,7 +161,7 @@ def test_a_stream_folded_is_the_stored_object_and_the_conversation(
     check_events(events)
     whole = events[-1]["response"]
     check_response(whole)
-    assert folded(events) == whole == done_response(view, done)
+    assert folded(events) == whole == msgspec.to_builtins(done_response(view, done))
     assert streamed(view, done, []) == events
     said = [item for item in whole["output"] if item["type"] == "message"]
     assert len({item["id"] for item in whole["output"]}) == len(whole["output"])

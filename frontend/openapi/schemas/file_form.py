@@ -1,0 +1,22 @@
+"""JSON Schema of the form by which files are uploaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontend.openapi.schemas.schema_words import COUNT, object_of
+from frontend.stored.files.file_record import UPLOADED
+
+
+def file_form() -> dict[str, Any]:
+    """Its fields are those of multipart/form-data."""
+    return object_of(
+        {
+            "purpose": {"enum": [UPLOADED]},
+            "file": {"type": "string", "format": "binary"},
+            "expires_after[anchor]": {"const": "created_at"},
+            "expires_after[seconds]": COUNT,
+        },
+        "expires_after[anchor]",
+        "expires_after[seconds]",
+    )

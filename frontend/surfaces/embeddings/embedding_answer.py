@@ -1,0 +1,25 @@
+"""What /v1/embeddings answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from frontend.text.usage import PromptUsage
+from frontend.text.wire_struct import Count, WireStruct
+
+
+class Embedding(WireStruct, frozen=True, kw_only=True):
+    """The vector of one input; in base64 it is little-endian float32."""
+
+    object: Literal["embedding"]
+    index: Count
+    embedding: list[float] | str
+
+
+class EmbeddingList(WireStruct, frozen=True, kw_only=True):
+    """Those of all inputs. Streamed, each comes by itself, and the list at the end is empty."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: PromptUsage

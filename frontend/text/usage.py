@@ -1,0 +1,113 @@
+"""How many tokens an answer cost, in OpenAI's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from frontend.text.text_stream import TextStream
+from frontend.text.wire_struct import Count, WireStruct
+
+
+class PromptTokensDetails(WireStruct, frozen=True, kw_only=True):
+    """What became of the tokens of the prompts."""
+
+    cached_tokens: Count  # came from the prefix cache
+
+
+class CompletionTokensDetails(WireStruct, frozen=True, kw_only=True):
+    """What the output tokens are."""
+
+    reasoning_tokens: Count
+
+
+class Usage(WireStruct, frozen=True, kw_only=True):
+    """Tokens of prompts, each counted once, and of all that was made of them."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+
+class PromptUsage(WireStruct, frozen=True, kw_only=True):
+    """Tokens of what has no output tokens."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+
+
+class InputTokensDetails(WireStruct, frozen=True, kw_only=True):
+    """What became of the tokens that came in."""
+
+    cached_tokens: Count  # came from the prefix cache
+    cache_write_tokens: Count | UnsetType = UNSET
+
+
+class OutputTokensDetails(WireStruct, frozen=True, kw_only=True):
+    """What the tokens are that came out."""
+
+    reasoning_tokens: Count
+
+
+class TokenUsage(WireStruct, frozen=True, kw_only=True):
+    """Tokens of a response, and of all lines of a batch."""
+
+    input_tokens: Count
+    input_tokens_details: InputTokensDetails
+    output_tokens: Count
+    output_tokens_details: OutputTokensDetails
+    total_tokens: Count
+
+
+class _PromptCounts(NamedTuple):
+    num_tokens: int
+    num_cached: int
+
+
+def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> Usage:
+    """Each prompt counts once, however many choices it has.
+
+    `num_reasoning` of the output tokens are reasoning; None: nobody can tell.
+    """
+    prompts = _prompt_counts(streams)
+    num_output_tokens = sum(stream.num_output_tokens for stream in streams)
+    return Usage(
+        prompt_tokens=prompts.num_tokens,
+        completion_tokens=num_output_tokens,
+        total_tokens=prompts.num_tokens + num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=prompts.num_cached),
+        completion_tokens_details=UNSET
+        if num_reasoning is None
+        else CompletionTokensDetails(reasoning_tokens=num_reasoning),
+    )
+
+
+def prompt_usage_of(streams: Sequence[TextStream]) -> PromptUsage:
+    """Of embeddings, scores and rankings."""
+    prompts = _prompt_counts(streams)
+    num_output_tokens = sum(stream.num_output_tokens for stream in streams)
+    return PromptUsage(
+        prompt_tokens=prompts.num_tokens,
+        total_tokens=prompts.num_tokens + num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=prompts.num_cached),
+    )
+
+
+def num_cached_tokens(stream: TextStream) -> int:
+    """Prompt tokens that came from the prefix cache; known at the end."""
+    return 0 if stream.finish is None else stream.finish.num_cached_tokens
+
+
+def _prompt_counts(streams: Sequence[TextStream]) -> _PromptCounts:
+    first = streams[0].reply
+    n = max(1, first.num_choices // first.num_prompts)
+    prompts = streams[::n]
+    return _PromptCounts(
+        sum(stream.reply.num_prompt_tokens for stream in prompts),
+        sum(map(num_cached_tokens, prompts)),
+    )
