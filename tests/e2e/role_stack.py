@@ -25,6 +25,7 @@ from shared.config import ClusterConfig
 from shared.protocol.codec import decode
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.forked_role import ROLES, ForkedRole
 from tests.freezing import freeze, thaw
 from tests.leaf_nodes import DomainServer
 from tests.nats_cluster import NatsCluster
@@ -43,7 +44,10 @@ REAL_ENGINE = ("--num-threads", "1")
 
 
 class RoleProcess:
-    """One role; `kill` is kill -9, `stop` asks it to go."""
+    """One role; `kill` is kill -9, `stop` asks it to go.
+
+    It is forked where it is of the source and the clock of the tests, else started.
+    """
 
     def __init__(
         self,
@@ -55,16 +59,12 @@ class RoleProcess:
     ) -> None:
         self.name = name
         self._log_file = log_file
-        with log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                argv,
-                cwd=build,
-                stdout=log,
-                stderr=log,
-                env=os.environ
-                | {"PYTHONPATH": str(build)}
-                | (wrong_clock(clock_ahead_s) if clock_ahead_s else {}),
-            )
+        self.process: subprocess.Popen[bytes] | ForkedRole
+        role, *flags = argv
+        if role in ROLES and build == REPOSITORY and not clock_ahead_s:
+            self.process = ForkedRole(role, flags, log_file, build)
+        else:
+            self.process = _start(argv, log_file, clock_ahead_s, build)
 
     @property
     def pid(self) -> int:
@@ -98,6 +98,21 @@ class RoleProcess:
     def engine(self) -> psutil.Process:
         """The engine process of a worker."""
         return psutil.Process(self.pid).children()[0]
+
+
+def _start(
+    argv: list[str], log_file: Path, clock_ahead_s: float, build: Path
+) -> subprocess.Popen[bytes]:
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *argv],
+            cwd=build,
+            stdout=log,
+            stderr=log,
+            env=os.environ
+            | {"PYTHONPATH": str(build)}
+            | (wrong_clock(clock_ahead_s) if clock_ahead_s else {}),
+        )
 
 
 class RoleStack:
@@ -178,7 +193,7 @@ class RoleStack:
 
     def _start(self, role: str, *flags: str) -> RoleProcess:
         name = f"{role}-{sum(other.name.startswith(role) for other in self.roles)}"
-        argv = [sys.executable, "-m", role, *flags, *self._flags, *self._role_flags(role)]
+        argv = [role, *flags, *self._flags, *self._role_flags(role)]
         log_file = self._folder / f"{name}.log"
         process = RoleProcess(name, argv, log_file, self.clock_ahead_s, self.build)
         self.roles.append(process)
