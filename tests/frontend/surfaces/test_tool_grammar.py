@@ -50,7 +50,14 @@ TOOLS = [
 NAMES = ("get_weather", "now")
 STYLES = [parser.name for parser in TOOL_PARSERS]
 UNMARKED = tuple(parser.name for parser in TOOL_PARSERS if parser.is_bare)
-MARKS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "</think>")
+MARKS: tuple[str, ...] = (
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<tool_call>",
+    "</tool_call>",
+    "<|python_tag|>",
+    "</think>",
+)
 MARKS += tuple(DeepseekV3().shown_marks)
 
 
