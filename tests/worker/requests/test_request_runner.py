@@ -19,6 +19,7 @@ from shared.protocol.request import FEATURE_LEVEL, GenerateRequest, ImageSpan, K
 from shared.protocol.role_cards import LevelRecord, WorkDone
 from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
+from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 from tests.worker.io_stage import (
     POOL,
@@ -28,6 +29,7 @@ from tests.worker.io_stage import (
     ids,
     make_claim,
     make_request,
+    open_stage,
 )
 from tests.worker.running_worker import output_of, running_worker
 from worker.engine_link.engine_messages import RunImage
@@ -157,12 +159,16 @@ async def test_what_the_engine_makes_before_the_claim_is_stored_is_logged_after_
 
 
 async def test_tokens_wait_for_no_timer_on_their_way_to_the_log(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those that were made before the claim was stored, nor those of a step."""
-    monkeypatch.setattr("worker.runs.token_log._TICK_S", 3600.0)
+    for timer in ("runs.token_log", "capacity.ack_heartbeat"):
+        monkeypatch.setattr(f"worker.{timer}._TICK_S", 3600.0)
     request = make_request()
-    async with running_worker(stage) as worker:
+    async with (
+        open_stage(nats_server.url, ack_wait_s=120.0) as stage,
+        running_worker(stage) as worker,
+    ):
         claimer, may_claim = worker.runner.claims.taker._claimer, asyncio.Event()
         take = claimer.take
 
