@@ -13,12 +13,11 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import Forward, ModelRunner
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cpu.torch_forward import TorchForward
-from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism
-from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel
 from worker.engine.loading.memory_check import check_memory
 from worker.engine.models.decoder_config import DecoderConfig
@@ -30,8 +29,6 @@ from worker.engine.native.native_choice import choose_native_library
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights
-from worker.engine.request.step_limits import StepLimits
-from worker.engine_link.engine_config import EngineConfig
 
 
 class _OnCpu(NamedTuple):
@@ -43,25 +40,17 @@ class _OnCpu(NamedTuple):
 class CpuLoader:
     """The `ModelLoader` of a machine without a GPU, or of device=cpu."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        step: StepLimits,
-        gpu: GpuDevice | None,
-        progress: LoadProgress,
-    ) -> None:
-        self._config = config
-        self._gpu = gpu
-        self._progress = progress
-        self._model_path = Path(config.model_path)
+    def __init__(self, site: LoadSite) -> None:
+        self._site = site
+        self._model_path = Path(site.config.model_path)
 
     def suits(self, model: ModelConfig) -> bool:
-        return self._gpu is None
+        return self._site.gpu is None
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        library = prepare_on_cpu(self._config, setup, self._progress)
-        self._progress.enter(LOAD_WEIGHTS)
+        library = prepare_on_cpu(self._site, setup)
+        self._site.progress.enter(LOAD_WEIGHTS)
         loaded = self._load_torch(setup) if library is None else self._load_native(setup, library)
         pool, forward, image_encoder = loaded
         return LoadedModel(
@@ -75,7 +64,7 @@ class CpuLoader:
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
         model = setup.config
         assert isinstance(model, DecoderConfig), "the library was chosen for it"
-        load_format, on_progress = self._config.load_format, self._progress.on_weights
+        load_format, on_progress = self._site.config.load_format, self._site.progress.on_weights
         with open_weights(model, self._model_path, load_format, setup.dtype, on_progress) as reader:
             weights = NativeWeights(library, model, reader)
         pool = self._make_pool(setup)
@@ -86,10 +75,10 @@ class CpuLoader:
         model = load_model(
             setup.config,
             self._model_path,
-            self._config.load_format,
+            self._site.config.load_format,
             setup.dtype,
             setup.max_context_len,
-            self._progress.on_weights,
+            self._site.progress.on_weights,
         )
         pool = self._make_pool(setup)
         image_encoder = None
@@ -102,19 +91,18 @@ class CpuLoader:
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
         layers = setup.config.attention_layers
-        group = one_kv_group(layers, setup.dtype, self._config.page_size)
-        return KVCachePool(group, num_kv_pages(self._config, group.bytes_per_token))
+        group = one_kv_group(layers, setup.dtype, self._site.config.page_size)
+        return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
 
 
-def prepare_on_cpu(
-    config: EngineConfig, setup: ModelSetup, progress: LoadProgress
-) -> NativeLibrary | None:
+def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> NativeLibrary | None:
     """What comes before any weights; the result is None where torch computes.
 
     Raises ConfigError for a model that does not fit, or not as it is configured.
     """
+    config = site.config
     check_memory(config, setup.config, setup.dtype, setup.max_context_len)
-    progress.enter("prepare kernels")  # the first time the C++ compiler runs
+    site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
     library = choose_native_library(config, setup.config, setup.dtype)
     is_native = library is not None
     determinism.check_on_cpu(config, setup.config, setup.dtype, is_native=is_native)

@@ -10,7 +10,6 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.device.gpu_card import gpu_card
-from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.device.memory_errors import memory_for
 from worker.engine.encoder.encoder_model import EncoderModel, load_encoder
@@ -19,41 +18,30 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.layers.kv_group import KVGroup
 from worker.engine.loading import determinism
 from worker.engine.loading.cpu_loader import prepare_on_cpu
-from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel
 from worker.engine.models.encoder_config import EncoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.request.step_limits import StepLimits
-from worker.engine_link.engine_config import EngineConfig
 
 
 class EncoderLoader:
     """The `ModelLoader` of whatever reads a text as a whole."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        step: StepLimits,
-        gpu: GpuDevice | None,
-        progress: LoadProgress,
-    ) -> None:
-        self._config = config
-        self._step = step
-        self._gpu = gpu
-        self._progress = progress
+    def __init__(self, site: LoadSite) -> None:
+        self._site = site
 
     def suits(self, model: ModelConfig) -> bool:
         return isinstance(model, EncoderConfig)
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        if self._gpu is None:
-            prepare_on_cpu(self._config, setup, self._progress)
+        if self._site.gpu is None:
+            prepare_on_cpu(self._site, setup)
         else:
-            determinism.check_on_gpu(self._config, setup.config)
-        self._progress.enter(LOAD_WEIGHTS)
-        device = self._gpu or HostDevice()
+            determinism.check_on_gpu(self._site.config, setup.config)
+        self._site.progress.enter(LOAD_WEIGHTS)
+        device = self._site.gpu or HostDevice()
         encoder = self._load_weights(setup, device.torch_device)
         return LoadedModel(
             self._make_pool(setup),
@@ -68,17 +56,17 @@ class EncoderLoader:
         with memory_for("the weights", "a smaller model or a larger GPU has room"):
             return load_encoder(
                 setup.config,
-                Path(self._config.model_path),
-                self._config.load_format,
+                Path(self._site.config.model_path),
+                self._site.config.load_format,
                 setup.dtype,
-                self._progress.on_weights,
+                self._site.progress.on_weights,
                 device,
             )
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """Slots without anything in them: the scheduler admits by them."""
-        page_size, num_tokens = self._config.page_size, self._config.num_kv_tokens
+        page_size, num_tokens = self._site.config.page_size, self._site.config.num_kv_tokens
         if num_tokens is None:
-            num_tokens = self._step.max_running * (setup.max_context_len + page_size)
+            num_tokens = self._site.step.max_running * (setup.max_context_len + page_size)
         group = KVGroup((), 1, 1, setup.dtype, page_size)
         return KVCachePool(group, max(1, num_tokens // page_size))

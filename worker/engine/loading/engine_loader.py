@@ -26,6 +26,7 @@ from worker.engine.loading.cpu_loader import CpuLoader
 from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader
 from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel, ModelLoader
 from worker.engine.loading.tensor_parallel_loader import TensorParallelLoader
 from worker.engine.loop.command_loop import CommandLoop
@@ -51,9 +52,7 @@ from worker.engine_link.engine_messages import AddRequest, EngineReady, RunOptio
 
 MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be shared
 
-MakeLoader: TypeAlias = Callable[
-    [EngineConfig, StepLimits, GpuDevice | None, LoadProgress], ModelLoader
-]
+MakeLoader: TypeAlias = Callable[[LoadSite], ModelLoader]
 # The first one that suits a model loads it.
 LOADERS: Sequence[MakeLoader] = (TensorParallelLoader, EncoderLoader, GpuLoader, CpuLoader)
 
@@ -132,8 +131,8 @@ class EngineLoader:
         )
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
-        parts = self._config, self._step, self._gpu, self._progress
-        return next(each for make in LOADERS if (each := make(*parts)).suits(model_config))
+        site = LoadSite(self._config, self._step, self._gpu, self._progress)
+        return next(each for make in LOADERS if (each := make(site)).suits(model_config))
 
     def _make_grammars(self, model_config: ModelConfig) -> GrammarBackend:
         num_cores = num_usable_cores()

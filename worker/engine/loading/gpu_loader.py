@@ -8,41 +8,28 @@ from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_weights import divide
-from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.loading import determinism
-from worker.engine.loading.load_progress import LoadProgress
+from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.request.step_limits import StepLimits
-from worker.engine_link.engine_config import EngineConfig
 
 
 class GpuLoader:
     """The `ModelLoader` of a machine with a GPU."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        step: StepLimits,
-        gpu: GpuDevice | None,
-        progress: LoadProgress,
-    ) -> None:
-        self._config = config
-        self._step = step
-        self._gpu = gpu
-        self._progress = progress
+    def __init__(self, site: LoadSite) -> None:
+        self._site = site
 
     def suits(self, model: ModelConfig) -> bool:
-        return self._gpu is not None
+        return self._site.gpu is not None
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        assert self._gpu is not None, "it suits no other machine"
-        determinism.check_on_gpu(self._config, setup.config)
-        loaded = load_on_gpu(self._config, self._step, setup, self._gpu, self._progress)
+        determinism.check_on_gpu(self._site.config, setup.config)
+        loaded = load_on_gpu(self._site, setup)
         return LoadedModel(
             loaded.pool,
             lambda req_to_token: loaded.make_runner(req_to_token, grammars),
@@ -52,15 +39,10 @@ class GpuLoader:
         )
 
 
-def load_on_gpu(
-    config: EngineConfig,
-    step: StepLimits,
-    setup: ModelSetup,
-    gpu: GpuDevice,
-    progress: LoadProgress,
-    group: RankGroup | None = None,
-) -> GpuModel:
+def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = None) -> GpuModel:
     """The first rank's share of it, where there is a group. Raises ConfigError."""
+    config, step, gpu, progress = site.config, site.step, site.gpu, site.progress
+    assert gpu is not None, "it is a GPU, or the CPU as several ranks take it"
     layers = setup.config.attention_layers
     if group is not None:
         assert isinstance(setup.config, DecoderConfig), "no other kind is divided"
