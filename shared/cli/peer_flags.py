@@ -57,8 +57,9 @@ PEER_FLAGS = (
     PeerFlag(
         ("--quantization", "-q"),
         _BOTH,
-        advice="weights are computed in float32 or bfloat16 (`--dtype`); what is quantized is "
-        "refused by name. `--kv-dtype fp8` halves keys and values on a GPU",
+        advice="no flag: a quantized checkpoint (FP8, INT8, INT4, FP4, NF4: docs/models.md) tells "
+        "its format, and is computed in `--dtype`. `--kv-dtype fp8` halves keys and values on a "
+        "GPU",
     ),
     PeerFlag(
         ("--mem-fraction-static",),

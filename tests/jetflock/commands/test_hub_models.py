@@ -33,7 +33,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for each in found.values():
         shutil.copytree(CHECKPOINT, each)
     config = json.loads((CHECKPOINT / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq"}
+    config["quantization_config"] = {"quant_method": "aqlm"}
     (found["org/awq"] / "config.json").write_text(json.dumps(config))
     with (found["org/cut"] / "model.safetensors").open("r+b") as file:
         file.truncate(1 << 16)
@@ -98,7 +98,7 @@ def test_what_cannot_be_served_is_told_before_its_weights_come(
 ) -> None:
     done = run("pull", "org/awq")
     assert done.returncode == 2
-    assert "quantised by awq are not supported" in done.stderr
+    assert "quantised by aqlm are not supported" in done.stderr
     assert "its weights were not fetched" in done.stderr
     assert "model.safetensors" not in hub[1]
     done = run("pull", "org/cut")

@@ -59,7 +59,10 @@ def test_what_means_the_same_is_taken(words: list[str], expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--quantization", "awq"], "In jetflock: weights are computed in float32 or bfloat16"),
+        (
+            ["--quantization", "awq"],
+            r"In jetflock: no flag: a quantized checkpoint \(FP8, INT8, INT4, FP4, NF4: docs",
+        ),
         (["--enable-lora"], r"In jetflock: adapters need no switch: --lora NAME=PATH"),
         (["-m", "x.gguf"], "In jetflock: MODEL stands without a flag: jetflock serve MODEL"),
         (["-ngl=99"], "--device cuda or cpu"),

@@ -49,18 +49,17 @@ def load_gpu_model(
     """A rank's share of it, where there is a group. Raises ConfigError."""
     path, load_format, device = Path(config.model_path), config.load_format, gpu.torch_device
     model_config, dtype = setup.config, setup.dtype
-    with (
-        memory_for("the weights", "a smaller model, --tp or a larger GPU has room"),
-        open_weights(model_config, path, load_format, dtype, on_progress, device) as reader,
-    ):
-        check_kv_scales(config.kv_dtype, reader)
+    if load_format != "dummy":
+        check_kv_scales(config.kv_dtype, path)
+    with memory_for("the weights", "a smaller model, --tp or a larger GPU has room"):
         if isinstance(model_config, TransformersConfig):
             assert group is None, "none of these is divided"
             return load_transformers_model(
                 model_config, path, load_format, dtype, setup.max_context_len, on_progress, device
             )
         assert isinstance(model_config, DecoderConfig)
-        return _load_decoder(config, setup, model_config, reader, gpu, group)
+        with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
+            return _load_decoder(config, setup, model_config, reader, gpu, group)
 
 
 def _load_decoder(

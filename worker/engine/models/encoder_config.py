@@ -14,7 +14,7 @@ from shared.checkpoint.score_files import encoder_context_len
 from shared.errors import ConfigError
 from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.transformers_config import MODEL_ERRORS
+from worker.engine.models.transformers_config import MODEL_ERRORS, forget_quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ def read_encoder_config(model_path: Path, architecture: str) -> EncoderConfig:
 
     try:
         hf_config = AutoConfig.from_pretrained(model_path, local_files_only=True)
+        forget_quantization(hf_config)
         with torch.device("meta"):
             model = make_encoder(hf_config, torch.bfloat16)
     except MODEL_ERRORS as exc:

@@ -27,6 +27,7 @@ class ModelConfig:
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
     vision: VisionCard | None = None  # None: it takes no images
+    quantization: str = ""  # of the stored weights, for people; empty: there is none
 
     @property
     def num_outputs(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from shared.telemetry.log import get_logger
+from worker.engine.formats.stored_checkpoint import open_checkpoint
 from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
@@ -49,6 +51,7 @@ def load_model(
     return model
 
 
+@contextmanager
 def open_weights(
     config: ModelConfig,
     model_path: Path,
@@ -56,8 +59,15 @@ def open_weights(
     dtype: torch.dtype,
     on_progress: OnProgress,
     device: torch.device = CPU,
-) -> AbstractContextManager[WeightReader]:
-    """The checkpoint's, on the CPU; or random ones, made on the device."""
+) -> Iterator[WeightReader]:
+    """The checkpoint's, on the CPU; or random ones, made on the device.
+
+    All of it is to be read inside. Raises ConfigError.
+    """
     if load_format == "dummy":
-        return nullcontext(DummyWeights(config.num_parameters, dtype, on_progress, device))
-    return CheckpointReader(model_path, dtype, on_progress)
+        yield DummyWeights(config.num_parameters, dtype, on_progress, device)
+        return
+    with open_checkpoint(model_path) as checkpoint:
+        reader = CheckpointReader(checkpoint, dtype, on_progress)
+        yield reader
+        reader.finish()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 from shared.checkpoint.score_files import ENCODERS
 from shared.errors import ConfigError
+from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     llama_config,
@@ -49,7 +51,14 @@ def read_model_config(model_path: Path) -> ModelConfig:
     if not model_path.is_dir():
         raise ConfigError(f"the model path {str(model_path)!r} is not a folder")
     config = ConfigFile.read(model_path / "config.json")
-    _refuse_quantised(config)
+    quantization = read_quantization(model_path)
+    model = _read_architecture(model_path, config)
+    if quantization is None:
+        return model
+    return dataclasses.replace(model, quantization=quantization.name)
+
+
+def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
     architectures = config.get("architectures", [])
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
@@ -60,16 +69,6 @@ def read_model_config(model_path: Path) -> ModelConfig:
     if architecture in _FUSED:
         return _FUSED[architecture](config, architecture, eos_token_ids)
     return read_transformers_config(model_path, architecture, eos_token_ids)
-
-
-def _refuse_quantised(config: ConfigFile) -> None:
-    section = config.section("quantization_config")
-    if section is not None:
-        method = section.get("quant_method", "of an unnamed method")
-        raise ConfigError(
-            f"{config.path}: quantization_config: checkpoints quantised by {method} are not "
-            "supported; take the original in 16 bits"
-        )
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

@@ -62,6 +62,7 @@ def read_transformers_config(
         hf_config = AutoConfig.from_pretrained(model_path, local_files_only=True)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{model_path} is not a model that transformers knows: {exc}") from exc
+    forget_quantization(hf_config)
     sees = architecture in VISION_ARCHITECTURES
     _refuse(hf_config, architecture, sees=sees)
     text_config = hf_config.get_text_config()
@@ -97,6 +98,13 @@ def read_transformers_config(
         vision=vision,
         hf_config=hf_config,
     )
+
+
+def forget_quantization(hf_config: Any) -> None:
+    """Its modules get dense weights, whatever they are stored in."""
+    for each in (hf_config, hf_config.get_text_config()):
+        if hasattr(each, "quantization_config"):
+            del each.quantization_config
 
 
 def auto_model(hf_config: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,11 @@ import torch
 
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
+from worker.engine.formats.stored_checkpoint import (
+    StoredCheckpoint,
+    check_unread,
+    open_checkpoint,
+)
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.attention_layer import AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
@@ -197,9 +202,10 @@ def load_pretrained(
     if device.type == "cuda" and not reads_to_device:
         log.warning("accelerate is not installed: the weights go through the host's memory")
     try:
-        with _progress(on_progress):
-            model, loading = auto_model.from_pretrained(
-                model_path,
+        with open_checkpoint(model_path) as checkpoint, _progress(on_progress):
+            maker, weights = _weights(checkpoint, auto_model, hf_config, model_path, dtype)
+            model, loading = maker.from_pretrained(
+                **weights,
                 config=copy.deepcopy(hf_config),
                 dtype=dtype,
                 attn_implementation=attention,
@@ -209,6 +215,7 @@ def load_pretrained(
                 device_map={"": device} if reads_to_device else None,
             )
             model = model.to(device).eval()
+            check_unread(checkpoint.files, _stored_names(checkpoint, loading["unexpected_keys"]))
     except MODEL_ERRORS as exc:
         raise ConfigError(f"cannot load {model_path}: {exc}") from exc
     if loading["missing_keys"]:
@@ -218,6 +225,43 @@ def load_pretrained(
             + (f", and {len(names) - 1} more" if len(names) > 1 else "")
         )
     return model
+
+
+def _weights(
+    checkpoint: StoredCheckpoint,
+    auto_model: Any,
+    hf_config: Any,
+    model_path: Path,
+    dtype: torch.dtype,
+) -> tuple[Any, dict[str, Any]]:
+    """Transformers reads the files itself, or is given what it cannot read: then the class of the
+    model must be named, for transformers finds it by a path alone.
+    """
+    if not checkpoint.quantized:
+        return auto_model, {"pretrained_model_name_or_path": model_path}
+    import transformers
+
+    names = [*checkpoint.plain_names, *checkpoint.quantized]
+    weights = {name: _LazyWeight(checkpoint, name, dtype) for name in names}
+    maker = getattr(transformers, hf_config.architectures[0])
+    return maker, {"pretrained_model_name_or_path": None, "state_dict": weights}
+
+
+class _LazyWeight:
+    """In the place of a tensor: read when it is taken, as transformers takes those of files."""
+
+    def __init__(self, checkpoint: StoredCheckpoint, name: str, dtype: torch.dtype) -> None:
+        self._checkpoint = checkpoint
+        self._name = name
+        self._dtype = dtype
+
+    def __getitem__(self, idx: Any) -> torch.Tensor:
+        return self._checkpoint.read(self._name, self._dtype)[idx]
+
+
+def _stored_names(checkpoint: StoredCheckpoint, names: Iterable[str]) -> list[str]:
+    """As the files have them; transformers may have changed a name."""
+    return [stored for name in names for stored in checkpoint.stored_names(name)]
 
 
 def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:

@@ -22,9 +22,9 @@ def test_a_model_that_is_served() -> None:
 
 def test_a_model_that_is_refused(tmp_path: Path) -> None:
     config = json.loads((DEMO_MODEL / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq"}
+    config["quantization_config"] = {"quant_method": "aqlm"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert "quantised by gptq" in report_on(tmp_path).refusal
+    assert "quantised by aqlm" in report_on(tmp_path).refusal
 
 
 def test_a_gpu_has_its_own_memory() -> None:

@@ -43,7 +43,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not the text decoder of"),
         ({"architectures": None}, r"'architectures' must name one, not \[\]"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq are not supported"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
         ({"num_key_value_heads": 4}, "6 heads do not share 4 KV heads"),
         ({"hidden_size": "big"}, "'hidden_size' must be a positive integer, not 'big'"),

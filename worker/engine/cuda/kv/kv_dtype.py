@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from shared.errors import ConfigError
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.models.loader import CheckpointReader, WeightReader
+from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine_link.engine_config import KVDTypeName
 
 KV_FP8 = torch.float8_e4m3fn  # four bits of exponent, three of mantissa, up to 448
+_SCALES = (".k_scale", ".v_scale", ".kv_scale")
 FP8_CAPABILITY = (8, 9)  # from which on kernels convert from and to it
 
 
@@ -27,11 +30,13 @@ def check_kv_dtype(name: KVDTypeName, gpu: GpuDevice | None) -> None:
         )
 
 
-def check_kv_scales(name: KVDTypeName, reader: WeightReader) -> None:
+def check_kv_scales(name: KVDTypeName, model_path: Path) -> None:
     """Raises ConfigError for a checkpoint that was made for other eight-bit keys than ours."""
-    if name == "auto" or not isinstance(reader, CheckpointReader):
+    if name == "auto":
         return
-    if scales := reader.names_ending(".k_scale", ".v_scale", ".kv_scale"):
+    with SafetensorsFiles(model_path) as files:
+        scales = [each for each in files.headers if each.endswith(_SCALES)]
+    if scales:
         raise ConfigError(
             f"kv_dtype={name} stores keys and values without scales, and the checkpoint has "
             f"{len(scales)} ({scales[0]}, ...); with kv_dtype=auto it needs none"

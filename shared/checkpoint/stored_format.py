@@ -1,0 +1,42 @@
+"""In what a checkpoint's weights are stored, as its files name it: for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shared.checkpoint.json_file import read_json
+
+MODELOPT_FILE = "hf_quant_config.json"
+_SECTIONS = ("quantization_config", "compression_config")
+
+
+def modelopt_config(path: Path) -> dict[str, Any]:
+    """What ModelOpt wrote beside config.json; empty where there is nothing. Raises ConfigError."""
+    return read_json(path / MODELOPT_FILE, dict, {})
+
+
+def stored_format(path: Path, config: Mapping[str, Any]) -> str:
+    """Like "gptq 4-bit" or "modelopt NVFP4"; empty for 16 and 32 bits. Raises ConfigError."""
+    beside = modelopt_config(path).get("quantization")
+    if isinstance(beside, dict) and beside.get("quant_algo"):
+        return f"modelopt {beside['quant_algo']}"
+    text_config = config.get("text_config")
+    for values in (config, text_config if isinstance(text_config, dict) else {}):
+        for name in _SECTIONS:
+            if isinstance(section := values.get(name), dict):
+                return _told(section)
+    return ""
+
+
+def _told(section: Mapping[str, Any]) -> str:
+    method = str(section.get("quant_method", "compressed-tensors"))
+    if "bits" in section:
+        return f"{method} {section['bits']}-bit"
+    if section.get("load_in_4bit"):
+        return f"{method} {section.get('bnb_4bit_quant_type', 'fp4')}"
+    if section.get("load_in_8bit"):
+        return f"{method} int8"
+    detail = section.get("format") or section.get("quant_algo") or ""
+    return f"{method} {detail}".strip()

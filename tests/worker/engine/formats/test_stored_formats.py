@@ -1,0 +1,47 @@
+"""What a quantised weight stands for: from files in the published layouts, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.worker.engine.formats.quantized_copies import save_dense, save_quantized
+from tests.worker.engine.formats.stored_kinds import KINDS
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.formats.stored_checkpoint import open_checkpoint
+
+SHAPES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("source") / "model", "llama", **SHAPES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_value_of_every_format(kind: str, source: Path, tmp_path: Path) -> None:
+    quantized = save_quantized(source, tmp_path / "quantized", kind)
+    dense = load_file(save_dense(source, tmp_path / "dense", kind) / "model.safetensors")
+    original = load_file(source / "model.safetensors")
+    with open_checkpoint(quantized) as checkpoint:
+        assert len(checkpoint.quantized) == 14
+        for name, values in dense.items():
+            for dtype in (torch.float32, torch.bfloat16):
+                assert torch.equal(checkpoint.read(name, dtype).to(dtype), values.to(dtype)), name
+            error = (values - original[name]).norm() / original[name].norm()
+            assert error <= KINDS[kind].largest_error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_tokens_are_those_of_the_dense_weights(
+    kind: str, source: Path, tmp_path: Path
+) -> None:
+    quantized = save_quantized(source, tmp_path / "quantized", kind)
+    dense = save_dense(source, tmp_path / "dense", kind)
+    adds = [make_add(idx, random_prompt(20, idx), max_tokens=24) for idx in range(2)]
+    for config in ({"dtype": "float32"}, {"dtype": "bfloat16"}):
+        assert Rig(quantized, **config).run(*adds) == Rig(dense, **config).run(*adds)

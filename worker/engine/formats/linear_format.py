@@ -1,0 +1,99 @@
+"""The seam between checkpoints and models: how a quantised weight is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.tensor_files import TensorFiles, TensorHeader
+
+
+@dataclass(frozen=True, slots=True)
+class WeightParts:
+    """The tensors that one weight is stored in: their names are `stem` and a suffix.
+
+    What it refuses, it names: each of its methods may raise ConfigError.
+    """
+
+    stem: str
+    files: TensorFiles
+
+    def has(self, suffix: str) -> bool:
+        return self.stem + suffix in self.files.headers
+
+    def header(self, suffix: str) -> TensorHeader:
+        header = self.files.headers.get(self.stem + suffix)
+        if header is None:
+            raise self.error(f"has no {self.stem + suffix!r}")
+        return header
+
+    def expect(self, suffix: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> None:
+        """It is there, of one of these dtypes and of one of these shapes."""
+        header = self.header(suffix)
+        if header.dtype not in dtypes:
+            raise self.error(
+                f"stores {self.stem + suffix!r} as {header.dtype}, not {' or '.join(dtypes)}"
+            )
+        if header.shape not in shapes:
+            wanted = " or ".join(dict.fromkeys(map(str, shapes)))
+            raise self.error(f"has {self.stem + suffix!r} of shape {header.shape}, not {wanted}")
+
+    def get(self, suffix: str) -> torch.Tensor:
+        return self.files.get(self.stem + suffix)
+
+    def scales(self, suffix: str) -> torch.Tensor:
+        """In float32, each of them a number."""
+        scales = self.get(suffix)
+        return self.numbers(suffix, scales.to(torch.float32))
+
+    def numbers(self, suffix: str, scales: torch.Tensor) -> torch.Tensor:
+        """The same; refused where one of them is not finite."""
+        if not bool(torch.isfinite(scales).all()):
+            raise self.error(f"has scales in {self.stem + suffix!r} that are no numbers")
+        return scales
+
+    def error(self, what: str) -> ConfigError:
+        return ConfigError(f"the checkpoint in {self.files.place} {what}")
+
+
+class LinearFormat(Protocol):
+    """One way to store a weight [..., out_features, in_features].
+
+    A weight is found by its main tensor, whose name ends with `marker` in place of `ending`, and
+    whose dtype is one of `dtypes`. Rows are joined and divided once the weight is dense; a back end
+    that multiplies codes takes them from `load`.
+    """
+
+    @property
+    def name(self) -> str:
+        """For people: "int4 in groups of 128"."""
+        ...
+
+    @property
+    def marker(self) -> str: ...
+
+    @property
+    def ending(self) -> str:
+        """Of the weight's name, as a model asks for it."""
+        ...
+
+    @property
+    def dtypes(self) -> frozenset[str]: ...
+
+    @property
+    def suffixes(self) -> Sequence[str]:
+        """Of all tensors that may belong to one weight, the main one included."""
+        ...
+
+    def check(self, parts: WeightParts) -> tuple[int, ...]:
+        """The shape of the weight, before anything is read. Raises ConfigError."""
+        ...
+
+    def load(self, parts: WeightParts) -> ScaledWeight:
+        """Of what was checked. Raises ConfigError for values that mean nothing."""
+        ...

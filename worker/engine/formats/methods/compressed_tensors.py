@@ -1,0 +1,138 @@
+"""compressed-tensors, as llm-compressor and vLLM's tools write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worker.engine.formats.linear_format import LinearFormat
+from worker.engine.formats.methods.section import Section, group_size_of
+from worker.engine.formats.quantization import FormatRule, Quantization
+from worker.engine.formats.stored.eight_bits import FP8, INT8, WHOLE, EightBits
+from worker.engine.formats.stored.four_bit_floats import (
+    MXFP4_BLOCK,
+    NVFP4_BLOCK,
+    Nvfp4,
+    PackedMxfp4,
+)
+from worker.engine.formats.stored.packed_integers import PackedIntegers
+
+_BYTES = ("int-quantized", "float-quantized", "naive-quantized")
+
+
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the weights of a group are quantised."""
+
+    num_bits: int = 8
+    type: str = "int"
+    strategy: str | None = None
+    symmetric: bool = True
+    group_size: int | None = None
+    block_structure: tuple[int, int] | None = None
+    dynamic: bool | str | None = False
+    scale_dtype: Any = None  # tensors tell their own
+    zp_dtype: Any = None
+    actorder: Any = None  # the order is in g_idx
+    observer: Any = None
+    observer_kwargs: Any = None
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Modules that are quantised in one way."""
+
+    targets: tuple[str, ...]
+    weights: Weights | None = None
+    input_activations: Any = None  # activations are not quantised here
+    output_activations: Any = None
+    format: str | None = None
+
+
+class _CompressedTensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    config_groups: dict[str, Group]
+    format: str = "dense"
+    ignore: tuple[str, ...] | None = ()
+    quantization_status: str = "compressed"
+    quant_method: str = "compressed-tensors"
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+    kv_cache_scheme: Any = None
+    global_compression_ratio: Any = None
+    moe_sparsity_config: Any = None
+    run_compressed: Any = None
+    version: Any = None
+
+
+def read_compressed_tensors(section: Section) -> Quantization | None:
+    """None where no weights are quantised. Raises ConfigError."""
+    config = section.decode(_CompressedTensors)
+    if (config.sparsity_config or {}).get("format", "dense") != "dense":
+        raise section.error("a compressed sparsity_config is not supported")
+    for name, value in (
+        ("transform_config", (config.transform_config or {}).get("config_groups")),
+        ("moe_sparsity_config", config.moe_sparsity_config),
+    ):
+        if value:
+            raise section.error(f"{name} is not supported")
+    rules = tuple(
+        FormatRule(_format(section, group.weights, group.format or config.format), group.targets)
+        for group in config.config_groups.values()
+        if group.weights is not None
+    )
+    if not rules:
+        return None
+    if config.quantization_status != "compressed":
+        raise section.error(f"quantization_status={config.quantization_status!r} is not supported")
+    return Quantization("compressed-tensors", rules, config.ignore or ())
+
+
+def _format(section: Section, weights: Weights, name: str) -> LinearFormat:
+    if weights.dynamic:
+        raise section.error("weights with dynamic scales are not supported")
+    kind = weights.type, weights.num_bits
+    if name in _BYTES and kind in (("int", 8), ("float", 8)):
+        dtype = INT8 if weights.type == "int" else FP8
+        zero = "" if weights.symmetric else "_zero_point"
+        return EightBits(dtype, ("_scale",), _block(section, weights), zero)
+    if name == "pack-quantized" and weights.type == "int" and weights.num_bits in (4, 8):
+        return PackedIntegers(weights.num_bits, _row_group(section, weights), weights.symmetric)
+    if name == "nvfp4-pack-quantized" and (*kind, weights.group_size) == ("float", 4, NVFP4_BLOCK):
+        return Nvfp4("_packed", "_global_scale", is_divisor=True)
+    if name == "mxfp4-pack-quantized" and (*kind, weights.group_size) == ("float", 4, MXFP4_BLOCK):
+        return PackedMxfp4()
+    raise section.error(
+        f"weights of type {weights.type} in {weights.num_bits} bits, stored as {name!r}, are not "
+        "supported"
+    )
+
+
+def _block(section: Section, weights: Weights) -> tuple[int, int]:
+    """Rows and columns that share a scale."""
+    match _strategy(weights):
+        case "tensor":
+            return WHOLE, WHOLE
+        case "channel":
+            return 1, WHOLE
+        case "group":
+            return 1, group_size_of(section, weights.group_size or -1) or WHOLE
+        case "block" if weights.block_structure and min(weights.block_structure) > 0:
+            return weights.block_structure
+    raise section.error(f"strategy={weights.strategy!r} of weights is not supported")
+
+
+def _row_group(section: Section, weights: Weights) -> int | None:
+    match _strategy(weights):
+        case "channel":
+            return None
+        case "group":
+            return group_size_of(section, weights.group_size or -1)
+    raise section.error(f"strategy={weights.strategy!r} of packed weights is not supported")
+
+
+def _strategy(weights: Weights) -> str:
+    """What the format's own library takes where it is not named."""
+    if weights.strategy is not None:
+        return weights.strategy
+    if weights.group_size is None:
+        return "tensor"
+    return "channel" if weights.group_size == -1 else "group"

@@ -1,0 +1,64 @@
+"""What a checkpoint says of its quantisation, told by whichever tool has made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.errors import ConfigError
+from worker.engine.formats.linear_format import LinearFormat
+
+_REGEX = "re:"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRule:
+    """Which modules are stored in a format: by name, by "re:" and a pattern, or by class."""
+
+    format: LinearFormat
+    targets: tuple[str, ...] = ()  # empty: any
+
+    def names(self, module: str) -> bool:
+        return matches(module, self.targets)
+
+    @property
+    def is_general(self) -> bool:
+        """Some of its targets are classes, or it has none: "Linear" is any module."""
+        return not self.targets or any(_is_class(target) for target in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Where each module's format is found. A module that is stored in 16 bits stays so."""
+
+    method: str  # of the tool: "gptq"
+    rules: tuple[FormatRule, ...]
+    ignore: tuple[str, ...] = ()  # modules that are never quantised, as targets are named
+
+    @property
+    def name(self) -> str:
+        """For people: "gptq: int4 in groups of 128"."""
+        names = dict.fromkeys(rule.format.name for rule in self.rules)
+        return f"{self.method}: {', '.join(names)}"
+
+    def formats_of(self, module: str) -> Sequence[LinearFormat]:
+        """Those that it may be stored in. Raises ConfigError for one that is to be ignored."""
+        if matches(module, self.ignore):
+            raise ConfigError(f"{module!r} is quantised, and {self.method} says that it is not")
+        named = [rule.format for rule in self.rules if rule.names(module)]
+        return named or [rule.format for rule in self.rules if rule.is_general]
+
+
+def matches(module: str, targets: Sequence[str]) -> bool:
+    """Whether one of them names it, or is a pattern of its name."""
+    return any(
+        re.match(target.removeprefix(_REGEX), module) is not None
+        if target.startswith(_REGEX)
+        else target == module
+        for target in targets
+    )
+
+
+def _is_class(target: str) -> bool:
+    return target[:1].isupper()

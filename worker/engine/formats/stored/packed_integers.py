@@ -1,0 +1,85 @@
+"""Integers of a few bits in rows of 32-bit words: pack-quantized of compressed-tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.formats.bit_packing import WORD_BITS, unpack_words
+from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.tensor_files import PLAIN_DTYPES
+
+_PACKED, _SCALE, _ZERO = "_packed", "_scale", "_zero_point"
+_SHAPE, _GROUPS = "_shape", "_g_idx"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedIntegers:
+    """`LinearFormat`: a row's values beside each other, stored with half their range added."""
+
+    num_bits: int  # 4 or 8
+    group_size: int | None  # columns; None: a whole row
+    is_symmetric: bool
+
+    marker = _PACKED
+    ending = ""
+    dtypes = frozenset({"I32"})
+    suffixes: Sequence[str] = (_PACKED, _SCALE, _ZERO, _SHAPE, _GROUPS)
+
+    @property
+    def name(self) -> str:
+        size = "by channel" if self.group_size is None else f"in groups of {self.group_size}"
+        return f"int{self.num_bits} {size}"
+
+    def check(self, parts: WeightParts) -> tuple[int, ...]:
+        *rest, rows, num_words = parts.header(_PACKED).shape
+        parts.expect(_SHAPE, ("I64", "I32"), (len(rest) + 2,))
+        shape = tuple(parts.get(_SHAPE).tolist())
+        columns = shape[-1]
+        if shape[:-1] != (*rest, rows) or num_words != self._num_words(columns):
+            raise parts.error(
+                f"has {parts.stem + _PACKED!r} of shape {(*rest, rows, num_words)}, which does not "
+                f"hold {shape}"
+            )
+        grid = (*rest, rows, -(-columns // (self.group_size or columns)))
+        parts.expect(_SCALE, tuple(sorted(PLAIN_DTYPES)), grid)
+        if not self.is_symmetric:
+            parts.expect(_ZERO, ("I32",), (*rest, self._num_words(rows), grid[-1]))
+        if parts.has(_GROUPS):
+            parts.expect(_GROUPS, ("I32", "I64"), (columns,))
+        return shape
+
+    def load(self, parts: WeightParts) -> ScaledWeight:
+        *_, rows, columns = parts.get(_SHAPE).tolist()
+        scales = parts.scales(_SCALE)
+        codes = unpack_words(parts.get(_PACKED), self.num_bits)[..., :columns]
+        zeros = None
+        if not self.is_symmetric:
+            packed = parts.get(_ZERO).transpose(-1, -2)
+            zeros = unpack_words(packed, self.num_bits)[..., :rows].transpose(-1, -2)
+        half = 1 << (self.num_bits - 1)
+        return ScaledWeight(
+            (codes.to(torch.int16) - half).to(torch.int8),
+            scales,
+            1,
+            self.group_size or columns,
+            None if zeros is None else zeros.to(torch.float32) - half,
+            groups=self._groups(parts, scales.shape[-1]),
+        )
+
+    def _groups(self, parts: WeightParts, num_groups: int) -> torch.Tensor | None:
+        """-1 in all of them: there are none but by place."""
+        if not parts.has(_GROUPS):
+            return None
+        groups = parts.get(_GROUPS).to(torch.int64)
+        if bool((groups == -1).all()):
+            return None
+        if bool((groups < 0).any()) or bool((groups >= num_groups).any()):
+            raise parts.error(f"has groups in {parts.stem + _GROUPS!r} that it has no scales of")
+        return groups
+
+    def _num_words(self, num_values: int) -> int:
+        return -(-num_values * self.num_bits // WORD_BITS)
