@@ -43,6 +43,8 @@ class Model(WireStruct, frozen=True, kw_only=True):
     tasks: list[Task]
     sampling_defaults: SamplingDefaults
     score_method: ScoreMethod | UnsetType = UNSET
+    quantization: str | UnsetType = UNSET  # in what its weights are stored, where in few bits
+    num_weight_bytes: Count | UnsetType = UNSET  # on disk
 
 
 class ModelList(WireStruct, frozen=True, kw_only=True):
@@ -76,6 +78,8 @@ def model_object(model: NamedModel, *, use_model_defaults: bool) -> Model:
         tasks=_tasks(card),
         sampling_defaults=SamplingDefaults(**defaults),
         score_method=UNSET if card.score is None else card.score.method,
+        quantization=card.stored_format or UNSET,
+        num_weight_bytes=card.num_weight_bytes or UNSET,
     )
 
 

@@ -29,10 +29,11 @@ from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock models"
 _SUMMARY = """\
-List the models: whether they are served, revision, context, tasks, adapters, workers by state.
+List the models: whether they are served, revision, context, format of its weights, tasks,
+adapters, workers by state.
 
 With MODEL, a folder or a hub id that was fetched, what that would be served as."""
-_COLUMNS = ("model", "status", "revision", "context", "tasks", "adapters", "workers")
+_COLUMNS = ("model", "status", "revision", "context", "weights", "tasks", "adapters", "workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,8 @@ def _facts(card: ModelCard, status: str, workers: Sequence[WorkerCard]) -> dict[
         "status": status,
         "revision": card.revision,
         "context": card.max_context_len,
+        "weights": card.stored_format or "not quantized",
+        "num_weight_bytes": card.num_weight_bytes,
         "tasks": _tasks(card),
         "adapters": [adapter.name for adapter in card.adapters],
         "workers": {state: states.count(state) for state in sorted(set(states))},

@@ -21,6 +21,7 @@ from shared.checkpoint.score_files import (
     is_encoder,
     yes_no_card,
 )
+from shared.checkpoint.stored_format import modelopt_config, stored_format
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision_files import vision_card
 from shared.errors import ConfigError
@@ -108,6 +109,8 @@ class ModelFiles:
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         if self.stretched_context_len is not None:
             digest.update(f"context:{self.stretched_context_len}".encode())
+        if beside := modelopt_config(self.path):
+            digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
             return f"dummy-{digest.hexdigest()[:16]}"
         for file in sorted(self.path.glob("*.safetensors")):
@@ -205,6 +208,8 @@ class ModelFiles:
             embedding=None if is_scorer else embedding_card(self.path, self._text_config),
             score=self._score_card(bundle),
             vision=vision_card(self.path, self.config),
+            stored_format=stored_format(self.path, self.config),
+            num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
         )
 
     @property

@@ -71,6 +71,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
     vision: VisionCard | None = None  # None: it takes no images
     score: ScoreCard | None = None  # None: it scores nothing
+    stored_format: str = ""  # of its weights, like "gptq 4-bit"; empty: 16 or 32 bits
+    num_weight_bytes: int = 0  # on disk
     weights_path: str = ""  # of the checkpoint that an update put in place of the workers' own
     replaced: tuple[str, ...] = ()  # revisions in whose place workers load `weights_path`
     adapters: tuple[AdapterCard, ...] = ()  # in the order in which they were loaded

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
 from shared.errors import ConfigError
 from shared.protocol.model_cards import ModelCard
 
@@ -71,6 +72,7 @@ class Checkpoint:
         ours, theirs = self.files.config, other.files.config
         for key in sorted((ours.keys() | theirs.keys()) - _FREE_KEYS):
             _check_same(other, key, ours.get(key, _ABSENT), theirs.get(key, _ABSENT))
+        _check_same(other, MODELOPT_FILE, modelopt_config(self.path), modelopt_config(other.path))
         _check_same(other, "eos_token_id", self.card.eos_token_ids, other.card.eos_token_ids)
         if other.card.tokenizer_hash != self.card.tokenizer_hash:
             raise ConfigError(f"{other.path} has another tokenizer than the served model")

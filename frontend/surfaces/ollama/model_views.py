@@ -10,6 +10,7 @@ from typing import Any
 from frontend.models.model_directory import NamedModel, ServedModel
 from frontend.surfaces.ollama.model_name import tagged
 from shared.catalog.model_status import ModelStatus
+from shared.protocol.model_cards import ModelCard
 
 _FOR_EVER = "2999-12-31T23:59:59Z"  # workers unload no model
 _ARCHITECTURE = "jetflock"  # before it, in keys of `model_info`
@@ -60,7 +61,7 @@ def shown(model: ServedModel) -> dict[str, Any]:
         "modelfile": "",
         "parameters": _parameters(model),
         "template": model.text.facts.chat_template or "",
-        "details": _details(),
+        "details": _details(model.card),
         "model_info": info,
         "capabilities": [name for name, has in capabilities.items() if has],
         "modified_at": _modified_at(named),
@@ -75,17 +76,23 @@ def _head(model: NamedModel) -> dict[str, Any]:
     name = tagged(model.name)
     revision = model.card.revision if model.adapter is None else model.adapter.revision
     digest = hashlib.sha256(f"{model.card.revision}\n{revision}".encode()).hexdigest()
-    return {"name": name, "model": name, "size": 0, "digest": digest, "details": _details()}
+    return {
+        "name": name,
+        "model": name,
+        "size": 0,
+        "digest": digest,
+        "details": _details(model.card),
+    }
 
 
-def _details() -> dict[str, Any]:
+def _details(card: ModelCard) -> dict[str, Any]:
     return {
         "parent_model": "",
         "format": "",
         "family": "",
         "families": [],
         "parameter_size": "",
-        "quantization_level": "",
+        "quantization_level": card.stored_format,
     }
 
 

@@ -28,6 +28,7 @@ from worker.engine.loading.gpu_loader import GpuLoader
 from worker.engine.loading.load_progress import LoadProgress
 from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel, ModelLoader
+from worker.engine.loading.stored_weights import told_of_stored_weights
 from worker.engine.loading.tensor_parallel_loader import TensorParallelLoader
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
@@ -180,9 +181,14 @@ class EngineLoader:
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
             startup_s=self._progress.end(),
-            remark=loaded.remark,
+            remark="; ".join(filter(None, (loaded.remark, self._told_of_weights(setup)))),
             gpu=loaded.gpu if self._on_gpu else None,
         )
+
+    def _told_of_weights(self, setup: ModelSetup) -> str:
+        if self._config.load_format == "dummy":
+            return ""
+        return told_of_stored_weights(Path(self._config.model_path), setup.config, setup.dtype)
 
 
 def _warm_up(

@@ -26,11 +26,12 @@ def check_memory(
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     dtype_name = str(dtype).removeprefix("torch.")
+    stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(num_weight_bytes)} in {dtype_name}, keys and values "
         f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
-        "available"
+        f"available{stored}"
     )
 
 

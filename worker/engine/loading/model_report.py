@@ -6,7 +6,7 @@ Prints a line of JSON for each, and loads no weights. For commands that must not
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.loading.memory_check import check_memory, weight_bytes
+from worker.engine.loading.stored_weights import told_of_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import choose_dtype
 from worker.engine.models.model_config import ModelConfig
@@ -45,8 +46,16 @@ def report_on(path: Path) -> ModelReport:
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
     dtype = choose_dtype(config.dtype, model, on_gpu=has_gpu())
-    if has_gpu():
-        return report_on_gpu(config, model, dtype, CudaDevice())
+    report = (
+        report_on_gpu(config, model, dtype, CudaDevice())
+        if has_gpu()
+        else _report_on_cpu(config, model, dtype)
+    )
+    told = told_of_stored_weights(path, model, dtype)
+    return replace(report, need="; ".join(filter(None, (report.need, told))))
+
+
+def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> ModelReport:
     shortage = ""
     try:
         check_memory(config, model, dtype, max_context_len=1 << 20)
