@@ -1,0 +1,83 @@
+"""Reads the head of a GGUF file value by value, and never beyond its end."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+
+from shared.errors import ConfigError
+
+MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
+
+_STRING, _ARRAY = 8, 9
+# By their number in files: struct's letter for each.
+_NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+
+
+class ByteCursor:
+    """Stands somewhere in the file. Every read raises ConfigError where the file ends first."""
+
+    def __init__(self, data: mmap.mmap, name: str) -> None:
+        self._data = data
+        self._name = name  # of the file, for errors
+        self.position = 0
+
+    def unpack(self, letters: str) -> tuple[int | float | bool, ...]:
+        layout = struct.Struct("<" + letters)
+        start = self._advance(layout.size)
+        return layout.unpack_from(self._data, start)
+
+    def integer(self, letter: str) -> int:
+        (value,) = self.unpack(letter)
+        return int(value)
+
+    def string(self) -> str:
+        num_bytes = self.integer("Q")
+        start = self._advance(num_bytes)
+        try:
+            return self._data[start : start + num_bytes].decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self._name} holds a text that is not UTF-8") from None
+
+    def value(self) -> MetadataValue:
+        """With its type before it."""
+        kind = self.integer("I")
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            (value,) = self.unpack(self._letter(kind))
+            return value
+        kind, num_items = self.integer("I"), self.integer("Q")
+        if kind == _STRING:
+            self._check_room(8 * num_items)  # a text has its length before it
+            return [self.string() for _ in range(num_items)]
+        letter = self._letter(kind)
+        self._check_room(struct.calcsize("<" + letter) * num_items)
+        return list(self.unpack(f"{num_items}{letter}"))
+
+    def _letter(self, kind: int) -> str:
+        if kind not in _NUMBERS:
+            raise ConfigError(f"{self._name} holds a value of type {kind}, which GGUF 3 has not")
+        return _NUMBERS[kind]
+
+    def _advance(self, num_bytes: int) -> int:
+        self._check_room(num_bytes)
+        start = self.position
+        self.position += num_bytes
+        return start
+
+    def _check_room(self, num_bytes: int) -> None:
+        if num_bytes > len(self._data) - self.position:
+            raise ConfigError(f"{self._name} is cut: it ends within its head; download it again")
