@@ -13,7 +13,7 @@ from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
 from shared.checkpoint.hub import is_hub_id
-from shared.checkpoint.model_files import ModelFiles, resolve_model
+from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_shape import why_no_weights
 from shared.errors import ConfigError
 from shared.installation import install_command
@@ -110,7 +110,7 @@ def find_model(
     """The checkpoint, downloaded if it is a hub id. Raises ConfigError when it cannot be read."""
     path = resolve_model(model).absolute()
     check_readable(path)
-    if needs_weights and not any(path.glob("*.safetensors")):
+    if needs_weights and not weight_files(path):
         raise ConfigError(why_no_weights(path))
     files = ModelFiles.read(
         path, has_dummy_weights=has_dummy_weights, max_context_len=max_context_len

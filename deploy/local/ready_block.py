@@ -10,6 +10,7 @@ from deploy.local.http_probe import http_url
 from deploy.local.progress import amount_done
 from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
 from shared.checkpoint.model_files import ModelFiles
+from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.installation import command_line
 
 _USERINFO = re.compile(r"(?<=://)[^/@,]+@")
@@ -28,9 +29,20 @@ def opening_words(config: ServeConfig, files: ModelFiles, has_own_nats: bool) ->
         else f"with NATS at {config.nats_url}"
     )
     return [
-        f"serving {config.model_name} ({size}){kind}",
+        f"serving {config.model_name} ({size}{_stored(files)}){kind}",
         f"starting {nats}, a frontend, a detokenizer and {workers}; Ctrl-C stops all of it",
     ]
+
+
+def _stored(files: ModelFiles) -> str:
+    """What the numbers of a GGUF file are, and become."""
+    told = files.config.get(CONFIG_SECTION)
+    if not isinstance(told, dict):
+        return ""
+    return (
+        f" of {told['format']}, {told['bits_per_weight']:g} bits a weight; they are computed in "
+        "16 or 32 bits (--dtype), and take as much memory"
+    )
 
 
 def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times: str = "") -> str:

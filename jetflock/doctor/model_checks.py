@@ -12,6 +12,8 @@ from jetflock.hub.weight_files import check_weights
 from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import ModelFiles
 from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import checkpoint_folder
+from shared.gguf.gguf_choice import gguf_file_at
 from shared.installation import install_command
 
 _AGAIN = "download the checkpoint again"
@@ -22,7 +24,9 @@ def model_findings(model: str) -> Iterator[Finding]:
     try:
         path = _folder(model)
     except ConfigError as exc:
-        yield fail("model", str(exc), "give a folder in Hugging Face format, or a hub id")
+        yield fail(
+            "model", str(exc), "give a folder in Hugging Face format, a GGUF file or a hub id"
+        )
         return
     if path is None:
         remedy = f"jetflock serve {model} downloads it; jetflock pull {model} only fetches it"
@@ -34,11 +38,18 @@ def model_findings(model: str) -> Iterator[Finding]:
 def _folder(model: str) -> Path | None:
     """None when it would have to be downloaded. Raises ConfigError."""
     path = Path(model).expanduser()
-    if path.is_dir():
-        return path.absolute()
+    if path.is_dir() or path.suffix == ".gguf":
+        return _readable(path.absolute())
     if not is_hub_id(model):
         raise ConfigError(f"there is no folder {model}")
-    return find_fetched(model)
+    found = find_fetched(model)
+    return None if found is None else _readable(found)
+
+
+def _readable(path: Path) -> Path:
+    """Itself, or what is made of its GGUF file. Raises ConfigError."""
+    file = gguf_file_at(path)
+    return path if file is None else checkpoint_folder(file)
 
 
 def _folder_findings(path: Path) -> Iterator[Finding]:

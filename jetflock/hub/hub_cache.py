@@ -11,7 +11,7 @@ from huggingface_hub.errors import CacheNotFound
 
 from deploy.local.preflight import check_readable
 from jetflock.hub.weight_files import check_weights
-from shared.checkpoint.model_files import ModelFiles, resolve_model
+from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 
@@ -59,12 +59,12 @@ def why_not_whole(path: Path) -> str | None:
     """What is missing of a checkpoint, or unreadable; what the engine says of it is not asked."""
     try:
         check_readable(path)
-        files = ModelFiles.read(resolve_model(str(path)))
+        files = ModelFiles.read(local_checkpoint(path))
         _ = files.max_context_len, files.vocab_size
-        check_weights(path)
+        check_weights(files.path)
     except ConfigError as exc:
         return str(exc)
-    return None if TokenizerBundle.is_in(path) else "there is no tokenizer.json"
+    return None if TokenizerBundle.is_in(files.path) else "there is no tokenizer.json"
 
 
 def _repos() -> list[CachedRepoInfo]:

@@ -10,6 +10,7 @@ from typing import Any
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.model_shape import why_no_weights
 from shared.errors import ConfigError
+from shared.gguf.gguf_model import GgufModel, holds_gguf
 
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100 << 20
@@ -17,6 +18,9 @@ _MAX_HEADER_BYTES = 100 << 20
 
 def check_weights(path: Path) -> tuple[int, int]:
     """Returns the number of files, and their bytes. Raises ConfigError."""
+    if holds_gguf(path):
+        parts = GgufModel.read(min(path.glob("*.gguf"))).paths
+        return len(parts), sum(part.stat().st_size for part in parts)
     names = _weight_files(path)
     if not names:
         raise ConfigError(why_no_weights(path))

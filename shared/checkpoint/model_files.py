@@ -25,6 +25,9 @@ from shared.checkpoint.stored_format import modelopt_config, stored_format
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision_files import vision_card
 from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import checkpoint_folder
+from shared.gguf.gguf_choice import gguf_file_at
+from shared.gguf.gguf_model import model_stem
 from shared.protocol.model_cards import ModelCard, ScoreCard
 from shared.subjects import pool_slug
 
@@ -43,23 +46,42 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_l
 
 
 def resolve_model(model: str) -> Path:
-    """The folder of a local checkpoint, or of a hub id, downloaded. Raises ConfigError."""
+    """The folder of a local checkpoint, or of a hub id, downloaded. Raises ConfigError.
+
+    Of GGUF files it is one in the user's cache, which links to them.
+    """
     path = Path(model).expanduser()
     if path.exists():
-        if not (path / "config.json").is_file():
-            raise ConfigError(why_no_checkpoint(path))
-        return path
+        return local_checkpoint(path)
     if not is_hub_id(model):
         raise ConfigError(
-            f"no model at {model!r}; give a folder in Hugging Face format or a hub id (owner/name)"
+            f"no model at {model!r}; give a folder in Hugging Face format, a GGUF file, or a hub "
+            "id (owner/name)"
         )
-    return fetch(model)
+    return local_checkpoint(fetch(model))
+
+
+def local_checkpoint(path: Path) -> Path:
+    """The folder to read of what lies at `path`: itself, or one made of its GGUF file.
+
+    Raises ConfigError.
+    """
+    if (file := gguf_file_at(path)) is not None:
+        return checkpoint_folder(file)
+    if not (path / "config.json").is_file():
+        raise ConfigError(why_no_checkpoint(path))
+    return path
 
 
 def served_name(model: str) -> str:
     """The name under which MODEL is served when none is given."""
     path = Path(model).expanduser()
-    return path.resolve().name if path.exists() else model
+    return model_stem(path.resolve().name) if path.exists() else model
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Of a checkpoint's folder."""
+    return sorted(path.glob("*.safetensors")) or sorted(path.glob("*.gguf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +120,7 @@ class ModelFiles:
 
     @property
     def num_weight_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.path.glob("*.safetensors"))
+        return sum(file.stat().st_size for file in weight_files(self.path))
 
     @property
     def revision(self) -> str:
@@ -113,7 +135,7 @@ class ModelFiles:
             digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
             return f"dummy-{digest.hexdigest()[:16]}"
-        for file in sorted(self.path.glob("*.safetensors")):
+        for file in weight_files(self.path):
             size = file.stat().st_size
             digest.update(f"{file.name}:{size}".encode())
             with file.open("rb") as stream:

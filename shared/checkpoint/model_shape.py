@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_WANTED = "give a folder in Hugging Face format (config.json, *.safetensors) or a hub id"
+_WANTED = (
+    "give a folder in Hugging Face format (config.json, *.safetensors), a GGUF file, or a hub id"
+)
 
 
 def why_no_checkpoint(path: Path) -> str:
@@ -17,8 +19,6 @@ def why_no_checkpoint(path: Path) -> str:
 
 def why_no_weights(path: Path) -> str:
     """A sentence on a folder that has config.json and no *.safetensors."""
-    if any(path.glob("*.gguf")):
-        return f"{path} has its weights as GGUF, which is llama.cpp's format; {_WANTED}"
     for pattern in ("*.bin", "*.pth", "*.pt"):
         if any(path.glob(pattern)):
             return (
@@ -31,11 +31,6 @@ def why_no_weights(path: Path) -> str:
 
 
 def _of_file(path: Path) -> str:
-    if path.suffix == ".gguf":
-        return (
-            f"{path} is a GGUF file, llama.cpp's format, which is not served; give the model that "
-            "it was made from: its folder in Hugging Face format, or its hub id"
-        )
     if path.suffix == ".safetensors":
         return f"{path} is one file of weights; give its folder, which has config.json, too"
     return f"{path} is a file; {_WANTED}"
@@ -43,14 +38,12 @@ def _of_file(path: Path) -> str:
 
 def _kind_of_folder(path: Path) -> str:
     """Empty for one that looks like nothing known."""
-    if any(path.glob("*.gguf")):
-        return "holds GGUF files, llama.cpp's format, which is not served"
     if (path / "adapter_config.json").is_file():
         return "is a LoRA adapter: serve its base model with --lora NAME=PATH, or"
     if (path / "model_index.json").is_file():
         return "is a pipeline of diffusers, which makes images"
     if (path / "manifests").is_dir() and (path / "blobs").is_dir():
-        return "is Ollama's store: its blobs are GGUF, which is not served"
+        return "is Ollama's store: link its largest blob to a name that ends in .gguf, or"
     if (path / "snapshots").is_dir():
         return "is the hub's cache of a model: give its id, or a folder in snapshots,"
     if (path / "params.json").is_file():

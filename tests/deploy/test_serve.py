@@ -26,6 +26,7 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.subjects import Subjects
 from tests.deploy.local_stack import LocalStack, any_alive, wait_until
+from tests.gguf_files import write_small_llama
 from tests.lora_adapters import make_lora_files
 from tests.nats_server import NatsServer, free_port
 
@@ -211,15 +212,30 @@ def test_a_taken_nats_port_is_refused(make_stack: MakeStack) -> None:
 def test_a_missing_model_is_refused(make_stack: MakeStack, tmp_path: Path) -> None:
     assert "no model at" in refusal(make_stack(str(tmp_path / "nowhere")))
     assert "has no config.json" in refusal(make_stack(str(tmp_path)))
-    (tmp_path / "m.gguf").touch()
-    assert "is a GGUF file" in refusal(make_stack(str(tmp_path / "m.gguf")))
-    assert "holds GGUF files" in refusal(make_stack(str(tmp_path)))
-    (tmp_path / "m.gguf").unlink()
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
+    assert "is cut: it ends within its head" in refusal(make_stack(str(tmp_path / "m.gguf")))
+    (tmp_path / "n.gguf").touch()
+    assert "holds 2 GGUF files, m.gguf, n.gguf" in refusal(make_stack(str(tmp_path)))
+    for name in ("m.gguf", "n.gguf"):
+        (tmp_path / name).unlink()
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "model.safetensors").touch()
     assert "cannot read" in refusal(make_stack(str(tmp_path)))
     (tmp_path / "model.safetensors").unlink()
     assert "there are no weights" in refusal(make_stack(str(tmp_path)))
+
+
+def test_a_gguf_file_is_served_and_told(
+    make_stack: MakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_small_llama(tmp_path / "Tiny-Q8_0.gguf")
+    stack = make_stack(str(path), "--verbose").start().wait_ready()
+    assert "serving Tiny-Q8_0 (" in stack.err
+    assert "of GGUF Q8_0, 32 bits a weight; they are computed in 16 or 32 bits" in stack.err
+    assert "Tiny-Q8_0" in stack.out
+    stack.interrupt()
+    assert stack.wait_exit() == 0
 
 
 def test_an_unusable_data_folder_is_refused(make_stack: MakeStack, tmp_path: Path) -> None:

@@ -11,10 +11,15 @@ from typing import Any, Self
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
 from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import CONFIG_SECTION, checkpoint_folder
+from shared.gguf.gguf_choice import gguf_file_at
+from shared.gguf.gguf_model import GgufModel, holds_gguf
 from shared.protocol.model_cards import ModelCard
 
 # Tell where a checkpoint comes from or how it is stored, not what it computes.
-_FREE_KEYS = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})
+_FREE_KEYS = frozenset(
+    {"_name_or_path", "transformers_version", "dtype", "torch_dtype", CONFIG_SECTION}
+)
 _MAX_HEADER_BYTES = 100 << 20
 _ABSENT = object()
 
@@ -56,6 +61,8 @@ class Checkpoint:
         path = Path(model_path)
         if not path.is_absolute():
             raise ConfigError(f"model_path {model_path!r} is not absolute")
+        if (file := gguf_file_at(path)) is not None:
+            path = checkpoint_folder(file)
         if not (path / "config.json").is_file():
             raise ConfigError(f"model_path {model_path!r} is no folder with a config.json")
         if not self.shapes:
@@ -95,6 +102,9 @@ def _shown(value: Any) -> str:
 
 def _shapes(path: Path) -> str:
     shapes: dict[str, Any] = {}
+    if holds_gguf(path):
+        tensors = GgufModel.read(min(path.glob("*.gguf"))).tensors
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
     for file in sorted(path.glob("*.safetensors")):
         shapes |= {name: entry["shape"] for name, entry in _header(file).items()}
     if not shapes:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 
+from shared.gguf.gguf_model import holds_gguf
 from shared.telemetry.log import get_logger
 from worker.engine.formats.stored_checkpoint import open_checkpoint
 from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
+from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
 from worker.engine.models.model import Model
@@ -66,6 +68,10 @@ def open_weights(
     """
     if load_format == "dummy":
         yield DummyWeights(config.num_parameters, dtype, on_progress, device)
+        return
+    if holds_gguf(model_path):
+        with GgufReader(model_path, dtype, on_progress) as gguf:
+            yield gguf
         return
     with open_checkpoint(model_path) as checkpoint:
         reader = CheckpointReader(checkpoint, dtype, on_progress)

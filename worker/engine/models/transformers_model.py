@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 
 from shared.errors import ConfigError
+from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.model_cards import VisionCard
 from worker.engine.formats.stored_checkpoint import (
     StoredCheckpoint,
@@ -43,6 +44,7 @@ from worker.engine.models.transformers_config import (
     make_model,
     trial,
 )
+from worker.engine.models.transformers_gguf import load_from_gguf
 from worker.engine_link.engine_config import LoadFormat
 
 log = logging.getLogger(__name__)
@@ -168,6 +170,8 @@ def load_transformers_model(
         with device:
             model = make_model(copy.deepcopy(config.hf_config), dtype)
         fill_parameters(model, on_progress)
+    elif holds_gguf(model_path):
+        model = load_from_gguf(config.hf_config, model_path, dtype, on_progress, device)
     else:
         register_attention()
         model = load_pretrained(

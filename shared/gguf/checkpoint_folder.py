@@ -1,0 +1,119 @@
+"""A GGUF file as a folder in Hugging Face format: what all else reads, with links to the weights.
+
+The folder lies in the user's cache. Its name tells the file's place, length and time, so that a
+file that was replaced has another one; it holds no weights, and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError
+from shared.gguf.families import hugging_face_config
+from shared.gguf.gguf_model import GgufModel, part_paths
+from shared.gguf.tensor_names import tensor_sources
+from shared.gguf.tokens.tokenizer_files import tokenizer_files
+from shared.gguf.tokens.vocabulary import Vocabulary
+
+CONFIG_SECTION = "gguf"  # of config.json
+_LAYOUT = 1  # of these folders: counts up when their files change
+
+
+def checkpoint_folder(path: Path) -> Path:
+    """Of a GGUF file, or of one part of a split one. Raises ConfigError, in a sentence."""
+    folder = _cache() / _fingerprint(path)
+    if (folder / "config.json").is_file():
+        return folder
+    model = GgufModel.read(path)
+    files = checkpoint_files(model)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as outer:
+            made = Path(outer) / "checkpoint"
+            _fill(made, files, model.paths)
+            _move(made, folder)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot write {folder} ({exc}): name a folder by XDG_CACHE_HOME"
+        ) from exc
+    return folder
+
+
+def checkpoint_files(model: GgufModel) -> dict[str, bytes]:
+    """All but the weights, by name. Raises ConfigError for a model that cannot be served."""
+    config = hugging_face_config(model)
+    tensor_sources(model)  # refused now, rather than when its weights are read
+    vocabulary = Vocabulary.read(model.metadata)
+    ids = {
+        "bos_token_id": vocabulary.bos_id,
+        "eos_token_id": list(vocabulary.end_ids),
+        "pad_token_id": vocabulary.pad_id,
+    }
+    told = {"format": model.format, "bits_per_weight": round(model.bits_per_weight, 2)}
+    return {
+        "config.json": _json(config | ids | {CONFIG_SECTION: told}),
+        "generation_config.json": _json(_sampling(model) | ids),
+        **tokenizer_files(model.metadata, vocabulary),
+    }
+
+
+def _sampling(model: GgufModel) -> dict[str, Any]:
+    """What its makers recommend, where the file says it."""
+    metadata = model.metadata
+    numbers = {
+        name: metadata.number(key)
+        for name, key in (
+            ("temperature", "general.sampling.temp"),
+            ("top_p", "general.sampling.top_p"),
+            ("min_p", "general.sampling.min_p"),
+        )
+        if key in metadata
+    }
+    top_k = "general.sampling.top_k"
+    return numbers | ({"top_k": metadata.integer(top_k)} if top_k in metadata else {})
+
+
+def _fill(folder: Path, files: dict[str, bytes], parts: tuple[Path, ...]) -> None:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    for part in parts:
+        (folder / part.name).symlink_to(part.resolve())
+
+
+def _move(made: Path, folder: Path) -> None:
+    """Whoever makes it at the same time makes the same: the first stays."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not (folder / "config.json").is_file():
+            raise
+
+
+def _fingerprint(path: Path) -> str:
+    digest = hashlib.sha256(str(_LAYOUT).encode())
+    for part in part_paths(path):
+        try:
+            status = part.stat()
+        except OSError as exc:
+            raise ConfigError(f"cannot read {part}: {exc.strerror}") from exc
+        told = f"{part.absolute()}:{status.st_size}:{status.st_mtime_ns}"
+        digest.update(told.encode())
+    return digest.hexdigest()[:24]
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "jetflock" / "gguf"
+    except RuntimeError as exc:
+        raise ConfigError("there is no home directory: set XDG_CACHE_HOME") from exc
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, indent=2).encode()

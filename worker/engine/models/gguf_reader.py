@@ -1,0 +1,96 @@
+"""Reads the tensors of a checkpoint from its GGUF files, by Hugging Face's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from shared.errors import ConfigError
+from shared.gguf.facts import ModelFacts
+from shared.gguf.gguf_file import GgufTensor
+from shared.gguf.gguf_model import GgufModel
+from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
+from worker.engine.models.gguf_tensor import read_tensor
+from worker.engine.models.loader import OnProgress
+
+
+class GgufReader:
+    """A `WeightReader` that makes numbers of blocks, tensor by tensor. A context.
+
+    `on_progress` hears, from 0 to 1, which share of the bytes has been read.
+    """
+
+    def __init__(self, model_path: Path, dtype: torch.dtype, on_progress: OnProgress) -> None:
+        self._model_path = model_path
+        self._model = GgufModel.read(gguf_file_in(model_path))
+        self._facts = ModelFacts(self._model)
+        self._sources = tensor_sources(self._model)
+        self._dtype = dtype
+        self._on_progress = on_progress
+        self._num_read_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: object, *_: object) -> None:
+        if exc_type is None:
+            self._on_progress(1.0)
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        """In our dtype. Raises ConfigError when it is missing or of another shape."""
+        source = self._sources.get(name)
+        if source is None:
+            raise ConfigError(f"the checkpoint in {self._model_path} has no tensor {name!r}")
+        tensor = self._arranged(name, source)
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}, config.json says {shape}")
+        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
+        return tensor
+
+    def _arranged(self, name: str, source: TensorSource) -> torch.Tensor:
+        match source.layout:
+            case Layout.NORM_FROM_ONE:
+                return (self._read_one(source, torch.float32) - 1.0).to(self._dtype)
+            case Layout.PAIRED_ROWS:
+                is_query = ".q_proj." in name
+                num_heads = self._facts.num_heads if is_query else self._facts.num_kv_heads
+                return rows_in_halves(self._read_one(source, self._dtype), num_heads)
+            case Layout.GATES_THEN_UPS:
+                return torch.cat(self._read_two(source), dim=1)
+            case Layout.GATES_AND_UPS:
+                gates, ups = self._read_two(source)
+                both = torch.stack([gates, ups], dim=2).flatten(1, 2)
+                return both if both.ndim == 2 else both.transpose(1, 2).contiguous()
+            case Layout.TRANSPOSED:
+                return self._read_one(source, self._dtype).transpose(-1, -2).contiguous()
+            case Layout.PLAIN:
+                return self._read_one(source, self._dtype)
+
+    def _read_one(self, source: TensorSource, dtype: torch.dtype) -> torch.Tensor:
+        (tensor,) = source.tensors
+        return self._read(tensor, dtype)
+
+    def _read_two(self, source: TensorSource) -> list[torch.Tensor]:
+        return [self._read(tensor, self._dtype) for tensor in source.tensors]
+
+    def _read(self, tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
+        self._num_read_bytes += tensor.num_bytes
+        return read_tensor(tensor, dtype)
+
+
+def gguf_file_in(model_path: Path) -> Path:
+    """The first of the GGUF files of a checkpoint's folder. Raises ConfigError."""
+    path = min(model_path.glob("*.gguf"), default=None)
+    if path is None:
+        raise ConfigError(f"there is no GGUF file in {model_path}")
+    return path
+
+
+def rows_in_halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """GGUF's heads rotate neighbouring rows of a projection, Hugging Face's the two halves."""
+    if rows.shape[0] % (2 * num_heads):
+        raise ConfigError(f"{rows.shape[0]} rows are not {num_heads} heads of an even size")
+    pairs = rows.view(num_heads, -1, 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)

@@ -1,0 +1,50 @@
+"""A tensor of a GGUF file as numbers: block by block, as gguf-py makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shared.errors import ConfigError
+from shared.gguf.gguf_file import GgufTensor
+
+_CHUNK_VALUES = 1 << 18  # what one thread makes at once: a few megabytes, with all between
+
+
+def read_tensor(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
+    """Of its shape, on the CPU. Beside what it returns it holds a few chunks in float32.
+
+    Raises ConfigError for what are no numbers.
+    """
+    out = torch.empty(tensor.num_values, dtype=dtype)
+    raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for _ in threads.map(_read_chunk, repeat(tensor), repeat(raw), repeat(out), _starts(out)):
+            pass
+    return out.view(tensor.shape)
+
+
+def _starts(out: torch.Tensor) -> Iterator[int]:
+    yield from range(0, len(out), _CHUNK_VALUES)
+
+
+def _read_chunk(tensor: GgufTensor, raw: NDArray[np.uint8], out: torch.Tensor, start: int) -> None:
+    """Fills `out` from its value number `start` on. Every type's blocks divide a chunk."""
+    from gguf import GGMLQuantizationType, dequantize  # half a second that others need not wait
+
+    kind = tensor.type
+    end = min(start + _CHUNK_VALUES, len(out))
+    first, last = (each // kind.block_size for each in (start, end))
+    # A copy: what lies in the file need not be aligned.
+    data = np.array(raw[first * kind.block_bytes : last * kind.block_bytes])
+    with np.errstate(all="ignore"):
+        values = dequantize(data.reshape(1, -1), GGMLQuantizationType[kind.name])
+    if not np.isfinite(values).all():
+        raise ConfigError(f"{tensor.path}: tensor {tensor.name!r} has scales that are no numbers")
+    with torch.inference_mode():  # a thread's own; what reads the model may be in it
+        out[start:end].copy_(torch.from_numpy(values.reshape(-1)))
