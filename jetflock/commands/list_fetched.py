@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from jetflock.command_line.output import num_bytes_text, print_json, print_table
 from jetflock.hub.engine_report import engine_reports
 from jetflock.hub.hub_cache import FetchedModel, fetched_models, why_not_whole
+from shared.checkpoint.model_files import local_checkpoint
 from shared.cli.program import Program
 
 _SUMMARY = """\
@@ -30,7 +31,7 @@ def main(*, check: _Flag = False, as_json: _AsJson = False) -> None:
     problems = {each.model: why_not_whole(each.path) for each in models}
     if check:
         whole = [each for each in models if problems[each.model] is None]
-        reports = engine_reports(*(each.path for each in whole)) if whole else []
+        reports = engine_reports(*(local_checkpoint(each.path) for each in whole)) if whole else []
         for each, report in zip(whole, reports, strict=True):
             problems[each.model] = report.refusal or report.shortage or None
     if as_json:

@@ -19,7 +19,12 @@ from jetflock.running.running_service import ServiceConfig
 from shared.admin.control_plane import ControlPlane
 from shared.admin.forgotten_model import forget_model
 from shared.checkpoint.hub import find_fetched, is_hub_id
-from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name
+from shared.checkpoint.model_files import (
+    ModelFiles,
+    local_checkpoint,
+    resolve_model,
+    served_name,
+)
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound
@@ -97,7 +102,7 @@ def _would_be(model: str) -> dict[str, Any]:
     path = find_fetched(model) if is_hub_id(model) else resolve_model(model)
     if path is None:
         raise ConfigError(f"{model} is not on this machine: jetflock pull {model} fetches it")
-    files = ModelFiles.read(path)
+    files = ModelFiles.read(local_checkpoint(path))
     return _facts(files.card(served_name(model), files.tokenizer_bundle()), "not served", ())
 
 

@@ -9,30 +9,39 @@ from jetflock.command_line.output import num_bytes_text
 from jetflock.hub.engine_report import engine_reports
 from jetflock.hub.hub_cache import why_not_whole
 from jetflock.hub.weight_files import check_weights
-from shared.checkpoint.hub import fetch, fetch_all_but_weights, is_hub_id
+from shared.checkpoint.hub import fetch, fetch_all_but_weights, is_hub_id, names_gguf
+from shared.checkpoint.model_files import resolve_model
 from shared.cli.program import Program
 from shared.errors import ConfigError
 
 _SUMMARY = """\
-Fetch MODEL (owner/name) from the Hugging Face hub; what is there already is kept.
+Fetch MODEL from the Hugging Face hub; what is there already is kept. MODEL is owner/name, or
+owner/name:Q4_K_M for one GGUF file of it.
 
-Its configuration comes first: what cannot be served is refused before its weights are fetched. The
-folder is that of serve and workers: HF_HOME chooses it, HF_TOKEN opens what needs a login."""
+Its configuration comes first: what cannot be served is refused before its weights are fetched. (Of
+a GGUF file it is within.) The folder is that of serve and workers: HF_HOME chooses it, HF_TOKEN
+opens what needs a login."""
 
 
 def main(model: str, /) -> None:
     """Fetch it."""
     if not is_hub_id(model):
         raise ConfigError(
-            f"{model} is a folder here: there is nothing to fetch"
+            f"{model} is here: there is nothing to fetch"
             if Path(model).expanduser().exists()
             else f"{model!r} is no name of the hub: give owner/name, as on huggingface.co"
         )
-    [report] = engine_reports(fetch_all_but_weights(model))
-    if report.refusal:
-        raise ConfigError(f"{report.refusal}; its weights were not fetched")
-    path = fetch(model)
-    if (problem := why_not_whole(path)) is not None:
+    if names_gguf(model):
+        path = resolve_model(model)
+        [report] = engine_reports(path)
+        problem = report.refusal or why_not_whole(path)
+    else:
+        [report] = engine_reports(fetch_all_but_weights(model))
+        if report.refusal:
+            raise ConfigError(f"{report.refusal}; its weights were not fetched")
+        path = fetch(model)
+        problem = why_not_whole(path)
+    if problem:
         raise ConfigError(f"{model} was fetched, and cannot be served: {problem}")
     num_bytes = check_weights(path)[1]
     sys.stdout.write(f"{model} is in {path}, weights of {num_bytes_text(num_bytes)}\n")

@@ -32,7 +32,6 @@ _MODEL_ADVICE = "MODEL stands without a flag: `jetflock serve MODEL`"
 _LORA_ADVICE = "`--lora NAME=PATH`, once for each adapter"
 _GRAPHS_ADVICE = "`--cuda-graph-sizes 0 --cuda-graph-tokens 0`"
 _REQUEST_ADVICE = "it belongs to a request, and its default to the model's generation_config.json"
-_GGUF_ADVICE = "GGUF files are not served; name a folder in Hugging Face format, or its hub id"
 
 PEER_FLAGS = (
     PeerFlag(("--tensor-parallel-size", "--tp-size", "-tp"), _BOTH, "--tp"),
@@ -52,7 +51,7 @@ PEER_FLAGS = (
     PeerFlag(
         ("--hf-repo", "-hf", "-hfr"),
         "llama.cpp",
-        advice=f"{_GGUF_ADVICE}: `jetflock serve OWNER/NAME`",
+        advice=f"{_MODEL_ADVICE}, where MODEL may be OWNER/NAME:Q4_K_M",
     ),
     PeerFlag(
         ("--quantization", "-q"),

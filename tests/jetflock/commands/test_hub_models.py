@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
 import pytest
 
 from deploy.local.running_stack import RunningStack, announced
 from deploy.local.tree_memory import tree_memory_bytes
 from jetflock.command_line.output import num_bytes_text
 from tests.deploy.local_stack import REPOSITORY
+from tests.gguf_files import add_tokenizer, matrices_as, write_gguf
 from tests.jetflock.local_hub import COMMIT, local_hub
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +29,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One that can be served; one of another format; one whose weights are cut."""
+    """One that can be served; one of another format; one whose weights are cut; GGUF files."""
     folder = tmp_path_factory.mktemp("repositories")
     found = {name: folder / name.replace("/", "-") for name in ("org/demo", "org/awq", "org/cut")}
     for each in found.values():
@@ -37,6 +39,15 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (found["org/awq"] / "config.json").write_text(json.dumps(config))
     with (found["org/cut"] / "model.safetensors").open("r+b") as file:
         file.truncate(1 << 16)
+    found["org/gguf"] = folder / "org-gguf"
+    found["org/gguf"].mkdir()
+    for kind in ("BF16", "Q8_0"):
+        write_gguf(
+            CHECKPOINT,
+            found["org/gguf"] / f"demo-{kind}.gguf",
+            matrices_as(gguf.GGMLQuantizationType[kind]),
+            metadata=add_tokenizer(CHECKPOINT, "smollm"),
+        )
     return found
 
 
@@ -52,6 +63,7 @@ def run(tmp_path: Path, hub: tuple[str, list[str]], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     hub[1].clear()
     given = {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub[0], "HF_HUB_DISABLE_XET": "1"}
+    given["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
     def command(*argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -93,6 +105,28 @@ def test_a_model_comes_is_listed_and_goes(run: Command, hub: tuple[str, list[str
     assert "'org/demo' is not on this machine" in run("rm", "org/demo").stderr
 
 
+def test_a_gguf_file_is_named_after_its_repository(
+    run: Command, hub: tuple[str, list[str]]
+) -> None:
+    done = run("pull", "org/gguf")
+    assert done.returncode == 2
+    assert "holds GGUF files; name one, as in org/gguf:demo-BF16.gguf" in done.stderr
+    done = run("pull", "org/gguf:Q4_K_M")
+    assert done.returncode == 2
+    assert "org/gguf has no GGUF files of 'Q4_K_M'; it has demo-BF16.gguf, demo-Q8" in done.stderr
+    assert hub[1] == []
+
+    done = run("pull", "org/gguf:q8_0")
+    assert done.returncode == 0, done.stderr
+    assert "serve it: jetflock serve org/gguf:q8_0" in done.stdout
+    assert hub[1] == ["demo-Q8_0.gguf"]
+    assert "generate" in run("models", "org/gguf:Q8_0").stdout
+    [listed] = json.loads(run("list", "--check", "--json").stdout)
+    assert (listed["model"], listed["problem"]) == ("org/gguf", None)
+    assert "jetflock pull org/gguf:BF16" in run("models", "org/gguf:BF16").stderr
+    assert run("rm", "org/gguf").returncode == 0
+
+
 def test_what_cannot_be_served_is_told_before_its_weights_come(
     run: Command, hub: tuple[str, list[str]]
 ) -> None:
@@ -112,7 +146,7 @@ def test_what_cannot_be_served_is_told_before_its_weights_come(
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (("pull", "deploy"), "deploy is a folder here: there is nothing to fetch"),
+        (("pull", "deploy"), "deploy is here: there is nothing to fetch"),
         (("pull", "llama3:8b"), "'llama3:8b' is no name of the hub: give owner/name"),
         (("pull", "org/nobody"), "cannot download 'org/nobody'"),
         (("rm", "deploy"), "deploy is a folder of yours"),
