@@ -64,7 +64,8 @@ def find_fetched(model: str) -> Path | None:
         return None
     repository, _, wanted = model.partition(":")
     try:
-        folder = Path(snapshot_download(repository, local_files_only=True))
+        # No patterns: whichever files are here, that others of the repository are not is no matter.
+        folder = Path(snapshot_download(repository, local_files_only=True, allow_patterns=[]))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     if not wanted:

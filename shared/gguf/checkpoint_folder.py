@@ -1,7 +1,8 @@
 """A GGUF file as a folder in Hugging Face format: what all else reads, with links to the weights.
 
 The folder lies in the user's cache. Its name tells the file's place, length and time, so that a
-file that was replaced has another one; it holds no weights, and may be deleted at any time.
+file that was replaced has another one; it holds no weights, and may be deleted when nothing
+serves from it.
 """
 
 from __future__ import annotations

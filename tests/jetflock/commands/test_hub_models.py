@@ -34,6 +34,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {name: folder / name.replace("/", "-") for name in ("org/demo", "org/awq", "org/cut")}
     for each in found.values():
         shutil.copytree(CHECKPOINT, each)
+    (found["org/demo"] / "README.md").write_text("nothing that is fetched")
     config = json.loads((CHECKPOINT / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "aqlm"}
     (found["org/awq"] / "config.json").write_text(json.dumps(config))
