@@ -10,7 +10,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Values = NDArray[np.float32]
@@ -77,7 +76,7 @@ def write_gguf(
     """
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     config = model.config
     architecture = _ARCHITECTURES[config.model_type]
     stem = path.with_name(path.name.removesuffix("-00001-of-00003.gguf"))
@@ -252,7 +251,7 @@ def _rope_tensors(config: Any) -> Iterator[tuple[str, Values]]:
 
 def _llama3_factors(config: Any, rope: Mapping[str, Any]) -> Values:
     dim = config.head_dim
-    freqs = 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    freqs = 1.0 / (rope["rope_theta"] ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     trained_len, factor = rope["original_max_position_embeddings"], rope["factor"]
     found = []
