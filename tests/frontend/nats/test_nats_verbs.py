@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from frontend.jobs.job import Caller
 from frontend.stored.files import file_transfers as transfers
+from frontend.stored.files.file_answer import File
 from frontend.stored.files.file_transfers import Transfers
 from frontend.stored.files.files import Files
 from jetflock import Client
@@ -148,10 +149,20 @@ class KeptFiles(Files):
         self.max_file_bytes = 10
         self.added: list[bytes] = []
 
-    async def add(self, content: Any, num_bytes: int, *_: Any) -> dict[str, Any]:
+    async def add(self, content: IO[bytes], num_bytes: int, *_: Any) -> File:
         self.added.append(content.read())
         assert len(self.added[-1]) == num_bytes
-        return {"id": f"file-{len(self.added)}"}
+        return File(
+            id=f"file-{len(self.added)}",
+            object="file",
+            bytes=num_bytes,
+            created_at=1,
+            expires_at=2,
+            filename="in.jsonl",
+            purpose="batch",
+            status="processed",
+            status_details=None,
+        )
 
 
 async def test_parts_of_an_upload_may_come_twice() -> None:
@@ -165,7 +176,7 @@ async def test_parts_of_an_upload_may_come_twice() -> None:
         with pytest.raises(RequestError):
             await uploads.part(transfer.name, "", wrong, data)
     for _ in range(2):
-        assert json.loads(await uploads.part(transfer.name, "", "6", b"")) == {"id": "file-1"}
+        assert json.loads(await uploads.part(transfer.name, "", "6", b""))["id"] == "file-1"
     assert files.added == [b"abcdef"]
     uploads.close()
 

@@ -124,10 +124,9 @@ async def test_what_has_no_text(stack: Stack) -> None:
         await check_both(running, "/v1/embeddings", body, EmbeddingList)
     body = {"model": "tiny", "text_1": "q", "text_2": ["a", "b"]}
     await check_both(running, "/v1/score", body, ScoreList)
+    ranked = {"model": "tiny", "query": "q", "documents": ["a", "b"]}
     for with_texts in (False, True):
-        body = {"model": "tiny", "query": "q", "documents": ["a", "b"]}
-        body["return_documents"] = with_texts
-        await check_both(running, "/v1/rerank", body, Ranking)
+        await check_both(running, "/v1/rerank", {**ranked, "return_documents": with_texts}, Ranking)
 
 
 async def test_what_is_told_of_models_and_loads(stack: Stack) -> None:
@@ -141,13 +140,13 @@ async def test_what_is_told_of_models_and_loads(stack: Stack) -> None:
             ("/props", Props),
         ):
             check(kind, (await http.get(path)).json())
-        for path, body, kind in (
+        for path, body, answer in (
             ("/tokenize", {"prompt": "Hi"}, Tokenized),
             ("/tokenize", {"prompt": "Hi", "return_token_strs": True}, Tokenized),
             ("/detokenize", {"tokens": [65, 66]}, Detokenized),
             ("/apply-template", {"messages": MESSAGES}, Templated),
         ):
-            check(kind, (await http.post(path, json=body)).json())
+            check(answer, (await http.post(path, json=body)).json())
 
 
 def test_an_answer_that_says_more_is_found() -> None:
