@@ -10,10 +10,8 @@ from llguidance import LLMatcher, LLParserLimits
 
 from shared.errors import GrammarError
 from shared.grammar.ebnf import lark_of
+from shared.grammar.json_whitespace import DEFAULT_WHITESPACE
 from shared.protocol.sampling import Grammar, GrammarKind
-
-# Any amount of JSON whitespace is valid, but a model that likes spaces would never get out of it.
-DEFAULT_WHITESPACE = r"( |\n[ \t]{0,40})"
 
 
 def grammar_engine() -> str:
