@@ -55,7 +55,6 @@ def main(
     """Disturb streams by faults and check each of them against its undisturbed run."""
     if report is not None:
         finish(Ledger.load(report), 0)
-    setup_logging("chaos", "warning")
     plan = SuitePlan(
         chosen_faults(faults, leave_out, servers),
         seed,
@@ -73,6 +72,7 @@ def main(
         if servers != 1:
             raise ConfigError(f"--control {control} needs --servers 1, not {servers}")
         plan = control_plan(plan, control)
+    setup_logging("chaos", "warning")
     with ExitStack() as exits:
         root = folder or Path(exits.enter_context(tempfile.TemporaryDirectory()))
         ledger = uvloop.run(run_suite(root, plan, lambda sentence: print(sentence, flush=True)))
