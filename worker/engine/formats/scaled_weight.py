@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +32,14 @@ class ScaledWeight:
         """Of the weight as the model keeps it."""
         *rest, rows, columns = self.codes.shape
         return (*rest, columns, rows) if self.is_turned else (*rest, rows, columns)
+
+    def by_row(self) -> ScaledWeight:
+        """The same with scales of each row, for a weight of two dimensions."""
+        if self.block_rows == 1:
+            return self
+        blocks = torch.arange(len(self.codes)) // self.block_rows
+        zeros = None if self.zeros is None else self.zeros[blocks]
+        return replace(self, scales=self.scales[blocks], zeros=zeros, block_rows=1)
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """All its values."""
@@ -73,3 +82,35 @@ class ScaledWeight:
         if self.book is None:
             return codes.to(torch.float32, copy=True)
         return self.book[codes.to(torch.int32)]
+
+
+def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
+    """One weight of several, whose rows come one after the other. None where it would not be one:
+    their codes mean other things, or their columns are grouped otherwise.
+    """
+    first, *rest = (weight.by_row() for weight in weights)
+    if not rest:
+        return first
+    if any(not _is_alike(first, weight) for weight in rest):
+        return None
+    all_zeros = [weight.zeros for weight in (first, *rest) if weight.zeros is not None]
+    return replace(
+        first,
+        codes=torch.cat([first.codes, *(weight.codes for weight in rest)]),
+        scales=torch.cat([first.scales, *(weight.scales for weight in rest)]),
+        zeros=torch.cat(all_zeros) if all_zeros else None,
+    )
+
+
+def _is_alike(first: ScaledWeight, second: ScaledWeight) -> bool:
+    if (first.zeros is None) != (second.zeros is None) or first.is_turned or second.is_turned:
+        return False
+    if (first.codes.dtype, first.block_columns) != (second.codes.dtype, second.block_columns):
+        return False
+    return _is_same(first.book, second.book) and _is_same(first.groups, second.groups)
+
+
+def _is_same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)

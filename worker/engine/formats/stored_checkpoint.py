@@ -15,6 +15,7 @@ from worker.engine.formats.linear_format import LinearFormat, WeightParts
 from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.formats.safetensors_files import SafetensorsFiles
+from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles
 
 # Masks and counters that old checkpoints carry: nothing is computed of them.
@@ -80,10 +81,13 @@ class StoredCheckpoint:
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A quantised weight is made dense in `dtype`. Raises ConfigError."""
+        codes = self.codes(name)
+        return self.files.get(name) if codes is None else codes.dense(dtype)
+
+    def codes(self, name: str) -> ScaledWeight | None:
+        """A quantised weight as it is stored; None for one that is not. Raises ConfigError."""
         weight = self.quantized.get(name)
-        if weight is None:
-            return self.files.get(name)
-        return weight.format.load(weight.parts).dense(dtype)
+        return None if weight is None else weight.format.load(weight.parts)
 
     def num_bytes(self, name: str) -> int:
         """On disk."""

@@ -35,6 +35,7 @@ class _OnCpu(NamedTuple):
     pool: KVCachePool
     forward: Forward
     image_encoder: ImageEncoder | None = None
+    coded_share: float = 0.0
 
 
 class CpuLoader:
@@ -52,13 +53,14 @@ class CpuLoader:
         library = prepare_on_cpu(self._site, setup)
         self._site.progress.enter(LOAD_WEIGHTS)
         loaded = self._load_torch(setup) if library is None else self._load_native(setup, library)
-        pool, forward, image_encoder = loaded
+        pool, forward, image_encoder, coded_share = loaded
         return LoadedModel(
             pool,
             lambda req_to_token: ModelRunner(
                 forward, pool, req_to_token, setup.config.num_outputs, grammars, image_encoder
             ),
             forward.lora_projections,
+            coded_share=coded_share,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
@@ -69,7 +71,8 @@ class CpuLoader:
             weights = NativeWeights(library, model, reader)
         pool = self._make_pool(setup)
         num_threads = torch.get_num_threads()
-        return _OnCpu(pool, NativeForward(weights, pool, setup.max_context_len, num_threads))
+        forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
+        return _OnCpu(pool, forward, coded_share=weights.coded_share)
 
     def _load_torch(self, setup: ModelSetup) -> _OnCpu:
         model = load_model(

@@ -181,14 +181,15 @@ class EngineLoader:
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
             startup_s=self._progress.end(),
-            remark="; ".join(filter(None, (loaded.remark, self._told_of_weights(setup)))),
+            remark="; ".join(filter(None, (loaded.remark, self._told_of_weights(setup, loaded)))),
             gpu=loaded.gpu if self._on_gpu else None,
         )
 
-    def _told_of_weights(self, setup: ModelSetup) -> str:
+    def _told_of_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:
         if self._config.load_format == "dummy":
             return ""
-        return told_of_stored_weights(Path(self._config.model_path), setup.config, setup.dtype)
+        path = Path(self._config.model_path)
+        return told_of_stored_weights(path, setup.config, setup.dtype, loaded.coded_share)
 
 
 def _warm_up(

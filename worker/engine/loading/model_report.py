@@ -51,7 +51,8 @@ def report_on(path: Path) -> ModelReport:
         if has_gpu()
         else _report_on_cpu(config, model, dtype)
     )
-    told = told_of_stored_weights(path, model, dtype)
+    is_native = not has_gpu() and native_obstacle(config, model, dtype) is None
+    told = told_of_stored_weights(path, model, dtype, None if is_native else 0.0)
     return replace(report, need="; ".join(filter(None, (report.need, told))))
 
 

@@ -9,8 +9,13 @@ import torch
 from worker.engine.models.model_config import ModelConfig
 
 
-def told_of_stored_weights(model_path: Path, model: ModelConfig, dtype: torch.dtype) -> str:
-    """In a clause, for people; empty for weights in 16 or 32 bits."""
+def told_of_stored_weights(
+    model_path: Path, model: ModelConfig, dtype: torch.dtype, coded_share: float | None
+) -> str:
+    """In a clause, for people; empty for weights in 16 or 32 bits.
+
+    `coded_share`: of them, what is multiplied in its codes; None: known when they are loaded.
+    """
     if not model.quantization:
         return ""
     num_bytes = sum(file.stat().st_size for file in model_path.glob("*.safetensors"))
@@ -18,7 +23,15 @@ def told_of_stored_weights(model_path: Path, model: ModelConfig, dtype: torch.dt
     if num_bytes:  # else they were not fetched yet
         bits = 8 * num_bytes / model.num_parameters
         size = f" ({bits:.1f} bits each, {num_bytes / (1 << 30):.2f} GiB)"
-    return (
-        f"weights are stored in {model.quantization}{size} and computed in "
-        f"{str(dtype).removeprefix('torch.')}, whose memory they take"
-    )
+    return f"weights are stored in {model.quantization}{size} and {_computed(dtype, coded_share)}"
+
+
+def _computed(dtype: torch.dtype, coded_share: float | None) -> str:
+    dense = f"computed in {str(dtype).removeprefix('torch.')}, whose memory they take"
+    if coded_share is None:
+        return "multiplied as they are stored where our C++ has a layout for them"
+    if coded_share == 0.0:
+        return dense
+    if coded_share == 1.0:
+        return "multiplied as they are stored"
+    return f"{coded_share:.0%} of them multiplied as they are stored, the others {dense}"

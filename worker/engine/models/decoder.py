@@ -83,12 +83,12 @@ class DecoderLayer:
         self._eps = config.rms_norm_eps
         self._head_dim = config.head_dim
         self._attention_norm = weights.attention_norm
-        self._qkv = ops.linears.make(*weights.qkv)
+        self._qkv = ops.linears.make(*weights.qkv.dense())
         self._qk_norm = weights.qk_norm
-        self._output = ops.linears.make(*weights.output)
+        self._output = ops.linears.make(*weights.output.dense())
         self._mlp_norm = weights.mlp_norm
-        self._gate_up = ops.linears.make(*weights.gate_up)
-        self._down = ops.linears.make(*weights.down)
+        self._gate_up = ops.linears.make(*weights.gate_up.dense())
+        self._down = ops.linears.make(*weights.down.dense())
 
     def forward(
         self,

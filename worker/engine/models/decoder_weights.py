@@ -7,16 +7,22 @@ from typing import NamedTuple
 
 import torch
 
+from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
 
 
 class Projection(NamedTuple):
     """Of a linear layer."""
 
-    weight: torch.Tensor  # [out_features, in_features]
+    weight: torch.Tensor | ScaledWeight  # [out_features, in_features]
     bias: torch.Tensor | None  # [out_features]
+
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Of weights that were read without codes."""
+        assert isinstance(self.weight, torch.Tensor)
+        return self.weight, self.bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +39,17 @@ class LayerWeights:
 
 
 class DecoderWeights:
-    """Reads them, each when it is asked for."""
+    """Reads them, each when it is asked for.
 
-    def __init__(self, config: DecoderConfig, checkpoint: WeightReader) -> None:
+    From `codes` quantised projections are read as they are stored, for who multiplies codes.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, checkpoint: WeightReader, codes: CodeReader | None = None
+    ) -> None:
         self._config = config
         self._checkpoint = checkpoint
+        self._codes = codes
 
     def embeddings(self) -> torch.Tensor:
         """[vocab_size, hidden_size]."""
@@ -94,16 +106,26 @@ class DecoderWeights:
         self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
     ) -> Projection:
         """One layer of several, each with its number of output features."""
-        weight = torch.cat(
-            [
-                self._read(f"{prefix}{name}.weight", size, in_features)
-                for name, size in sizes.items()
-            ]
-        )
+        shapes = {f"{prefix}{name}.weight": (size, in_features) for name, size in sizes.items()}
+        weight: torch.Tensor | ScaledWeight | None = self._join_codes(shapes)
+        if weight is None:
+            weight = torch.cat([self._read(name, *shape) for name, shape in shapes.items()])
         if not has_bias:
             return Projection(weight, None)
         bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
         return Projection(weight, bias)
+
+    def _join_codes(self, shapes: dict[str, tuple[int, int]]) -> ScaledWeight | None:
+        """None where they are not all stored in the same codes."""
+        if self._codes is None:
+            return None
+        parts = []
+        for name, shape in shapes.items():
+            part = self._codes.read_codes(name, *shape)
+            if part is None:
+                return None
+            parts.append(part)
+        return join_rows(parts)
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         return self._checkpoint.read(name, *shape)

@@ -38,6 +38,9 @@ class DummyWeights:
         self._on_progress(min(1.0, self._num_made / self._num_parameters))
         return tensor
 
+    def read_codes(self, name: str, *shape: int) -> None:
+        """There are none: a configuration tells what is multiplied, not in what it is stored."""
+
 
 def fill_parameters(model: torch.nn.Module, on_progress: OnProgress) -> None:
     """All of them, in place."""

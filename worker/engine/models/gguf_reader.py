@@ -17,7 +17,7 @@ from worker.engine.models.loader import OnProgress
 
 
 class GgufReader:
-    """A `WeightReader` that makes numbers of blocks, tensor by tensor. A context.
+    """A `CodeReader` that makes numbers of blocks, tensor by tensor. A context.
 
     `on_progress` hears, from 0 to 1, which share of the bytes has been read.
     """
@@ -48,6 +48,9 @@ class GgufReader:
             raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}, config.json says {shape}")
         self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
         return tensor
+
+    def read_codes(self, name: str, *shape: int) -> None:
+        """None: blocks are made numbers, whoever asks."""
 
     def _arranged(self, name: str, source: TensorSource) -> torch.Tensor:
         match source.layout:

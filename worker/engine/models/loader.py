@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from shared.errors import ConfigError
+from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
 
 OnProgress = Callable[[float], None]
@@ -18,6 +19,14 @@ class WeightReader(Protocol):
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In the model's dtype. Raises ConfigError when there is none of this shape."""
+        ...
+
+
+class CodeReader(WeightReader, Protocol):
+    """Gives quantised weights as they are stored, too."""
+
+    def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
+        """None: they are stored as numbers. Raises ConfigError as `read` does."""
         ...
 
 
@@ -39,6 +48,26 @@ class CheckpointReader:
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In our dtype. Raises ConfigError when it is missing or of another shape."""
+        stored_name = self._find(name, shape)
+        tensor = self._checkpoint.read(stored_name, self._dtype)
+        self._note_read(stored_name)
+        return tensor.to(self._dtype)
+
+    def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
+        """None: they are stored as numbers. Raises ConfigError as `read` does."""
+        stored_name = self._find(name, shape)
+        codes = self._checkpoint.codes(stored_name)
+        if codes is not None:
+            self._note_read(stored_name)
+        return codes
+
+    def finish(self) -> None:
+        """The model is whole. Raises ConfigError when there are weights that it did not read."""
+        check_unread(self._checkpoint.files, sorted(self._unread))
+        self._on_progress(1.0)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> str:
+        """What the checkpoint calls it."""
         stored_name = name
         found = self._checkpoint.shape(name)
         if found is None:  # saved without a head: its names have no prefix
@@ -49,13 +78,9 @@ class CheckpointReader:
             raise ConfigError(f"the checkpoint in {place} has no tensor {name!r}")
         if found != shape:
             raise ConfigError(f"{name!r} has shape {found}, config.json says {shape}")
-        tensor = self._checkpoint.read(stored_name, self._dtype)
+        return stored_name
+
+    def _note_read(self, stored_name: str) -> None:
         self._unread -= {*self._checkpoint.stored_names(stored_name)}
         self._num_read_bytes += self._checkpoint.num_bytes(stored_name)
         self._on_progress(min(1.0, self._num_read_bytes / max(1, self._num_bytes)))
-        return tensor.to(self._dtype)
-
-    def finish(self) -> None:
-        """The model is whole. Raises ConfigError when there are weights that it did not read."""
-        check_unread(self._checkpoint.files, sorted(self._unread))
-        self._on_progress(1.0)

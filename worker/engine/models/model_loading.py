@@ -17,7 +17,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
-from worker.engine.models.loader import CheckpointReader, OnProgress, WeightReader
+from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.rotary import RotaryEmbedding
@@ -61,7 +61,7 @@ def open_weights(
     dtype: torch.dtype,
     on_progress: OnProgress,
     device: torch.device = CPU,
-) -> Iterator[WeightReader]:
+) -> Iterator[CodeReader]:
     """The checkpoint's, on the CPU; or random ones, made on the device.
 
     All of it is to be read inside. Raises ConfigError.

@@ -13,6 +13,8 @@ from worker.engine_link.engine_config import EngineConfig
 
 GROUP_TOKENS = 16  # kGroupTokens of attention.h
 MAX_HEAD_DIM = 256
+# By name, as torch knows them. All but Cooper Lake's have both or none.
+PROCESSOR_NEEDS = {"AVX512-BF16": "avx512_bf16", "AVX512-VBMI": "avx512_vbmi"}
 ONE_ORDER = "each sum has one order, on every processor with AVX512-BF16"
 
 log = get_logger(__name__)
@@ -51,8 +53,9 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
     capabilities = torch.cpu.get_capabilities()
     if dtype is not torch.bfloat16:
         return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"
-    if not capabilities.get("avx512_bf16"):
-        return "the processor has no AVX512-BF16"
+    for name, key in PROCESSOR_NEEDS.items():
+        if not capabilities.get(key):
+            return f"the processor has no {name}"
     if config.page_size % GROUP_TOKENS:
         return f"page_size={config.page_size} is not a multiple of {GROUP_TOKENS}"
     if model.head_dim % 16 or model.head_dim > MAX_HEAD_DIM:

@@ -16,8 +16,9 @@ from shared.telemetry.log import get_logger
 SOURCE = "decoder.cpp"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
-# What every processor with AVX512-BF16 has: for images, which run elsewhere than they were built.
-PORTABLE_FLAGS = (FLAGS[0], "-march=x86-64-v4", "-mavx512bf16", *FLAGS[2:])
+# What every processor that it is chosen for has: for images, which run elsewhere than they were
+# built.
+PORTABLE_FLAGS = (FLAGS[0], "-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi", *FLAGS[2:])
 BUILD_TIMEOUT_S = 300.0
 
 log = get_logger(__name__)
@@ -35,6 +36,11 @@ class LinearStruct(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("in_features", ctypes.c_int64),
         ("out_features", ctypes.c_int64),
+        ("layout", ctypes.c_int64),
+        ("group_size", ctypes.c_int64),
+        ("scales", ctypes.c_void_p),
+        ("zeros", ctypes.c_void_p),
+        ("code_book", ctypes.c_void_p),
     )
 
 
@@ -105,6 +111,15 @@ class NativeLibrary:
         self.pack_linear = library.jetflock_pack_linear
         self.pack_linear.restype = ctypes.c_void_p
         self.pack_linear.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+        )
+        self.pack_codes = library.jetflock_pack_codes
+        self.pack_codes.restype = ctypes.c_void_p
+        self.pack_codes.argtypes = (
+            ctypes.c_int64,
             ctypes.c_void_p,
             ctypes.c_int64,
             ctypes.c_int64,

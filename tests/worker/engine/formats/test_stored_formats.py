@@ -10,7 +10,13 @@ from safetensors.torch import load_file
 
 from tests.worker.engine.formats.quantized_copies import save_dense, save_quantized
 from tests.worker.engine.formats.stored_kinds import KINDS
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
+from tests.worker.engine.tiny_models import (
+    Rig,
+    assert_like_reference,
+    random_prompt,
+    save_tiny_model,
+)
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.stored_checkpoint import open_checkpoint
 
@@ -43,5 +49,25 @@ def test_greedy_tokens_are_those_of_the_dense_weights(
     quantized = save_quantized(source, tmp_path / "quantized", kind)
     dense = save_dense(source, tmp_path / "dense", kind)
     adds = [make_add(idx, random_prompt(20, idx), max_tokens=24) for idx in range(2)]
-    for config in ({"dtype": "float32"}, {"dtype": "bfloat16"}):
+    for config in ({"dtype": "float32"}, {"dtype": "bfloat16", "cpu_kernels": "torch"}):
         assert Rig(quantized, **config).run(*adds) == Rig(dense, **config).run(*adds)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_own_products_are_those_of_the_dense_weights(
+    kind: str, source: Path, tmp_path: Path
+) -> None:
+    """Nearly: where they multiply codes, they do not round weights to bfloat16 first."""
+    quantized = save_quantized(source, tmp_path / "quantized", kind)
+    dense = save_dense(source, tmp_path / "dense", kind)
+    rig = native_rig(quantized, max_step_tokens=33)
+    prompts = [random_prompt(length, length) for length in (20, 70)]
+    outputs = rig.run(
+        *(
+            make_add(idx, prompt, max_tokens=24, ignore_eos=True)
+            for idx, prompt in enumerate(prompts)
+        )
+    )
+    for idx, prompt in enumerate(prompts):
+        assert_like_reference(dense, rig, idx, prompt + outputs[idx], MAX_ERROR)

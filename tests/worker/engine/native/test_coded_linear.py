@@ -1,0 +1,140 @@
+"""Products with weights in codes: right, whatever the codes, and the same in any company."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.worker.engine.native.test_native import needs_bfloat16
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.models.decoder_weights import Projection
+from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+from worker.engine.native.native_library import NativeLibrary, ShapeStruct
+from worker.engine.native.packed_weights import PackedWeights
+
+E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+MAX_ERROR = 2e-6  # relative to the largest: of sums in float32
+NUM_ROWS = 200
+SHAPES = ((100, 576), (33, 2048), (64, 1100))
+
+
+def scales_of(rows: int, columns: int, group: int) -> torch.Tensor:
+    return torch.rand(rows, -(-columns // group)) * 0.01 + 0.001
+
+
+def int8_by_channel(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    return ScaledWeight(codes, scales_of(rows, columns, columns), 1, columns)
+
+
+def int8_with_zeros(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(-100, 100, (rows, columns), dtype=torch.int8)
+    scales = scales_of(rows, columns, 64)
+    zeros = torch.randint(-20, 20, scales.shape).float()
+    return ScaledWeight(codes, scales, 1, 64, zeros)
+
+
+def float8_in_blocks(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(0, 256, (rows, columns)).to(torch.uint8)
+    codes[(codes & 0x7F) == 0x7F] = 0  # not a number
+    scales = torch.rand(-(-rows // 32), -(-columns // 128)) + 0.1
+    return ScaledWeight(codes.view(torch.float8_e4m3fn), scales, 32, 128)
+
+
+def int4_in_groups(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(-8, 8, (rows, columns), dtype=torch.int8)
+    return ScaledWeight(codes, scales_of(rows, columns, 32), 1, 32)
+
+
+def int4_with_zeros(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(0, 16, (rows, columns)).to(torch.uint8)
+    scales = scales_of(rows, columns, 128)
+    zeros = torch.randint(0, 17, scales.shape).float()
+    return ScaledWeight(codes, scales, 1, 128, zeros)
+
+
+def int4_with_one_zero(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(0, 16, (rows, columns)).to(torch.uint8)
+    scales = scales_of(rows, columns, 128)
+    return ScaledWeight(codes, scales, 1, 128, torch.full_like(scales, 8.0))
+
+
+def float4_in_blocks(rows: int, columns: int) -> ScaledWeight:
+    codes = torch.randint(0, 16, (rows, columns)).to(torch.uint8)
+    return ScaledWeight(codes, scales_of(rows, columns, 16), 1, 16, book=E2M1)
+
+
+KINDS = {
+    int8_by_channel: CODES8,
+    int8_with_zeros: CODES8,
+    float8_in_blocks: CODES8,
+    int4_in_groups: CODES4,
+    int4_with_zeros: CODES4,
+    int4_with_one_zero: CODES4,
+    float4_in_blocks: CODES4,
+}
+
+
+class Multiplier:
+    """A weight's products, by a decoder that is nothing but a head."""
+
+    def __init__(self, weight: ScaledWeight, num_threads: int) -> None:
+        self._library = NativeLibrary.load()
+        self._packed = PackedWeights(self._library)
+        self._out_features, in_features = weight.shape
+        head = self._packed.linear(Projection(weight, None))
+        shape = ShapeStruct(in_features, in_features, 1, 1, 64, 16, 1e-5, 1.0, lm_head=head)
+        self._decoder = self._library.decoder_new(ctypes.byref(shape), None, 0, num_threads)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[num_rows, in_features] float32, in bfloat16 already."""
+        products = torch.empty(len(rows), self._out_features)
+        rows = rows.contiguous()
+        self._library.logits(self._decoder, rows.data_ptr(), len(rows), products.data_ptr())
+        return products
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", KINDS)
+def test_products(make: Callable[[int, int], ScaledWeight], shape: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    weight = make(*shape)
+    layout = coded_layout(weight)
+    assert layout is not None
+    assert layout.layout == KINDS[make]
+    rows = torch.randn(NUM_ROWS, shape[1]).to(torch.bfloat16).float()
+    products = Multiplier(weight, num_threads=2)(rows)
+    expected = rows.double() @ weight.dense(torch.float64).T
+    assert (products - expected).abs().max() <= MAX_ERROR * expected.abs().max()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("make", KINDS)
+def test_a_row_does_not_depend_on_the_others(make: Callable[[int, int], ScaledWeight]) -> None:
+    torch.manual_seed(2)
+    weight = make(100, 1100)
+    rows = torch.randn(NUM_ROWS, 1100).to(torch.bfloat16).float()
+    one_thread, two_threads = (Multiplier(weight, num_threads) for num_threads in (1, 2))
+    together = two_threads(rows)
+    for start, count in ((0, 1), (7, 2), (50, 12), (3, 13), (80, 24), (11, 96), (40, 97)):
+        part = rows[start : start + count]
+        assert torch.equal(one_thread(part), together[start : start + count])
+
+
+def test_weights_without_a_layout() -> None:
+    codes = torch.randint(0, 16, (32, 64)).to(torch.uint8)
+    scales = torch.ones(32, 1)
+    normal_floats = torch.linspace(-1.0, 1.0, 16) / 3
+    dense = (
+        ScaledWeight(codes, scales, 1, 64, book=normal_floats),  # not exact in bfloat16
+        ScaledWeight(codes, torch.ones(32, 2), 1, 32, groups=torch.arange(64) % 2),
+        ScaledWeight(codes, scales, 1, 64, is_turned=True),
+        ScaledWeight(codes.expand(2, 32, 64), torch.ones(2, 32, 1), 1, 64),
+        ScaledWeight((codes + 240).to(torch.uint8), scales, 1, 64),
+        ScaledWeight(codes, torch.ones(32, 64), 1, 1),
+    )
+    assert [coded_layout(weight) for weight in dense] == [None] * len(dense)

@@ -1,0 +1,121 @@
+"""Which quantised weights the C++ decoder multiplies as they are, and what it needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine.formats.scaled_weight import ScaledWeight
+
+# `Layout` of coded_weights.h; 0 is bfloat16.
+CODES8 = 1
+CODES4 = 2
+
+_SIGN = 0x80
+_LONE_SIGN_INT8 = 0xC3  # upper byte of -128
+_LONE_SIGN_FLOAT8 = 0x80  # of -0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodedLayout:
+    """A weight [out_features, in_features] in codes. Nothing of it is rounded."""
+
+    layout: int  # CODES8 or CODES4
+    codes: torch.Tensor  # [out_features, in_features] uint8, a code a byte
+    code_book: torch.Tensor  # uint8, see coded_weights.h
+    group_size: int  # inputs that share a scale
+    scales: torch.Tensor  # [out_features, num_groups] float32
+    zeros: torch.Tensor | None  # the same shape, int8; of CODES4 alone
+
+
+def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
+    """None where there is no layout for it: it has to be made dense."""
+    *experts, _, in_features = weight.codes.shape
+    is_by_place = weight.groups is None and not weight.is_turned and not experts
+    group_size = min(weight.block_columns, in_features)
+    if not is_by_place or group_size % 2 or in_features % 2:
+        return None
+    weight = weight.by_row()
+    if weight.book is not None:
+        return _of_book(weight, weight.book, group_size)
+    if weight.codes.dtype == torch.float8_e4m3fn:
+        return None if weight.zeros is not None else _of_float8(weight, group_size)
+    return _of_integers(weight, group_size)
+
+
+def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:
+    is_exact = torch.equal(book.to(torch.bfloat16).to(book.dtype), book)
+    if weight.zeros is not None or not is_exact or len(book) > 16:
+        return None
+    return CodedLayout(
+        CODES4, weight.codes.to(torch.uint8), _book4(book), group_size, weight.scales, None
+    )
+
+
+def _of_float8(weight: ScaledWeight, group_size: int) -> CodedLayout:
+    magnitudes = torch.arange(_SIGN, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    book = _book8(magnitudes.nan_to_num(0.0), _LONE_SIGN_FLOAT8)
+    return CodedLayout(
+        CODES8, weight.codes.view(torch.uint8), book, group_size, weight.scales, None
+    )
+
+
+def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
+    """In four bits where all codes lie within sixteen, whatever their checkpoint has them in."""
+    codes, zeros = weight.codes.to(torch.int16), None
+    if weight.zeros is not None:
+        zeros = weight.zeros.to(torch.int16)
+        if not torch.equal(zeros.to(torch.float32), weight.zeros):
+            return None
+        if bool((zeros == zeros[0, 0]).all()):
+            codes, zeros = codes - zeros[0, 0], None
+    if zeros is not None:
+        in_four_bits = _of_four_bits(codes, zeros, weight.scales, group_size)
+        if in_four_bits is not None:
+            return in_four_bits
+        codes = codes - zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
+    low, high = int(codes.min()), int(codes.max())
+    if low >= -8 and high < 8:
+        book = _book4(torch.cat([torch.arange(8), torch.arange(-8, 0)]))
+        codes4 = (codes & 15).to(torch.uint8)
+        return CodedLayout(CODES4, codes4, book, group_size, weight.scales, None)
+    if low < -128 or high > 127:
+        return None
+    codes8 = (codes.abs() & 0x7F | torch.where(codes < 0, _SIGN, 0)).to(torch.uint8)
+    book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
+    return CodedLayout(CODES8, codes8, book, group_size, weight.scales, None)
+
+
+def _of_four_bits(
+    codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
+) -> CodedLayout | None:
+    """With zero points: what is looked up is the difference, in five bits and a sign."""
+    base = -8 if int(codes.min()) < 0 else 0
+    codes, zeros = codes - base, zeros - base
+    if int(codes.min()) < 0 or int(codes.max()) > 15:
+        return None
+    if int(zeros.min()) < 0 or int(zeros.max()) > 16:
+        return None
+    book = _bytes(torch.cat([torch.arange(16), torch.arange(-16, 0)]))
+    return CodedLayout(
+        CODES4, codes.to(torch.uint8), book, group_size, scales, zeros.to(torch.int8)
+    )
+
+
+def _book4(values: torch.Tensor) -> torch.Tensor:
+    """Sixteen values two times."""
+    padded = torch.nn.functional.pad(values.float(), (0, 16 - len(values)))
+    return _bytes(padded.repeat(2))
+
+
+def _book8(magnitudes: torch.Tensor, lone_sign: int) -> torch.Tensor:
+    """Lower bytes, upper bytes, and the upper byte of a sign without a magnitude."""
+    halves = _bytes(magnitudes).view(-1, 2)
+    return torch.cat(
+        [halves[:, 0], halves[:, 1], torch.tensor([lone_sign], dtype=torch.uint8)]
+    ).contiguous()
+
+
+def _bytes(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.bfloat16).view(torch.uint8).clone()

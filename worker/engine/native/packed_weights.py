@@ -1,0 +1,111 @@
+"""Weights in the library's own layouts, and the memory that they are in."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.models.decoder_weights import Projection
+from worker.engine.native.coded_layout import CodedLayout, coded_layout
+from worker.engine.native.native_library import LinearStruct, NativeLibrary
+
+BLOCK_COLS = 32  # kBlockCols of coded_weights.h
+
+
+class PackedWeights:
+    """Packs weights, and owns all memory that their structs point to."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        self._library = library
+        self._tensors: list[torch.Tensor] = []  # kept alive
+        self._num_quantised, self._num_coded = 0, 0  # values
+
+    @property
+    def coded_share(self) -> float:
+        """Of the values of quantised weights: of those that are multiplied in their codes."""
+        return self._num_coded / max(1, self._num_quantised)
+
+    def linear(self, projection: Projection, *, interleaved: bool = False) -> LinearStruct:
+        """In its codes where there is a layout for them, else in bfloat16.
+
+        `interleaved`: of gates and the values that they are multiplied with, one half after the
+        other; partners are packed side by side. Raises ConfigError where memory is out.
+        """
+        bias = projection.bias
+        bias_ptr = None
+        if bias is not None:
+            bias_ptr = self.floats(_in_blocks(bias, interleaved=interleaved))
+        weight = projection.weight
+        if isinstance(weight, ScaledWeight):
+            layout = coded_layout(weight)
+            self._num_quantised += weight.codes.numel()
+            if layout is not None:
+                self._num_coded += weight.codes.numel()
+                return self._coded(layout, bias_ptr, interleaved=interleaved)
+            weight = weight.dense(torch.bfloat16)
+        weight = weight.contiguous()
+        out_features, in_features = weight.shape
+        packed = self._library.pack_linear(
+            weight.data_ptr(), out_features, in_features, int(interleaved)
+        )
+        return LinearStruct(self._owned(packed, weight), bias_ptr, in_features, out_features)
+
+    def _coded(
+        self, layout: CodedLayout, bias_ptr: int | None, *, interleaved: bool
+    ) -> LinearStruct:
+        codes = layout.codes.contiguous()
+        out_features, in_features = codes.shape
+        packed = self._library.pack_codes(
+            layout.layout, codes.data_ptr(), out_features, in_features, int(interleaved)
+        )
+        scales = _in_blocks(layout.scales, interleaved=interleaved).transpose(1, 2)
+        zeros = layout.zeros
+        if zeros is not None:
+            zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
+            zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
+        return LinearStruct(
+            self._owned(packed, codes),
+            bias_ptr,
+            in_features,
+            out_features,
+            layout.layout,
+            layout.group_size,
+            self.floats(scales),
+            None if zeros is None else self._kept(zeros),
+            self._kept(layout.code_book),
+        )
+
+    def _owned(self, packed: int | None, weight: torch.Tensor) -> int:
+        """Freed with us. Raises ConfigError where memory was out."""
+        if packed is None:
+            raise ConfigError(f"no memory for a weight of {weight.nbytes >> 20} MiB")
+        weakref.finalize(self, self._library.free, packed)
+        return packed
+
+    def floats(self, tensor: torch.Tensor) -> int:
+        """Where its values lie in float32."""
+        return self._kept(tensor.float())
+
+    def _kept(self, tensor: torch.Tensor) -> int:
+        tensor = tensor.contiguous()
+        self._tensors.append(tensor)
+        return tensor.data_ptr()
+
+
+def _in_blocks(values: torch.Tensor, *, interleaved: bool) -> torch.Tensor:
+    """[out_features, ...] as [num_blocks, BLOCK_COLS, ...], in the order in which the library packs
+    rows: `interleaved` puts as many of the first half beside their partners. 0 where no row is.
+    """
+    parts = values.chunk(2) if interleaved else (values,)
+    width = BLOCK_COLS // len(parts)
+    padded = [_pad(part, width) for part in parts]
+    return torch.cat([part.view(-1, width, *part.shape[1:]) for part in padded], dim=1)
+
+
+def _pad(values: torch.Tensor, multiple: int) -> torch.Tensor:
+    """Along the first dimension."""
+    rest = (0, 0) * (values.ndim - 1)
+    return torch.nn.functional.pad(values, (*rest, 0, -len(values) % multiple))
