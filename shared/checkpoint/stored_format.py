@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shared.checkpoint.json_file import read_json
+from shared.gguf.checkpoint_folder import CONFIG_SECTION
 
 MODELOPT_FILE = "hf_quant_config.json"
+_DENSE_GGUF = ("GGUF F32", "GGUF F16", "GGUF BF16")
 _SECTIONS = ("quantization_config", "compression_config")
 
 
@@ -18,10 +20,15 @@ def modelopt_config(path: Path) -> dict[str, Any]:
 
 
 def stored_format(path: Path, config: Mapping[str, Any]) -> str:
-    """Like "gptq 4-bit" or "modelopt NVFP4"; empty for 16 and 32 bits. Raises ConfigError."""
+    """Like "gptq 4-bit", "modelopt NVFP4" or "GGUF Q4_K_M"; empty for 16 and 32 bits. Raises
+    ConfigError.
+    """
     beside = modelopt_config(path).get("quantization")
     if isinstance(beside, dict) and beside.get("quant_algo"):
         return f"modelopt {beside['quant_algo']}"
+    if isinstance(gguf := config.get(CONFIG_SECTION), dict):
+        told = str(gguf.get("format", "GGUF"))
+        return "" if told in _DENSE_GGUF else told
     text_config = config.get("text_config")
     for values in (config, text_config if isinstance(text_config, dict) else {}):
         for name in _SECTIONS:

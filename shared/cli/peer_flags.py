@@ -57,8 +57,7 @@ PEER_FLAGS = (
         ("--quantization", "-q"),
         _BOTH,
         advice="no flag: a quantized checkpoint (FP8, INT8, INT4, FP4, NF4: docs/models.md) tells "
-        "its format, and is computed in `--dtype`. `--kv-dtype fp8` halves keys and values on a "
-        "GPU",
+        "its format. `--kv-dtype fp8` halves keys and values on a GPU",
     ),
     PeerFlag(
         ("--mem-fraction-static",),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from shared.checkpoint.model_files import weight_files
 from worker.engine.models.model_config import ModelConfig
 
 
@@ -18,7 +19,7 @@ def told_of_stored_weights(
     """
     if not model.quantization:
         return ""
-    num_bytes = sum(file.stat().st_size for file in model_path.glob("*.safetensors"))
+    num_bytes = sum(file.stat().st_size for file in weight_files(model_path))
     size = ""
     if num_bytes:  # else they were not fetched yet
         bits = 8 * num_bytes / model.num_parameters

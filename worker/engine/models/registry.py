@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.checkpoint.score_files import ENCODERS
+from shared.checkpoint.stored_format import stored_format
 from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import CONFIG_SECTION
+from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import (
     DecoderConfig,
@@ -53,9 +56,15 @@ def read_model_config(model_path: Path) -> ModelConfig:
     config = ConfigFile.read(model_path / "config.json")
     quantization = read_quantization(model_path)
     model = _read_architecture(model_path, config)
-    if quantization is None:
-        return model
-    return dataclasses.replace(model, quantization=quantization.name)
+    if quantization is not None:
+        return dataclasses.replace(model, quantization=quantization.name)
+    if holds_gguf(model_path):
+        return dataclasses.replace(model, quantization=_gguf_format(model_path, config))
+    return model
+
+
+def _gguf_format(model_path: Path, config: ConfigFile) -> str:
+    return stored_format(model_path, {CONFIG_SECTION: config.get(CONFIG_SECTION, {})})
 
 
 def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
