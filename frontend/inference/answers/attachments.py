@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,11 +24,11 @@ AnyReply: TypeAlias = ReplyParams | SealedReply
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Joined:
     """What came of joining the requests of a generation."""
 
-    before: Mapping[str, Readers] = field(default_factory=dict)  # who read each, by rid
+    before: dict[str, Readers] = field(default_factory=dict)  # who read each, by rid
     is_ending: bool = False  # the last reader of one of them has left, and it is being ended
 
 
@@ -51,26 +50,31 @@ class Attachments:
     async def join_all(self, generation: Generation) -> Joined:
         """Tell other frontends that the stream is read here: stored before the stream opens.
 
-        Raises ServiceUnavailable.
+        All of its requests, or none. Raises ServiceUnavailable.
         """
+        joined = Joined()
         streams = [stream for stream in generation.streams if stream.finish is None]
+        joins = [self.join(each.rid, each.reply, joined.before) for each in streams]
         try:
-            before = await asyncio.gather(*(self.join(each.rid, each.reply) for each in streams))
+            readers = await asyncio.gather(*joins, return_exceptions=True)
+            for each in readers:
+                if isinstance(each, BaseException):
+                    raise each
         except BrokerError as exc:
+            await self.undo(generation, joined)
             raise ServiceUnavailable("The stream could not be attached now.") from exc
-        return Joined(
-            {
-                stream.rid: readers
-                for stream, readers in zip(streams, before, strict=True)
-                if readers is not None
-            },
-            is_ending=None in before,
-        )
+        except BaseException:
+            await self.undo(generation, joined)
+            raise
+        joined.is_ending = None in readers
+        return joined
 
-    async def join(self, rid: str, reply: AnyReply) -> Readers | None:
+    async def join(
+        self, rid: str, reply: AnyReply, noted: dict[str, Readers] | None = None
+    ) -> Readers | None:
         """Who read it before. None: the last one has left, and it is being ended.
 
-        Raises BrokerError.
+        It is `noted` by rid before anything is written. Raises BrokerError.
         """
         if not reply.frontend_id:
             return Readers(("",))  # detached: it runs on, whoever reads it
@@ -85,6 +89,8 @@ class Attachments:
             frontends: tuple[str, ...] = (self._frontend_id,)
             if reply.is_shared:
                 frontends = tuple(dict.fromkeys((*before.frontends, self._frontend_id)))
+            if noted is not None:
+                noted[rid] = before
             try:
                 await self._bucket.put_if(rid, encode(Readers(frontends)), _revision(entry))
             except CasConflict:

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from frontend.inference.answers.attachments import Attachments
+from frontend.jobs.job import Caller
+from frontend.streams.generation import Generation
 from shared.broker.kv_bucket import KvBucket
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
-from shared.errors import CasConflict
+from shared.errors import BrokerError, CasConflict, ServiceUnavailable
 from shared.protocol.codec import decode, encode
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.request import Readers
@@ -103,3 +105,35 @@ async def test_a_refused_client_leaves_the_stream_to_its_reader(bucket: KvBucket
     entry = await bucket.get(rid)
     assert entry is not None
     assert decode(Readers, entry.value) == Readers(("a", "c"))
+
+
+class FullBucket(KvBucket):
+    """Takes no entry of one key."""
+
+    full_key = ""
+
+    async def put_if(self, key: str, value: bytes, revision: int) -> int:
+        if key == self.full_key:
+            raise BrokerError("the bucket is full")
+        return await super().put_if(key, value, revision)
+
+
+async def test_a_stream_of_many_requests_is_joined_whole_or_not_at_all(
+    cluster: Cluster, bucket: KvBucket
+) -> None:
+    replies = [(rid, make_reply(rid)) for rid in (new_rid() for _ in range(3))]
+    full = FullBucket(cluster.js, cluster.subjects.attached_bucket)
+    full.full_key = replies[1][0]
+    generation = Generation.of(
+        replies,
+        Caller(),
+        pool="m",
+        arrived_at=0.0,
+        remaining_s=60.0,
+        queue_timeout_s=0.0,
+        token_texts=None,
+    )
+    with pytest.raises(ServiceUnavailable):
+        await Attachments(full, "b").join_all(generation)
+    for rid, reply in replies:
+        assert await Attachments(bucket, "a").leave(rid, reply), "its reader is the last one"
