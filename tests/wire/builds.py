@@ -23,26 +23,26 @@ _PACKAGES = ("frontend", "worker", "detok", "shared", "jetflock", "deploy")
 
 
 def unpack_previous(folder: Path) -> Path:
-    """The build of the commit that `previous_build` names; skips the test where git lacks it."""
+    """The build of the commit that `previous_build` names.
+
+    Skips the test where there is no history to have it: without git, in an archive, in a shallow
+    clone. A whole history that lacks it fails the test: the file then names a wrong commit.
+    """
+    if shutil.which("git") is None or _git("rev-parse", "--is-shallow-repository") != b"false\n":
+        pytest.skip("there is no whole history to take the previous build from")
     commit = _PREVIOUS.read_text().strip()
-    try:
-        packed = subprocess.run(
-            ["git", "archive", "--format=tar", commit, *_PACKAGES],
-            cwd=REPOSITORY,
-            capture_output=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no git to take the previous build from")
-    if packed.returncode:
-        pytest.skip(
-            f"the previous build is commit {commit}, which the history here lacks (an archive, or "
-            f"a shallow clone): {packed.stderr.decode(errors='replace').strip()[:200]}"
-        )
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+    packed = _git("archive", "--format=tar", commit, *_PACKAGES)
+    assert packed, f"the history lacks commit {commit}, which {_PREVIOUS} names"
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
     assert source_of(folder) == folder
     return folder
+
+
+def _git(*words: str) -> bytes:
+    """What it prints; nothing when it fails."""
+    done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=False)
+    return b"" if done.returncode else done.stdout
 
 
 def source_of(build: Path) -> Path:

@@ -86,7 +86,7 @@ class Multiplier:
         self._packed = PackedWeights(self._library)
         self._out_features, in_features = weight.shape
         head = self._packed.linear(Projection(weight, None))
-        shape = ShapeStruct(in_features, in_features, 1, 1, 64, 16, 1e-5, 1.0, lm_head=head)
+        shape = ShapeStruct(hidden_size=in_features, norm_eps=1e-5, lm_head=head)
         self._decoder = self._library.decoder_new(ctypes.byref(shape), None, 0, num_threads)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
