@@ -8,7 +8,7 @@ import torch
 
 from worker.engine.formats.scaled_weight import ScaledWeight
 
-# `Layout` of coded_weights.h; 0 is bfloat16.
+# `Layout` of linear_weights.h; 0 is bfloat16.
 CODES8 = 1
 CODES4 = 2
 

@@ -4,17 +4,10 @@
 
 #pragma once
 
+#include "linear_weights.h"
 #include "vector_math.h"
 
 namespace jetflock {
-
-constexpr int kBlockCols = 32;  // output features that are computed together: two vectors
-
-enum Layout : int64_t {
-  kBf16,    // see Linear
-  kCodes8,  // a sign and 7 bits: int8, float8
-  kCodes4,  // int4, float4 and other sets of sixteen values
-};
 
 // What the codes stand for, as bfloat16. Of kCodes8: the lower bytes of the 128 codes without a
 // sign, their upper bytes, and the upper byte of code 0x80, whose lower one is zero. Of kCodes4: the

@@ -29,7 +29,7 @@ class NativeUnavailable(Exception):
 
 
 class LinearStruct(ctypes.Structure):
-    """`Linear` of linear.h."""
+    """`Linear` of linear_weights.h."""
 
     _fields_ = (
         ("weights", ctypes.c_void_p),

@@ -12,7 +12,7 @@ from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import CodedLayout, coded_layout
 from worker.engine.native.native_library import LinearStruct, NativeLibrary
 
-BLOCK_COLS = 32  # kBlockCols of coded_weights.h
+BLOCK_COLS = 32  # kBlockCols of linear_weights.h
 
 
 class PackedWeights:

@@ -1,0 +1,61 @@
+// The weights of a linear layer, packed, and how many rows are multiplied with them at a time.
+
+#pragma once
+
+#include "vector_math.h"
+
+namespace jetflock {
+
+constexpr int kMaxTileRows = 12;  // 12 rows x 2 vectors of sums fill the registers
+constexpr int kSlabRows = 96;     // rows of a task: its weights stay in the second-level cache
+constexpr int kBlockCols = 32;    // output features that are computed together: two vectors
+
+enum Layout : int64_t {
+  kBf16,    // see Linear
+  kCodes8,  // a sign and 7 bits: int8, float8
+  kCodes4,  // int4, float4 and other sets of sixteen values
+};
+
+// weights of kBf16: [num_blocks][in_features / 2][kBlockCols][2], the pairs of two neighbouring
+// inputs side by side, as the dot product instruction wants them. Columns beyond out_features are
+// zero. Codes: [num_blocks][in_features / 2][bytes of a pair], see coded_weights.h.
+struct Linear {
+  const void* weights;
+  const float* bias;  // [num_blocks * kBlockCols], or null
+  int64_t in_features;
+  int64_t out_features;
+  Layout layout;
+  // From here on of codes alone.
+  int64_t group_size;        // inputs that share a scale, even; the last group may have fewer
+  const float* scales;       // [num_blocks][num_groups][kBlockCols]
+  const int8_t* zeros;       // [num_blocks][num_groups][2 * kBlockCols], each two times; or null
+  const uint8_t* code_book;  // see coded_weights.h
+
+  long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
+  int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }
+};
+
+// Calls `call` for as many rows, a constant in there.
+template <class Call>
+inline void with_num_rows(int num_rows, const Call& call) {
+  switch (num_rows) {
+#define JETFLOCK_CASE(N) \
+  case N:                \
+    return call.template operator()<N>();
+    JETFLOCK_CASE(1)
+    JETFLOCK_CASE(2)
+    JETFLOCK_CASE(3)
+    JETFLOCK_CASE(4)
+    JETFLOCK_CASE(5)
+    JETFLOCK_CASE(6)
+    JETFLOCK_CASE(7)
+    JETFLOCK_CASE(8)
+    JETFLOCK_CASE(9)
+    JETFLOCK_CASE(10)
+    JETFLOCK_CASE(11)
+    JETFLOCK_CASE(12)
+#undef JETFLOCK_CASE
+  }
+}
+
+}  // namespace jetflock
