@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from bench.products import Product
 from tests.worker.engine.native.test_native import needs_bfloat16
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
-from worker.engine.native.native_library import NativeLibrary, ShapeStruct
-from worker.engine.native.packed_weights import PackedWeights
 
 E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 MAX_ERROR = 2e-6  # relative to the largest: of sums in float32
@@ -67,7 +64,7 @@ def float4_in_blocks(rows: int, columns: int) -> ScaledWeight:
     return ScaledWeight(codes, scales_of(rows, columns, 16), 1, 16, book=E2M1)
 
 
-KINDS = {
+KINDS: dict[Callable[[int, int], ScaledWeight], int] = {
     int8_by_channel: CODES8,
     int8_with_zeros: CODES8,
     float8_in_blocks: CODES8,
@@ -76,25 +73,6 @@ KINDS = {
     int4_with_one_zero: CODES4,
     float4_in_blocks: CODES4,
 }
-
-
-class Multiplier:
-    """A weight's products, by a decoder that is nothing but a head."""
-
-    def __init__(self, weight: ScaledWeight, num_threads: int) -> None:
-        self._library = NativeLibrary.load()
-        self._packed = PackedWeights(self._library)
-        self._out_features, in_features = weight.shape
-        head = self._packed.linear(Projection(weight, None))
-        shape = ShapeStruct(hidden_size=in_features, norm_eps=1e-5, lm_head=head)
-        self._decoder = self._library.decoder_new(ctypes.byref(shape), None, 0, num_threads)
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """[num_rows, in_features] float32, in bfloat16 already."""
-        products = torch.empty(len(rows), self._out_features)
-        rows = rows.contiguous()
-        self._library.logits(self._decoder, rows.data_ptr(), len(rows), products.data_ptr())
-        return products
 
 
 @needs_bfloat16
@@ -107,7 +85,7 @@ def test_products(make: Callable[[int, int], ScaledWeight], shape: tuple[int, in
     assert layout is not None
     assert layout.layout == KINDS[make]
     rows = torch.randn(NUM_ROWS, shape[1]).to(torch.bfloat16).float()
-    products = Multiplier(weight, num_threads=2)(rows)
+    products = Product(weight, num_threads=2)(rows)
     expected = rows.double() @ weight.dense(torch.float64).T
     assert (products - expected).abs().max() <= MAX_ERROR * expected.abs().max()
 
@@ -118,7 +96,7 @@ def test_a_row_does_not_depend_on_the_others(make: Callable[[int, int], ScaledWe
     torch.manual_seed(2)
     weight = make(100, 1100)
     rows = torch.randn(NUM_ROWS, 1100).to(torch.bfloat16).float()
-    one_thread, two_threads = (Multiplier(weight, num_threads) for num_threads in (1, 2))
+    one_thread, two_threads = (Product(weight, num_threads) for num_threads in (1, 2))
     together = two_threads(rows)
     for start, count in ((0, 1), (7, 2), (50, 12), (3, 13), (80, 24), (11, 96), (40, 97)):
         part = rows[start : start + count]

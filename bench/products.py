@@ -1,0 +1,92 @@
+"""What a product with weights of 16, 8 and 4 bits costs in our C++, beside nothing else.
+
+    python -m bench.products [--rows 1 4 16 64] [--shape 32000 2048] [--rounds 5]
+
+Each line is the median of the rounds, the kinds taking turns in each: milliseconds, and for the
+codes alone (scales apart) the gigabytes read in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import time
+from collections import defaultdict
+
+import torch
+
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.models.decoder_weights import Projection
+from worker.engine.native.native_library import NativeLibrary, ShapeStruct
+from worker.engine.native.packed_weights import PackedWeights
+
+CALLS = 3  # a round
+
+
+class Product:
+    """A decoder that is nothing but a head, which multiplies rows with one weight."""
+
+    def __init__(self, weight: torch.Tensor | ScaledWeight, num_threads: int) -> None:
+        self._library = NativeLibrary.load()
+        self._packed = PackedWeights(self._library)  # kept: it owns what the head points to
+        self._out_features, in_features = weight.shape
+        head = self._packed.linear(Projection(weight, None))
+        shape = ShapeStruct(hidden_size=in_features, norm_eps=1e-5, lm_head=head)
+        self._decoder = self._library.decoder_new(ctypes.byref(shape), None, 0, num_threads)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[num_rows, in_features] -> [num_rows, out_features], both float32."""
+        rows = rows.contiguous()
+        products = torch.empty(len(rows), self._out_features)
+        self._library.logits(self._decoder, rows.data_ptr(), len(rows), products.data_ptr())
+        return products
+
+
+def integers(num_bits: int, shape: tuple[int, int], group: int) -> ScaledWeight:
+    half = 1 << (num_bits - 1)
+    codes = torch.randint(-half, half, shape, dtype=torch.int8)
+    scales = torch.rand(shape[0], -(-shape[1] // group)) * 0.01
+    return ScaledWeight(codes, scales, 1, group)
+
+
+def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:
+    return {
+        "bfloat16": torch.randn(shape).to(torch.bfloat16),
+        "int8 by channel": integers(8, shape, shape[1]),
+        "int8 in groups of 32": integers(8, shape, 32),
+        "int4 in groups of 128": integers(4, shape, 128),
+        "int4 in groups of 32": integers(4, shape, 32),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--shape", type=int, nargs=2, default=[32000, 2048])
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    shape = (args.shape[0], args.shape[1])
+    products = {
+        name: Product(weight, torch.get_num_threads()) for name, weight in weights(shape).items()
+    }
+    for num_rows in args.rows:
+        rows = torch.randn(num_rows, shape[1])
+        seconds = defaultdict[str, list[float]](list)
+        for _ in range(args.rounds):
+            for name, product in products.items():
+                start = time.perf_counter()
+                for _ in range(CALLS):
+                    product(rows)
+                seconds[name].append((time.perf_counter() - start) / CALLS)
+        print(f"{num_rows} rows")
+        for name, taken in seconds.items():
+            median = statistics.median(taken)
+            num_bits = 16 if name == "bfloat16" else int(name[3])
+            rate = shape[0] * shape[1] * num_bits / 8 / median / 1e9
+            print(f"  {name:22} {median * 1e3:7.2f} ms  {rate:5.1f} GB/s")
+
+
+if __name__ == "__main__":
+    main()
