@@ -30,6 +30,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.e2e
 def test_a_folder_goes_with_the_process_that_was_killed_and_not_before(temporary: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(temporary)],
