@@ -25,6 +25,7 @@ from shared.protocol.request import PROTOCOL_VERSION
 from shared.protocol.role_cards import Incarnation, RoleCard, WorkerCard
 from shared.service.feature_level import FeatureLevel
 from shared.storage.byte_budget import ByteBudget, in_units
+from shared.storage.stream_quorum import servers_behind
 from shared.storage.stream_room import usage_of
 from shared.storage.streams import check_stream, stream_configs
 from shared.subjects import LANES, LEVEL_KEY, Subjects
@@ -286,12 +287,7 @@ def _health(name: str, info: dict[str, Any]) -> Finding | None:
     cluster = info.get("cluster") or {}
     if cluster.get("name") and not cluster.get("leader"):
         return fail(name, "has no leader", "start the other nats-servers of the cluster")
-    behind = [
-        each["name"]
-        for each in cluster.get("replicas") or ()
-        if each.get("offline") or not each.get("current")
-    ]
-    if behind:
+    if behind := servers_behind(info):
         text = f"replicas are away or behind: {', '.join(behind)}"
         return warn(name, text, "look after these nats-servers: one more loss may stop the queue")
     return None

@@ -9,6 +9,7 @@ from typing import Any
 from shared.broker.settling import once_settled
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ConfigError
+from shared.storage.stream_quorum import servers_behind
 from shared.storage.streams import stream_configs
 from shared.telemetry.log import get_logger
 
@@ -68,7 +69,7 @@ def _is_complete(info: dict[str, Any], replicas: int) -> bool:
     if replicas == 1:
         return not others
     is_led = bool(group.get("leader")) and len(others) == replicas - 1
-    return is_led and all(peer["current"] and not peer.get("offline") for peer in others)
+    return is_led and not servers_behind(info)
 
 
 async def _info(cluster: Cluster, stream: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from shared.broker.kv_bucket import KvBucket
 from shared.protocol.codec import encode
 from shared.protocol.role_cards import MoveRecord
 from shared.service.meta_record import read_record
+from shared.storage.stream_quorum import servers_behind
 from shared.subjects import MOVED_FROM_KEY, MOVED_TO_KEY, Subjects
 
 _CLOSED_BYTES = 1  # the largest message that a closed queue takes: every request is larger
@@ -131,19 +132,11 @@ class _QueueState:
 
     @classmethod
     def read(cls, info: dict[str, Any]) -> Self:
-        cluster = info.get("cluster") or {}
-        replicas: list[dict[str, Any]] = cluster.get("replicas") or []
         return cls(
             is_closed=info["config"].get("max_msg_size") == _CLOSED_BYTES,
-            leader=cluster.get("leader", ""),
-            behind=[each["name"] for each in replicas if _is_behind(each)],
+            leader=(info.get("cluster") or {}).get("leader", ""),
+            behind=servers_behind(info, _HEARD_WITHIN_S),
         )
-
-
-def _is_behind(replica: dict[str, Any]) -> bool:
-    """A server that hangs is current for a while, but is not heard any more."""
-    is_silent = replica.get("active", 0) > _HEARD_WITHIN_S * 1e9
-    return bool(replica.get("offline")) or not replica.get("current") or is_silent
 
 
 async def _queue_state(js: JetStream, subjects: Subjects) -> _QueueState:

@@ -1,4 +1,4 @@
-"""Whether most of a stream's servers stand behind what one of them says of it."""
+"""Which of a stream's servers stand behind what one of them says of it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ def has_quorum(info: Mapping[str, Any], within_s: float = _ACTIVE_S) -> bool:
     peers = group.get("replicas") or []
     num_heard = sum(_silence_s(peer) < within_s for peer in peers)
     return 2 * (1 + num_heard) > 1 + len(peers)
+
+
+def servers_behind(info: Mapping[str, Any], within_s: float = float("inf")) -> list[str]:
+    """Of the answer to `STREAM.INFO`: names of the servers that have a copy and are away, do not
+    keep up, or were not heard within so many seconds.
+
+    A server that hangs keeps up by its leader's word for a while, but is not heard any more.
+    """
+    peers = (info.get("cluster") or {}).get("replicas") or []
+    return [
+        peer["name"]
+        for peer in peers
+        if peer.get("offline") or not peer.get("current") or _silence_s(peer) > within_s
+    ]
 
 
 def _silence_s(peer: Mapping[str, Any]) -> float:
