@@ -46,6 +46,7 @@ def main(
     move: Annotated[bool, cyclopts.Parameter(help="The service moves meanwhile.")] = False,
     servers: Annotated[Literal[1, 3], cyclopts.Parameter(help="nats-servers.")] = 1,
     workers: int = 2,
+    supervised: Annotated[bool, cyclopts.Parameter(help="Supervisors announce deaths.")] = True,
     slots: Annotated[int, cyclopts.Parameter(help="Requests that a worker runs at a time.")] = 128,
     ack_wait_s: float = 4.0,
     append: Path | None = None,
@@ -64,7 +65,11 @@ def main(
         max_tokens,
         has_move=move,
         flock=FlockPlan(
-            num_servers=servers, num_workers=workers, max_running=slots, ack_wait_s=ack_wait_s
+            num_servers=servers,
+            num_workers=workers,
+            max_running=slots,
+            ack_wait_s=ack_wait_s,
+            announces_deaths=supervised,
         ),
         command=shlex.join(["python", "-m", "bench.chaos", *sys.argv[1:]]),
     )

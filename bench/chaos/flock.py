@@ -56,6 +56,7 @@ class FlockPlan:
     num_workers: int = 2
     ack_wait_s: float = 4.0
     max_running: int = 128  # requests that one worker runs at a time
+    announces_deaths: bool = True  # otherwise a supervisor starts another one, and says nothing
     hooks: tuple[str, ...] = ("divergent", "poison")
 
     @property
@@ -226,7 +227,8 @@ class Flock:
             "detok": DetokHerald(self.sides).announce_death,
         }
         say = self._sink("supervisor")
-        return KeptProcess(name, make, self._sink(name), say, on_death.get(role))
+        announce = on_death.get(role) if self.plan.announces_deaths else None
+        return KeptProcess(name, make, self._sink(name), say, announce)
 
     def _program(self, role: str) -> list[str]:
         return [sys.executable, "-m", "bench.chaos.role", role]
