@@ -16,8 +16,8 @@ from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
 from tests.simulation.rule_log import Later, NoMetrics
 from tests.worker.io_stage import make_card
+from worker.claims.claim_steps import Over, Postponed, Taken
 from worker.claims.claimer import Claimer
-from worker.claims.take_result import Over, Postponed, Taken
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
 from worker.runs.token_log import PartitionWriter
@@ -80,7 +80,7 @@ class RuleWorker:
         story = self._story
         held = HeldRequest(story.request, delivery, story.visible())
         self.held = held
-        result = await self.claimer.take(story.request, delivery)
+        result = await self.claimer.take(self.claimer.flow(story.request, delivery))
         if isinstance(result, Taken):
             held.run_under(result.epoch)
             held.resume_from(result.prefix, story.visible())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shared.protocol.log_records import Claim, End
 from shared.token_log.ownership import StoredRecord
-from worker.claims.take_result import Over
+from worker.claims.claim_steps import Over
 
 _MAX_WORKERS = 16  # that are told of a request's past
 

@@ -16,9 +16,10 @@ from shared.protocol.text import Done
 from shared.token_log.ownership import OwnershipLog
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
+from worker.claims.claim_steps import ClaimStep, Lost, Over, Postponed, Taken
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
-from worker.claims.take_result import Lost, Over, Postponed, Taken, TakeResult
+from worker.held.delivery import Delivery
 from worker.held.logged_output import LoggedOutput
 
 pytestmark = pytest.mark.integration
@@ -46,6 +47,10 @@ def make_claimer(
         ACK_WAIT_S,
         revision_grace_s,
     )
+
+
+async def take_by(claimer: Claimer, request: GenerateRequest, delivery: Delivery) -> ClaimStep:
+    return await claimer.take(claimer.flow(request, delivery))
 
 
 def make_end(reason: FinishReason = FinishReason.CANCEL) -> End:
@@ -78,7 +83,7 @@ class ForgetfulOwnership:
 async def test_a_first_delivery_is_claimed_with_nothing_before_it(stage: Stage) -> None:
     request = make_request()
     delivery = await stage.submit_and_pull(request)
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     [stored] = await stage.records(request.rid)
     assert taken == Taken(stored.seq, LoggedOutput(), workers=("w",))
     assert isinstance(stored.record, Claim)
@@ -98,7 +103,7 @@ async def test_of_two_workers_that_race_exactly_one_holds_it(
     await stage.show_heartbeat("a")
     await stage.show_heartbeat("b")
     results = await asyncio.gather(
-        *(make_claimer(stage, worker).take(request, delivery) for worker in ("a", "b"))
+        *(take_by(make_claimer(stage, worker), request, delivery) for worker in ("a", "b"))
     )
     [stored] = await stage.records(request.rid)
     assert isinstance(stored.record, Claim)
@@ -111,7 +116,7 @@ async def test_many_racing_workers_leave_one_chain(stage: Stage) -> None:
     request = make_request()
     delivery = await stage.submit_and_pull(request)
     results = await asyncio.gather(
-        *(make_claimer(stage, f"w{idx}").take(request, delivery) for idx in range(8))
+        *(take_by(make_claimer(stage, f"w{idx}"), request, delivery) for idx in range(8))
     )
     records = await stage.records(request.rid)  # nobody shows a heartbeat: each may take over
     taken = sorted(result.epoch for result in results if isinstance(result, Taken))
@@ -124,7 +129,7 @@ async def test_a_claim_that_was_stored_although_the_answer_was_lost_is_ours(stag
     claimer = make_claimer(stage, "w")
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
-    taken = await claimer.take(request, delivery)
+    taken = await take_by(claimer, request, delivery)
     assert taken == Taken(ownership.appended[0], LoggedOutput(), workers=("w",))
     assert len(await stage.records(request.rid)) == 1
 
@@ -137,7 +142,7 @@ async def test_a_takeover_whose_answer_was_lost_keeps_its_prefix(stage: Stage) -
     claimer = make_claimer(stage, "w")
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
-    taken = await claimer.take(request, delivery)
+    taken = await take_by(claimer, request, delivery)
     [before, ours] = await stage.records(request.rid)
     prefix = LoggedOutput(ids("abc"), progress_epoch=epoch)
     assert taken == Taken(ours.seq, prefix, before=before, workers=("dead", "w"))
@@ -154,7 +159,7 @@ async def test_somebody_who_claimed_after_our_lost_answer_has_it(stage: Stage) -
 
     claimer = make_claimer(stage, "w")
     claimer._ownership = Overtaken(stage.cluster.ownership)  # type: ignore[assignment]
-    assert await claimer.take(request, delivery) == Lost()
+    assert await take_by(claimer, request, delivery) == Lost()
 
 
 async def test_a_release_after_our_lost_answer_is_not_ours_to_run(stage: Stage) -> None:
@@ -168,7 +173,7 @@ async def test_a_release_after_our_lost_answer_is_not_ours_to_run(stage: Stage) 
 
     claimer = make_claimer(stage, "w")
     claimer._ownership = Released(stage.cluster.ownership)  # type: ignore[assignment]
-    assert await claimer.take(request, delivery) == Lost()
+    assert await take_by(claimer, request, delivery) == Lost()
 
 
 async def test_no_answer_at_all_is_raised_and_not_retried_for_ever(stage: Stage) -> None:
@@ -182,18 +187,18 @@ async def test_no_answer_at_all_is_raised_and_not_retried_for_ever(stage: Stage)
     claimer = make_claimer(stage, "w")
     claimer._ownership = Away(stage.cluster.ownership, num_times=100)  # type: ignore[assignment]
     with pytest.raises(BrokerUnavailable):
-        await claimer.take(request, delivery)
+        await take_by(claimer, request, delivery)
 
 
 async def test_a_second_message_of_a_request_is_a_duplicate(stage: Stage) -> None:
     request = make_request()
     first = await stage.submit_and_pull(request)
-    assert isinstance(await make_claimer(stage, "a").take(request, first), Taken)
+    assert isinstance(await take_by(make_claimer(stage, "a"), request, first), Taken)
     # As by two frontends, whose clients have the same key.
     await stage.submit(request, "batch")
     second = await stage.pull("batch")
     assert second.request_seq != first.request_seq
-    assert await make_claimer(stage, "b").take(request, second) == Over("it is a duplicate")
+    assert await take_by(make_claimer(stage, "b"), request, second) == Over("it is a duplicate")
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -204,7 +209,7 @@ async def test_what_was_ended_while_it_was_queued_is_over(stage: Stage, num_deli
     delivery = await stage.submit_and_pull(request)
     if num_delivered == 2:
         delivery = await stage.redeliver(delivery)
-    assert await make_claimer(stage, "w").take(request, delivery) == Over("it was ended")
+    assert await take_by(make_claimer(stage, "w"), request, delivery) == Over("it was ended")
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -213,7 +218,7 @@ async def test_what_was_ended_under_a_dead_worker_is_over(stage: Stage) -> None:
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     await stage.append(request.rid, make_claim(request, "dead"))
     await stage.cluster.ownership.end(request.rid, make_end())
-    assert await make_claimer(stage, "w").take(request, delivery) == Over("it was ended")
+    assert await take_by(make_claimer(stage, "w"), request, delivery) == Over("it was ended")
 
 
 async def test_a_result_without_records_is_over(stage: Stage) -> None:
@@ -221,7 +226,7 @@ async def test_a_result_without_records_is_over(stage: Stage) -> None:
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     done = Done(request.rid, b"", "", STOP, request.reply)
     await stage.cluster.js.publish(stage.cluster.subjects.done(request.rid), encode(done))
-    assert await make_claimer(stage, "w").take(request, delivery) == Over("it has a result")
+    assert await take_by(make_claimer(stage, "w"), request, delivery) == Over("it has a result")
     assert await stage.records(request.rid) == []
 
 
@@ -231,11 +236,11 @@ async def test_a_living_holder_is_respected_once_a_claim(stage: Stage) -> None:
     await stage.show_heartbeat("slow")
     first = await stage.append(request.rid, make_claim(request, "slow"))
     claimer = make_claimer(stage, "w")
-    assert await claimer.take(request, delivery) == Postponed(ACK_WAIT_S / 2)
+    assert await take_by(claimer, request, delivery) == Postponed(ACK_WAIT_S / 2)
     assert len(await stage.records(request.rid)) == 1
     second = await stage.append(request.rid, make_claim(request, "slow", prev=first))
-    assert await claimer.take(request, delivery) == Postponed(ACK_WAIT_S / 2)  # another claim
-    taken = await claimer.take(request, delivery)
+    assert await take_by(claimer, request, delivery) == Postponed(ACK_WAIT_S / 2)  # another claim
+    taken = await take_by(claimer, request, delivery)
     assert isinstance(taken, Taken)
     assert taken.epoch > second
 
@@ -248,7 +253,7 @@ async def test_nobody_waits_for_a_holder_that_is_gone(stage: Stage, is_released:
     if is_released:  # it is alive, but hands over
         await stage.show_heartbeat("other")
         await stage.append(request.rid, Release(epoch, "other"))
-    assert isinstance(await make_claimer(stage, "w").take(request, delivery), Taken)
+    assert isinstance(await take_by(make_claimer(stage, "w"), request, delivery), Taken)
 
 
 async def test_our_own_old_claim_is_not_waited_for(stage: Stage) -> None:
@@ -257,7 +262,7 @@ async def test_our_own_old_claim_is_not_waited_for(stage: Stage) -> None:
     await stage.show_heartbeat("w")
     epoch = await stage.append(request.rid, make_claim(request, "w"))
     await stage.write("w", request.rid, epoch, 0, ids("ab"))
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken)
     assert taken.prefix.tokens == ids("ab")
 
@@ -267,7 +272,7 @@ async def test_our_own_old_claim_tells_of_no_death(stage: Stage) -> None:
     request = make_request()
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     await stage.append(request.rid, make_claim(request, "w"))
-    assert isinstance(await make_claimer(stage, "w").take(request, delivery), Taken)
+    assert isinstance(await take_by(make_claimer(stage, "w"), request, delivery), Taken)
     claim = (await stage.records(request.rid))[-1].record
     assert isinstance(claim, Claim)
     assert not claim.after_death
@@ -277,12 +282,13 @@ async def test_who_claims_to_run_alone_sees_what_came_in_between(stage: Stage) -
     request = make_request()
     delivery = await stage.submit_and_pull(request)
     claimer = make_claimer(stage, "w")
-    taken = await claimer.take(request, delivery)
+    flow = claimer.flow(request, delivery)
+    taken = await claimer.take(flow)
     assert isinstance(taken, Taken)
     await stage.append(request.rid, make_claim(request, "other", prev=taken.epoch))
-    assert await claimer.claim_alone(request, delivery, taken) == Lost()
+    assert await claimer.claim_alone(flow, flow.claim_alone()) == Lost()
     await stage.cluster.ownership.end(request.rid, make_end())
-    assert await claimer.claim_alone(request, delivery, taken) == Over("it was ended")
+    assert await claimer.claim_alone(flow, flow.claim_alone()) == Over("it was ended")
 
 
 async def test_a_heartbeat_that_could_not_be_written_is_no_death(stage: Stage) -> None:
@@ -292,8 +298,8 @@ async def test_a_heartbeat_that_could_not_be_written_is_no_death(stage: Stage) -
     heartbeats = Writability()
     heartbeats.note(is_written=False)
     claimer = make_claimer(stage, "w", heartbeats)
-    assert await claimer.take(request, delivery) == Postponed(ACK_WAIT_S / 2)
-    assert isinstance(await claimer.take(request, delivery), Taken)
+    assert await take_by(claimer, request, delivery) == Postponed(ACK_WAIT_S / 2)
+    assert isinstance(await take_by(claimer, request, delivery), Taken)
     claim = (await stage.records(request.rid))[-1].record
     assert isinstance(claim, Claim)
     assert not claim.after_death
@@ -305,7 +311,7 @@ async def test_a_dead_workers_tokens_are_the_prefix(stage: Stage) -> None:
     epoch = await stage.append(request.rid, make_claim(request, "dead"))
     await stage.write("dead", request.rid, epoch, 0, ids("hel"))
     await stage.write("dead", request.rid, epoch, 3, ids("lo"))
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken)
     assert taken.prefix.tokens == ids("hello")
     claim = (await stage.records(request.rid))[-1]
@@ -318,7 +324,7 @@ async def test_a_first_delivery_with_a_past_is_found_out(stage: Stage) -> None:
     delivery = await stage.submit_and_pull(request)
     epoch = await stage.append(request.rid, make_claim(request, "dead"))
     await stage.write("dead", request.rid, epoch, 0, ids("hi"))
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken)
     assert taken.prefix.tokens == ids("hi")
 
@@ -328,7 +334,7 @@ async def test_a_finish_before_our_claim_is_not_generated_again(stage: Stage) ->
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     epoch = await stage.append(request.rid, make_claim(request, "dead"))
     await stage.write("dead", request.rid, epoch, 0, ids("hi"), STOP)
-    result = await make_claimer(stage, "w").take(request, delivery)
+    result = await take_by(make_claimer(stage, "w"), request, delivery)
     assert result == Over("its finish is in the log")
 
 
@@ -344,17 +350,17 @@ async def test_a_finish_behind_our_claim_does_not_count(stage: Stage) -> None:
 
     claimer = make_claimer(stage, "w")
     claimer._ownership = Late(stage.cluster.ownership)  # type: ignore[assignment]
-    taken = await claimer.take(request, delivery)
+    taken = await take_by(claimer, request, delivery)
     assert isinstance(taken, Taken)
     assert taken.prefix.tokens == ids("h")
     assert (await stage.fold(request.rid)).finish is None
 
 
-async def take_aged(stage: Stage, request: GenerateRequest) -> TakeResult:
+async def take_aged(stage: Stage, request: GenerateRequest) -> ClaimStep:
     """Take a request that has waited a while."""
     delivery = await stage.submit_and_pull(request)
     await asyncio.sleep(0.3)
-    return await make_claimer(stage, "w").take(request, delivery)
+    return await take_by(make_claimer(stage, "w"), request, delivery)
 
 
 async def test_a_request_whose_deadline_has_passed_is_ended(stage: Stage) -> None:

@@ -8,8 +8,8 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.token_log.ownership import StoredRecord
 from tests.worker.io_stage import make_claim, make_request
+from worker.claims.claim_steps import Over
 from worker.claims.earlier_records import EarlierRecords
-from worker.claims.take_result import Over
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 REQUEST = make_request()

@@ -13,10 +13,10 @@ from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.request import GenerateRequest
 from tests.stream_limits import fill
 from tests.time_to_err import time_to_err
-from tests.worker.claims.test_claimer import make_claimer
+from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
-from worker.claims.take_result import Condemned, Taken
+from worker.claims.claim_steps import Condemned, SeeRoom, Taken
 from worker.engine_link.engine_messages import EngineFailed
 from worker.held.held_request import HoldState
 
@@ -65,8 +65,8 @@ async def test_a_claim_tells_whether_the_holder_before_was_dead(
     claimer = make_claimer(stage, "w")
     if shows_heartbeat:
         await stage.show_heartbeat("before")
-        await claimer.take(request, delivery)  # it is respected once
-    taken = await claimer.take(request, delivery)
+        await take_by(claimer, request, delivery)  # it is respected once
+    taken = await take_by(claimer, request, delivery)
     assert isinstance(taken, Taken)
     assert len(taken.crashes) == (0 if shows_heartbeat else 1)
     claim = (await stage.records(request.rid))[-1].record
@@ -79,7 +79,7 @@ async def test_logged_tokens_acquit(stage: Stage) -> None:
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     last = await crash_before(stage, request, 2)
     await stage.write("dead-1", request.rid, last, 0, ids("a"))
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken)
     assert taken.crashes == ()
 
@@ -93,7 +93,7 @@ async def test_tokens_that_were_known_before_do_not(stage: Stage) -> None:
     claim = make_claim(request, "dead-1", first, after_death=True)
     second = await stage.append(request.rid, claim)
     await stage.write("dead-1", request.rid, second, 0, ids("ab"))
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken)
     assert [crash.worker for crash in taken.crashes] == ["dead-1"]
 
@@ -102,16 +102,16 @@ async def test_a_crash_alone_is_the_last(stage: Stage) -> None:
     request = make_request()
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     last = await crash_before(stage, request, 3)
-    taken = await make_claimer(stage, "w").take(request, delivery)
+    taken = await take_by(make_claimer(stage, "w"), request, delivery)
     assert isinstance(taken, Taken), "never alone: three crashes are not enough"
     claimer = make_claimer(stage, "w2")
     delivery = await stage.redeliver(delivery)
-    taken = await claimer.take(request, delivery)
+    flow = claimer.flow(request, delivery)
+    taken = await claimer.take(flow)
     assert isinstance(taken, Taken)
-    alone = await claimer.claim_alone(request, delivery, taken)
-    assert isinstance(alone, Taken)
-    assert alone.epoch > taken.epoch > last
-    result = await make_claimer(stage, "w3").take(request, await stage.redeliver(delivery))
+    assert isinstance(await claimer.claim_alone(flow, flow.claim_alone()), SeeRoom)
+    assert flow.taken.epoch > taken.epoch > last
+    result = await take_by(make_claimer(stage, "w3"), request, await stage.redeliver(delivery))
     assert isinstance(result, Condemned)
     assert [crash.was_alone for crash in result.crashes] == [False] * 4 + [True]
 
@@ -275,7 +275,7 @@ async def test_a_neighbour_that_ends_within_a_moment_stays(stage: Stage) -> None
 async def test_two_suspects_run_one_after_the_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.claims.taker._NEXT_SUSPECT_DELAY_S", 0.1)
+    monkeypatch.setattr("worker.claims.claim_flow._NEXT_SUSPECT_DELAY_S", 0.1)
     suspects = [make_request(), make_request()]
     async with running_worker(stage, is_ready=False) as worker:
         for seq, suspect in enumerate(suspects, start=1):
@@ -365,7 +365,7 @@ async def test_neighbours_of_all_crashes_are_never_condemned(
 ) -> None:
     """Two requests die together, three times in a row; then one of them makes a token."""
     monkeypatch.setattr("worker.engine_child.engine_host._RESTART_S", 0.05)
-    monkeypatch.setattr("worker.claims.taker._NEXT_SUSPECT_DELAY_S", 0.1)
+    monkeypatch.setattr("worker.claims.claim_flow._NEXT_SUSPECT_DELAY_S", 0.1)
     poison = make_request(cache_salt="poison")
     innocent = make_request(cache_salt="innocent")
     async with running_worker(stage) as worker:

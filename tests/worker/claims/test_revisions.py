@@ -18,11 +18,11 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.token_log.ownership import StoredRecord
 from tests.worker.checkpoints import make_weights
-from tests.worker.claims.test_claimer import make_claimer
+from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker
+from worker.claims.claim_steps import OtherWeights, Over, Postponed, Taken
 from worker.claims.revision_pin import pin_told, possible_pins
-from worker.claims.take_result import OtherWeights, Over, Postponed, Taken
 from worker.held.delivery import Delivery
 from worker.held.logged_output import LoggedOutput
 
@@ -57,7 +57,7 @@ async def make_begun(
 async def test_a_claim_names_the_weights(stage: Stage) -> None:
     request = make_request()
     delivery = await stage.submit_and_pull(request)
-    await make_claimer(stage, "w", revision=NEW).take(request, delivery)
+    await take_by(make_claimer(stage, "w", revision=NEW), request, delivery)
     [stored] = await stage.records(request.rid)
     assert isinstance(stored.record, Claim)
     assert stored.record.revision == NEW
@@ -68,7 +68,9 @@ async def test_a_claim_names_the_weights(stage: Stage) -> None:
 async def test_who_may_be_needed_and_lives_is_waited_for(stage: Stage, state: WorkerState) -> None:
     request, delivery = await make_begun(stage, "ab")
     await show_worker(stage, "other", OLD, state)
-    assert await make_claimer(stage, "w", revision=NEW).take(request, delivery) == Postponed(0.5)
+    assert await take_by(make_claimer(stage, "w", revision=NEW), request, delivery) == Postponed(
+        0.5
+    )
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -77,7 +79,7 @@ async def test_who_leaves_is_not_waited_for(stage: Stage) -> None:
     request, delivery = await make_begun(stage, "ab")
     await show_worker(stage, "other", OLD, WorkerState.DRAINING)
     await show_worker(stage, "third", NEW, WorkerState.READY)
-    result = await make_claimer(stage, "w", revision=NEW).take(request, delivery)
+    result = await take_by(make_claimer(stage, "w", revision=NEW), request, delivery)
     assert isinstance(result, OtherWeights)
     assert result.revision == OLD
 
@@ -88,13 +90,13 @@ async def test_absence_proves_nothing_while_heartbeats_cannot_be_written(stage: 
     heartbeats = Writability()
     heartbeats.note(is_written=False)
     claimer = make_claimer(stage, "w", heartbeats, revision=NEW)
-    assert await claimer.take(request, delivery) == Postponed(0.5)
+    assert await take_by(claimer, request, delivery) == Postponed(0.5)
 
 
 @integration
 async def test_without_tokens_it_starts_anew_under_other_weights(stage: Stage) -> None:
     request, delivery = await make_begun(stage, "")
-    result = await make_claimer(stage, "w", revision=NEW).take(request, delivery)
+    result = await take_by(make_claimer(stage, "w", revision=NEW), request, delivery)
     assert isinstance(result, Taken)
     assert result.prefix == LoggedOutput([], b"", b"")
 
@@ -103,13 +105,15 @@ async def test_without_tokens_it_starts_anew_under_other_weights(stage: Stage) -
 async def test_what_was_released_without_a_token_waits_for_nobody(stage: Stage) -> None:
     request, delivery = await make_begun(stage, "", Release(0, "dead", progressed=False))
     await show_worker(stage, "other", OLD, WorkerState.READY)
-    assert isinstance(await make_claimer(stage, "w", revision=NEW).take(request, delivery), Taken)
+    assert isinstance(
+        await take_by(make_claimer(stage, "w", revision=NEW), request, delivery), Taken
+    )
 
 
 @integration
 async def test_the_same_weights_go_on_with_the_tokens(stage: Stage) -> None:
     request, delivery = await make_begun(stage, "ab", Release(0, "dead", progressed=True))
-    result = await make_claimer(stage, "w", revision=OLD).take(request, delivery)
+    result = await take_by(make_claimer(stage, "w", revision=OLD), request, delivery)
     assert isinstance(result, Taken)
     assert result.prefix.tokens == ids("ab")
 
@@ -122,7 +126,9 @@ async def test_a_claim_of_an_older_build_was_made_under_the_requests_revision(
     delivery = await stage.redeliver(await stage.submit_and_pull(request))
     claim = make_claim(request, "dead", request_seq=delivery.request_seq)
     await stage.write("dead", request.rid, await stage.append(request.rid, claim), 0, ids("a"))
-    assert isinstance(await make_claimer(stage, "w", revision=NEW).take(request, delivery), Taken)
+    assert isinstance(
+        await take_by(make_claimer(stage, "w", revision=NEW), request, delivery), Taken
+    )
 
 
 @integration
@@ -141,7 +147,7 @@ async def test_a_worker_with_other_weights_says_so_and_the_right_one_goes_on(
     assert isinstance(last, Release)
     assert (last.pinned, last.progressed, last.crashed) == (OLD, False, False)
     delivery = await stage.pull()
-    result = await make_claimer(stage, "w", revision=OLD).take(request, delivery)
+    result = await take_by(make_claimer(stage, "w", revision=OLD), request, delivery)
     assert isinstance(result, Taken)
     assert result.prefix.tokens == ids("ab")
     assert result.crashes == ()
@@ -162,11 +168,11 @@ async def test_a_pin_that_was_told_is_waited_for_and_then_the_request_ends(
 ) -> None:
     request, delivery = await make_begun(stage, "ab", Release(0, "dead", progressed=True))
     claimer = make_claimer(stage, "w", revision=NEW, revision_grace_s=grace_s)
-    result = await claimer.take(request, delivery)
+    result = await take_by(claimer, request, delivery)
     assert isinstance(result, OtherWeights)
     await stage.append(request.rid, Release(result.epoch, "w", pinned=OLD))
-    after = await make_claimer(stage, "v", revision=NEW, revision_grace_s=grace_s).take(
-        request, delivery
+    after = await take_by(
+        make_claimer(stage, "v", revision=NEW, revision_grace_s=grace_s), request, delivery
     )
     fold = await stage.fold(request.rid)
     if grace_s:
@@ -186,7 +192,7 @@ async def test_who_has_its_weights_and_claims_it_in_that_moment_has_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, delivery = await make_begun(stage, "ab", Release(0, "dead", progressed=True))
-    result = await make_claimer(stage, "w", revision=NEW).take(request, delivery)
+    result = await take_by(make_claimer(stage, "w", revision=NEW), request, delivery)
     assert isinstance(result, OtherWeights)
     told = await stage.append(request.rid, Release(result.epoch, "w", pinned=OLD))
     js, clock = stage.cluster.js, stage.cluster.js.clock
@@ -200,7 +206,9 @@ async def test_who_has_its_weights_and_claims_it_in_that_moment_has_it(
 
     monkeypatch.setattr(js, "clock", claimed_meanwhile)
     with pytest.raises(CasConflict):
-        await make_claimer(stage, "v", revision=NEW, revision_grace_s=0.0).take(request, delivery)
+        await take_by(
+            make_claimer(stage, "v", revision=NEW, revision_grace_s=0.0), request, delivery
+        )
     assert (await stage.fold(request.rid)).finish is None
 
 
@@ -272,9 +280,9 @@ async def test_whoever_has_its_weights_and_never_takes_it_does_not_keep_it_beyon
     request = msgspec.structs.replace(request, deadline_s=5.0)
     await show_worker(stage, "other", OLD, WorkerState.READY)
     claimer = make_claimer(stage, "w", revision=NEW)
-    assert await claimer.take(request, delivery) == Postponed(0.5)
+    assert await take_by(claimer, request, delivery) == Postponed(0.5)
     request = msgspec.structs.replace(request, deadline_s=0.001)
-    assert isinstance(await claimer.take(request, delivery), Over)
+    assert isinstance(await take_by(claimer, request, delivery), Over)
     fold = await stage.fold(request.rid)
     assert fold.finish is not None
     assert fold.finish.reason is FinishReason.DEADLINE

@@ -78,7 +78,7 @@ async def test_a_prompt_that_takes_too_long_is_asked_for_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.claims.taker._PROMPT_TIMEOUT_S", 0.0)
-    monkeypatch.setattr("worker.claims.taker._RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr("worker.claims.claim_flow._RETRY_DELAY_S", 0.05)
     request, prompt_ids = make_request(prompt_ids=b"", prompt_object="p"), make_request().prompt_ids
     await ModelCatalog(stage.cluster).put_object("p", prompt_ids)
     async with running_worker(stage) as worker:
@@ -96,7 +96,7 @@ async def test_a_model_card_that_cannot_be_read_keeps_no_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which adapters there are cannot be told now: the request comes again, to anybody."""
-    monkeypatch.setattr("worker.claims.taker._RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr("worker.claims.claim_flow._RETRY_DELAY_S", 0.05)
     models = stage.cluster.bucket(stage.cluster.subjects.models_bucket)
     request = make_request(adapter="revision-of-an-adapter")
     async with running_worker(stage) as worker:
@@ -176,7 +176,7 @@ async def test_a_suspect_that_is_gone_before_it_is_claimed_alone_is_dropped(
             if is_ended:
                 await stage.cluster.ownership.end(suspect.rid, make_end())
             else:
-                claim = make_claim(suspect, "other", prev=args[2].epoch)
+                claim = make_claim(suspect, "other", prev=args[0].taken.epoch)
                 await stage.append(suspect.rid, claim)
             result = await claim_alone(*args)
             is_tried.set()

@@ -1,0 +1,303 @@
+"""The rules by which a worker takes a request (docs/protocol.md, "W, take"), without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import Claim, End
+from shared.protocol.prompt_object import PromptData
+from shared.protocol.reply import SealedReply
+from shared.protocol.request import GenerateRequest
+from shared.token_log.fold import RequestFold
+from shared.token_log.ownership import StoredRecord
+from worker.claims.claim_steps import (
+    AgeOf,
+    ClaimStep,
+    Condemned,
+    Failed,
+    Isolate,
+    Look,
+    Lost,
+    OtherWeights,
+    Over,
+    Postponed,
+    ReadPast,
+    Released,
+    Run,
+    SeeRoom,
+    StoreClaim,
+    StoreEnd,
+    Taken,
+    WhoHolds,
+    WhoServes,
+)
+from worker.claims.crash_count import crashes_in_a_row, is_poison, is_suspect
+from worker.claims.earlier_records import EarlierRecords
+from worker.claims.revision_pin import pin_told, pinned_revision, possible_pins
+from worker.held.delivery import Delivery
+from worker.held.held_request import AfterClaim
+from worker.held.logged_output import LoggedOutput
+
+_OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
+_NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
+_NEXT_SUSPECT_DELAY_S = 1.0  # another worker may be free, or ours by then
+_RETRY_DELAY_S = 1.0
+_MAX_RESPECTED = 10_000
+
+
+class RespectedClaims:
+    """Claims whose worker may only be slow: each is respected once, by one worker."""
+
+    def __init__(self) -> None:
+        self._claim_of: dict[int, int] = {}  # by the request's sequence in the queue
+
+    def respect(self, request_seq: int, claim_seq: int) -> bool:
+        """False when it has been already."""
+        if self._claim_of.get(request_seq) == claim_seq:
+            return False
+        if len(self._claim_of) > _MAX_RESPECTED:
+            self._claim_of.clear()
+        self._claim_of[request_seq] = claim_seq
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """The worker incarnation that claims."""
+
+    worker_id: str
+    revision: str  # of its weights
+    ack_wait_s: float
+    revision_grace_s: float
+    respected: RespectedClaims
+
+
+class ClaimFlow:
+    """One request from its delivery to what becomes of it at this worker.
+
+    A method takes the answer to the step before and returns the next one, up to an `Ending`.
+    """
+
+    def __init__(
+        self,
+        claimant: Claimant,
+        request: GenerateRequest,
+        delivery: Delivery,
+        new_nonce: Callable[[], str],
+    ) -> None:
+        self._claimant = claimant
+        self.request = request
+        self.delivery = delivery
+        self._new_nonce = new_nonce
+        self._nonce = new_nonce()
+        self._has_adapter = False
+        self._past = EarlierRecords()
+        self._ours: StoredRecord | None = None
+        self._prefix = LoggedOutput()
+        self._taken: Taken | None = None
+        self._prompt: PromptData | None = None
+        self._is_alone = False
+
+    def begin(self) -> ClaimStep:
+        return Look.ADAPTER
+
+    def on_broker_error(self) -> Postponed:
+        """A step could not be done, whichever it was."""
+        return Postponed(_RETRY_DELAY_S)
+
+    # Before the claim
+
+    def on_adapter(self, *, is_here: bool) -> ClaimStep:
+        """A first delivery has no history as a rule: the compare-and-set itself finds out."""
+        self._has_adapter = is_here
+        if is_here and self.delivery.num_delivered == 1:
+            return self._store_claim(0)
+        return Look.RECORDS
+
+    def on_records(self, records: list[StoredRecord]) -> ClaimStep:
+        self._past = EarlierRecords(records)
+        if not records:
+            return Look.RESULT
+        if (over := self._past.over(self.delivery.request_seq)) is not None:
+            return over
+        if (ours := self._past.claim_of(self._nonce)) is not None:
+            self._past = self._past.before_last
+            return self._with_claim(ours)
+        return Lost() if self._past.has_claim_of(self._nonce) else self._ask_for_weights()
+
+    def on_result(self, *, is_there: bool) -> ClaimStep:
+        return Over("it has a result") if is_there else self._ask_for_weights()
+
+    def _ask_for_weights(self) -> ClaimStep:
+        """Other weights than ours may be needed to go on."""
+        pins = possible_pins(self.request, self._past.records)
+        if not pins or self._claimant.revision in pins:
+            return self._ask_for_holder()
+        return WhoServes(frozenset(pins))
+
+    def on_served(self, *, is_served: bool) -> ClaimStep:
+        if is_served:
+            return Look.OVERDUE
+        told = pin_told(self._past.records)
+        if told is None:
+            return self._ask_for_holder()  # a claim will tell whether there are tokens
+        return AgeOf(told)
+
+    def on_overdue(self, *, is_overdue: bool) -> ClaimStep:
+        if not is_overdue:
+            return Postponed(_OTHER_WEIGHTS_DELAY_S)
+        return StoreEnd(self._end(FinishReason.DEADLINE), Over("its deadline has passed"))
+
+    def on_age(self, pinned_s: float) -> ClaimStep:
+        """Since it was told which weights it needs, nobody has shown them."""
+        ours, grace_s = self._claimant.revision, self._claimant.revision_grace_s
+        if pinned_s < grace_s:
+            return Postponed(min(_NO_WEIGHTS_DELAY_S, grace_s - pinned_s))
+        [revision] = possible_pins(self.request, self._past.records)
+        message = (
+            f"The request began with weights of revision {revision}, which no worker has had for "
+            f"{grace_s:g} s; revision {ours} cannot go on with it."
+        )
+        end = self._end(FinishReason.WEIGHTS_REPLACED, message)
+        return StoreEnd(end, Over("no worker has its weights"), revision)
+
+    def _ask_for_holder(self) -> ClaimStep:
+        holder = self._past.other_holder(self._claimant.worker_id)
+        return self._claim_or_end() if holder is None else WhoHolds(holder)
+
+    def on_holder(self, *, is_dead: bool) -> ClaimStep:
+        """One that lives is respected once for each claim: it may only be slow."""
+        respected = self._claimant.respected
+        if not is_dead and respected.respect(self.delivery.request_seq, self._past.last_seq):
+            return Postponed(self._claimant.ack_wait_s / 2)
+        return self._claim_or_end(after_death=is_dead)
+
+    def _claim_or_end(self, *, after_death: bool = False) -> ClaimStep:
+        if self._has_adapter:
+            return self._store_claim(self._past.last_seq, after_death=after_death)
+        name = self.request.reply.model
+        message = f"The LoRA adapter {name!r} was unloaded before the request was finished."
+        end = self._end(FinishReason.ADAPTER_UNLOADED, message, self.request.reply)
+        return StoreEnd(end, Over("its adapter was unloaded"))
+
+    def _end(
+        self, reason: FinishReason, message: str | None = None, reply: SealedReply | None = None
+    ) -> End:
+        """Counts only if nobody has claimed it meanwhile."""
+        return End(self._past.last_seq, reason, self._claimant.worker_id, message, reply)
+
+    # The claim
+
+    def _store_claim(
+        self, prev: int, *, after_death: bool = False, is_alone: bool = False
+    ) -> StoreClaim:
+        claim = Claim(
+            prev=prev,
+            worker=self._claimant.worker_id,
+            nonce=self._nonce,
+            request_seq=self.delivery.request_seq,
+            ack_subject=self.delivery.ack_subject,
+            tokenizer_hash=self.request.tokenizer_hash,
+            text=self.request.text,
+            reply=self.request.reply,
+            pool=self.request.pool,
+            after_death=after_death,
+            is_alone=is_alone,
+            revision=self._claimant.revision,
+        )
+        return StoreClaim(claim)
+
+    def on_refused(self) -> ClaimStep:
+        """Something stands there already, or its answer was lost: read back."""
+        return Look.RECORDS if self._taken is None else Look.LAST
+
+    def on_stored(self, ours: StoredRecord) -> ClaimStep:
+        return self._with_claim(ours) if self._taken is None else self._claimed_alone(ours.seq)
+
+    def _with_claim(self, ours: StoredRecord) -> ClaimStep:
+        """It stands behind the past: what that was, and whether it may be run."""
+        self._ours = ours
+        return ReadPast(self._past.records, ours.seq) if self._past.records else Look.WAITED
+
+    def on_past(self, fold: RequestFold) -> ClaimStep:
+        if fold.finish is not None:
+            return Over("its finish is in the log")
+        self._prefix = LoggedOutput.of(fold)
+        return Look.WAITED
+
+    def on_waited(self, waited_s: float) -> ClaimStep:
+        assert self._ours is not None
+        if waited_s > self.request.deadline_s:
+            end = End(0, FinishReason.DEADLINE, by=self._claimant.worker_id)
+            return StoreEnd(end, Over("its deadline has passed"), is_ours=True)
+        with_ours = EarlierRecords([*self._past.records, self._ours])
+        progress_epoch = self._prefix.progress_epoch
+        crashes = crashes_in_a_row(with_ours.records, progress_epoch)
+        if is_poison(crashes):
+            return Condemned(crashes)
+        epoch = self._ours.seq
+        pin = pinned_revision(self.request, self._past.records, progress_epoch)
+        if pin is not None and pin != self._claimant.revision:
+            return OtherWeights(epoch, pin)
+        workers = with_ours.workers
+        self._taken = Taken(epoch, self._prefix, crashes, self._past.last, workers, waited_s)
+        return self._taken
+
+    # Ours
+
+    @property
+    def taken(self) -> Taken:
+        """What has been claimed."""
+        assert self._taken is not None
+        return self._taken
+
+    def on_prompt_lost(self) -> ClaimStep:
+        return Failed("the prompt is lost")
+
+    def on_prompt(self, prompt: PromptData) -> ClaimStep:
+        self._prompt = prompt
+        crashes = self.taken.crashes
+        return Isolate(crashes) if is_suspect(crashes) else SeeRoom()
+
+    def on_occupied(self) -> ClaimStep:
+        """Another suspect has the worker for itself."""
+        return Released(self.taken.epoch, _NEXT_SUSPECT_DELAY_S)
+
+    def on_isolated(self) -> ClaimStep:
+        """Nothing else is here, unless it is gone itself."""
+        return SeeRoom()
+
+    def on_room(self, after: AfterClaim) -> ClaimStep:
+        assert self._prompt is not None
+        match after:
+            case AfterClaim.LEAVE:
+                return Over("it was ended")
+            case AfterClaim.RELEASE:
+                return Released(self.taken.epoch)
+        if is_suspect(self.taken.crashes) and not self._is_alone:
+            return self.claim_alone()
+        return Run(self.taken, self._prompt)
+
+    def claim_alone(self) -> StoreClaim:
+        """Claim once more what is ours, and of which nothing was logged: from now on the log says
+        that it runs alone.
+        """
+        self._nonce = self._new_nonce()
+        return self._store_claim(self.taken.epoch, is_alone=True)
+
+    def on_last(self, last: StoredRecord | None) -> ClaimStep:
+        """What stands behind our first claim, if not the second."""
+        if last is None or isinstance(last.record, End):
+            return Over("it was ended")
+        if isinstance(last.record, Claim) and last.record.nonce == self._nonce:
+            return self._claimed_alone(last.seq)
+        if last.seq != self.taken.epoch:
+            return Lost()
+        return self._store_claim(self.taken.epoch, is_alone=True)
+
+    def _claimed_alone(self, epoch: int) -> ClaimStep:
+        self._taken = replace(self.taken, epoch=epoch)
+        self._is_alone = True
+        return SeeRoom()
