@@ -45,6 +45,19 @@ class LogitChange(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPairs:
+    """Which logits a change is of, an entry each; a `LogitChange` of single tokens adds `apply`."""
+
+    rows: torch.Tensor  # [num_pairs] int64
+    token_ids: torch.Tensor  # [num_pairs] int64
+
+    @property
+    def changed_rows(self) -> Iterable[int]:
+        rows: list[int] = self.rows.tolist()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What the tokens to choose from are."""
 

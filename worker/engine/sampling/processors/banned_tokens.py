@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from worker.engine.request.req import Req
 from worker.engine.request.sample_point import SamplePoint
-from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
+from worker.engine.sampling.logits_processor import (
+    LogitChange,
+    LogitPlace,
+    RowPoint,
+    TokenPairs,
+    Vocabulary,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Banned:
-    """What becomes -inf, one entry for each pair of row and token id."""
-
-    rows: torch.Tensor  # [num_pairs] int64
-    token_ids: torch.Tensor  # [num_pairs] int64
-
-    @property
-    def changed_rows(self) -> Iterable[int]:
-        rows: list[int] = self.rows.tolist()
-        return rows
+class Banned(TokenPairs):
+    """Tokens whose logits become -inf."""
 
     def apply(self, logits: torch.Tensor, place: LogitPlace) -> None:
         pairs = place.put(self.rows), place.put(self.token_ids)

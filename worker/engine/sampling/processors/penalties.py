@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,22 +14,21 @@ import torch
 from worker.engine.request.dry_penalty import DryPenalty
 from worker.engine.request.req import Req
 from worker.engine.request.sample_point import SamplePoint
-from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
+from worker.engine.sampling.logits_processor import (
+    LogitChange,
+    LogitPlace,
+    RowPoint,
+    TokenPairs,
+    Vocabulary,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Penalised:
-    """Penalised tokens, one entry for each pair of row and token id."""
+class Penalised(TokenPairs):
+    """Tokens that a request has already, and what they cost it."""
 
-    rows: torch.Tensor  # [num_pairs] int64
-    token_ids: torch.Tensor  # [num_pairs] int64
     repetition: torch.Tensor  # [num_pairs] float32, of the row; 1 is none
     subtracted: torch.Tensor  # [num_pairs] float32, frequency and presence penalty and DRY together
-
-    @property
-    def changed_rows(self) -> Iterable[int]:
-        rows: list[int] = self.rows.tolist()
-        return rows
 
     def apply(self, logits: torch.Tensor, place: LogitPlace) -> None:
         pairs = place.put(self.rows), place.put(self.token_ids)

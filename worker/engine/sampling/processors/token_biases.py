@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from worker.engine.request.req import Req
-from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
+from worker.engine.sampling.logits_processor import (
+    LogitChange,
+    LogitPlace,
+    RowPoint,
+    TokenPairs,
+    Vocabulary,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenBias:
-    """What is added, one entry for each pair of row and token id."""
+class TokenBias(TokenPairs):
+    """What is added to the logits of tokens."""
 
-    rows: torch.Tensor  # [num_pairs] int64
-    token_ids: torch.Tensor  # [num_pairs] int64
     values: torch.Tensor  # [num_pairs] float32
-
-    @property
-    def changed_rows(self) -> Iterable[int]:
-        rows: list[int] = self.rows.tolist()
-        return rows
 
     def apply(self, logits: torch.Tensor, place: LogitPlace) -> None:
         places = place.put(self.rows) * logits.shape[1] + place.put(self.token_ids)
