@@ -23,8 +23,8 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduledReq
 from worker.engine.request.stop_check import StopCheck
-from worker.engine.sampling.processors.banned_tokens import Banned
 from worker.engine.sampling.processors.penalties import Penalised
+from worker.engine.sampling.processors.token_rules import Banned
 from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine.speculation.repetition_drafter import MAX_STEP_ROWS, RepetitionDrafter
 from worker.engine_link.engine_messages import AddRequest

@@ -1,1 +1,1 @@
-"""What requests change of their logits before a token is drawn, one kind of change a file."""
+"""What requests change of their logits before a token is drawn, one subject a file."""
