@@ -14,7 +14,7 @@ from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.batch.step_shape import StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.cuda.sampling.device_params import DeviceParams
+from worker.engine.cuda.sampling.draws import DeviceParams
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
 from worker.engine.cuda.steps.gpu_forward import GpuForward
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
@@ -28,7 +28,7 @@ from worker.engine.layers.kv_group import KVGroup
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.sampling.step_sampling import StepSampling
+from worker.engine.sampling.sampling_batch import StepSampling
 from worker.engine.schedule.kv_ledger import KVLedger
 
 NUM_PROCESSORS = 132

@@ -11,8 +11,7 @@ from bench.gpu.attention_case import AttentionCase
 from bench.gpu.backends import OF_FLASHINFER, is_compiled
 from bench.gpu.rig import Rig
 from bench.gpu.token_check import TokenCheck
-from worker.engine.cuda.sampling.device_params import DeviceParams
-from worker.engine.cuda.sampling.draws import HostDraws, TritonDraws
+from worker.engine.cuda.sampling.draws import DeviceParams, HostDraws, TritonDraws
 from worker.engine.layers.attention_layer import AttentionLayer
 
 MAX_ERROR = 1e-2  # relative norm, of bfloat16

@@ -21,7 +21,7 @@ from worker.engine.request.step_result import DoneStep, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.sampler import Sampler
-from worker.engine.sampling.step_sampling import StepSampling
+from worker.engine.sampling.sampling_batch import StepSampling
 
 
 class Forward(Protocol):

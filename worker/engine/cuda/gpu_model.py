@@ -42,7 +42,7 @@ from worker.engine.models.model import Model
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.request.step_limits import StepLimits
-from worker.engine.sampling.step_sampling import StepSampling
+from worker.engine.sampling.sampling_batch import StepSampling
 from worker.engine_link.engine_config import EngineConfig
 
 log = logging.getLogger(__name__)

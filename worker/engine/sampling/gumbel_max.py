@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from worker.engine.sampling.counter_hash import CounterHash, gumbel_of
 
+GREEDY_TEMPERATURE = 1e-5  # up to here noise decides nothing, and division may overflow
+
 FloatRow = npt.NDArray[np.float32]  # [vocab_size]
 
 _MANY = 8  # from a kept share of 1 / _MANY on, hashing the whole row is cheaper than picking

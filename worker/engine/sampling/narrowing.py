@@ -19,7 +19,7 @@ import torch
 
 from shared.protocol.sampling import SAMPLER_ORDER, SamplingParams
 from worker.engine.sampling.counter_hash import CounterHash
-from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
+from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE
 
 XTC_DOMAIN = 0x6A66_7874
 _ONE = float(1 << 42)  # of a share of probability, as an integer: 2 million of them can be summed

@@ -13,8 +13,21 @@ import numpy.typing as npt
 from shared.protocol.sampling import SamplingParams
 from worker.engine.request.req import Req
 from worker.engine.sampling.logits_processor import LogitsProcessor
-from worker.engine.sampling.logits_processors import LOGITS_PROCESSORS
 from worker.engine.sampling.narrowing import narrows
+from worker.engine.sampling.processors.grammars import Grammars
+from worker.engine.sampling.processors.narrowings import Narrowings
+from worker.engine.sampling.processors.penalties import Penalties
+from worker.engine.sampling.processors.token_rules import AllowedTokens, BannedTokens, TokenBiases
+
+# vLLM's order. What narrows to the draw comes last: it looks at what is left.
+LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
+    TokenBiases(),
+    AllowedTokens(),
+    BannedTokens(),
+    Grammars(),
+    Penalties(),
+    Narrowings(),
+)
 
 _STRUCT = struct.Struct("<fqff")
 _AS_IT_IS = _STRUCT.pack(1.0, 0, 1.0, 0.0)

@@ -8,15 +8,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.grammar.grammar_matcher import Bitmask
 from worker.engine.request.sample_error import SampleError
-from worker.engine.sampling.gumbel_max import GumbelMax
-from worker.engine.sampling.host_logits import HostLogits
+from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE, GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.row_logprobs import row_logprobs
 from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
 
 FloatRow = npt.NDArray[np.float32]  # [vocab_size]
+
+
+class HostLogits:
+    """A `LogitPlace`: what is put there is there already."""
+
+    def put(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    def forbid(self, logits: torch.Tensor, rows: list[int], bitmask: Bitmask) -> None:
+        bits = np.unpackbits(bitmask.view(np.uint8), axis=1, bitorder="little")
+        is_forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0)
+        for row, is_forbidden_here in zip(rows, is_forbidden, strict=True):
+            logits[row].masked_fill_(is_forbidden_here, -torch.inf)
 
 
 class Samples(NamedTuple):

@@ -12,7 +12,7 @@ from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, VOCAB_SIZE, encode, save_json_llama
 from worker.engine.grammar.grammar_cache import GrammarCache
 from worker.engine.grammar.llguidance_backend import LLGuidanceBackend, LLGuidanceGrammar
-from worker.engine.sampling.host_logits import HostLogits
+from worker.engine.sampling.sampler import HostLogits
 
 
 def make_grammar(text: str) -> Grammar:

@@ -10,7 +10,7 @@ import torch
 
 from tests.worker.engine.sampling.test_sampler import make_req, some_logits
 from worker.engine.request.sample_point import SamplePoint
-from worker.engine.sampling.host_logits import HostLogits
+from worker.engine.sampling.sampler import HostLogits
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
 PROMPT, OUTPUT, DRAFTS = [1, 2, 3, 3, 4], [5, 3, 6], [6, 7]

@@ -15,10 +15,9 @@ from worker.engine.request.sample_error import SampleError
 from worker.engine.request.sample_point import SamplePoint
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.counter_hash import CounterHash
-from worker.engine.sampling.host_logits import HostLogits
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.processors.penalties import Penalised
-from worker.engine.sampling.sampler import Sampler
+from worker.engine.sampling.sampler import HostLogits, Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
 VOCAB_SIZE = 40

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.sampling.counter_hash import SAMPLING_DOMAIN
-from worker.engine.sampling.temperature import GREEDY_TEMPERATURE
+from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE
 
 BLOCK = 4096
 THRESHOLD_BLOCK = 8192

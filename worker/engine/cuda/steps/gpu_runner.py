@@ -27,8 +27,7 @@ from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import StepHandle, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
-from worker.engine.sampling.sampling_batch import SamplingBatch
-from worker.engine.sampling.step_sampling import StepSampling
+from worker.engine.sampling.sampling_batch import SamplingBatch, StepSampling
 
 _ERRORS = {
     NOT_A_NUMBER: SampleError.NOT_A_NUMBER,
