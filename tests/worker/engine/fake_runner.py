@@ -22,9 +22,9 @@ from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import DoneStep, StepHandle, StepResult
 from worker.engine.request.stop_check import StopCheck
-from worker.engine.schedule.admission_order import SchedulePolicy
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
 from worker.engine.speculation.ngram_index import NgramIndex
 from worker.engine.speculation.repetition_drafter import RepetitionDrafter

@@ -8,7 +8,34 @@ from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduledReq
 from worker.engine.schedule.kv_ledger import KVLedger
 
+INITIAL_RATIO = 0.7
+MIN_RATIO = 0.1
+NUM_FALLING_STEPS = 600  # from the first to the second
+MORE_TOKENS = 20  # that each request makes, at least, before the next retraction
+
 MAX_RESERVED_TOKENS = 4096
+
+
+class ReserveRatio:
+    """How much of the running requests' future output an admission leaves room for.
+
+    A share of what is still allowed: it falls while all goes well, and rises at a retraction.
+    """
+
+    def __init__(self) -> None:
+        self.value = INITIAL_RATIO
+
+    def on_step(self) -> None:
+        self.value = max(MIN_RATIO, self.value - (INITIAL_RATIO - MIN_RATIO) / NUM_FALLING_STEPS)
+
+    def on_retraction(self, running: Iterable[Req]) -> None:
+        """At least what those that go on have used so far of their own allowance, and some more."""
+        num_used = num_allowed = 0
+        for req in running:
+            num_used += req.num_output_tokens + MORE_TOKENS
+            num_allowed += req.sampling.max_tokens
+        if num_allowed:
+            self.value = max(self.value, min(1.0, num_used / num_allowed))
 
 
 class PrefillAdder:

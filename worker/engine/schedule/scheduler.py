@@ -6,13 +6,16 @@ from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import StepResult
-from worker.engine.schedule.admission_order import AdmissionOrder, SchedulePolicy
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
-from worker.engine.schedule.prefill_adder import PrefillAdder
-from worker.engine.schedule.reserve_ratio import ReserveRatio
+from worker.engine.schedule.prefill_adder import PrefillAdder, ReserveRatio
 from worker.engine.schedule.result_taker import ResultTaker, with_cached_tokens
-from worker.engine.schedule.waiting_queue import DEFAULT_AGING_S, WaitingQueue
+from worker.engine.schedule.waiting_queue import (
+    DEFAULT_AGING_S,
+    AdmissionOrder,
+    SchedulePolicy,
+    WaitingQueue,
+)
 from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_messages import EngineLoad, RunOutput
 

@@ -1,13 +1,14 @@
-"""Requests that wait for admission."""
+"""Requests that wait for admission, and which of the first ones is tried first."""
 
 from __future__ import annotations
 
 import bisect
 import heapq
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from worker.engine.request.req import Req
+from worker.engine.schedule.kv_ledger import KVLedger
 
 WINDOW = 64  # so many are looked at beside the first
 DEFAULT_AGING_S = 5.0
@@ -15,6 +16,8 @@ DEFAULT_AGING_S = 5.0
 # When it would have come with priority 0, its order of arrival, and itself. Arrivals differ: the
 # requests themselves are never compared.
 _Entry: TypeAlias = tuple[float, int, Req]
+
+SchedulePolicy: TypeAlias = Literal["fcfs", "lpm"]
 
 
 class WaitingQueue:
@@ -91,3 +94,28 @@ class WaitingQueue:
 
     def _is_waiting(self, entry: _Entry) -> bool:
         return self._entries.get(entry[2].run_id) is entry
+
+
+class AdmissionOrder:
+    """First come, first served; or, among those of about the same age, the longest cached prefix.
+
+    "About the same" is within one step of aging: so nobody is overtaken for longer than that.
+    """
+
+    def __init__(self, policy: SchedulePolicy, aging_s: float, ledger: KVLedger) -> None:
+        self._policy = policy
+        self._aging_s = aging_s
+        self._ledger = ledger
+
+    def candidates(self, waiting: WaitingQueue) -> list[Req]:
+        """The queue's window, best first."""
+        window = waiting.window
+        if self._policy == "fcfs" or len(window) < 2:
+            return window
+        return sorted(
+            window,
+            key=lambda req: (
+                waiting.due_s(req) // self._aging_s,
+                -len(self._ledger.match(req).pages),
+            ),
+        )

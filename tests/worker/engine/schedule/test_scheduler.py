@@ -4,7 +4,7 @@ import pytest
 
 from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output, next_token
-from worker.engine.schedule.admission_order import SchedulePolicy
+from worker.engine.schedule.waiting_queue import SchedulePolicy
 
 LENGTH = FinishReason.LENGTH
 

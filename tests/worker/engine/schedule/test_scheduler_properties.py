@@ -33,7 +33,7 @@ from tests.worker.engine.fake_runner import (
 )
 from tests.worker.engine.schedule.test_kv_model import cached_prefixes
 from worker.engine.request.req import Req
-from worker.engine.schedule.admission_order import SchedulePolicy
+from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
 
 DRAFTERS: dict[str, Callable[[], Drafter | None]] = {
