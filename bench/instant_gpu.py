@@ -23,7 +23,7 @@ from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_graphs import StepGraphs
 from worker.engine.device.gpu_device import Work
 from worker.engine.device.host_device import HostDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import KVGroup
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights

@@ -16,7 +16,7 @@ from worker.engine.cuda.batch.gpu_batch import GpuBatch
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.request.step_limits import StepLimits
 

@@ -12,7 +12,7 @@ from bench.gpu.attention_case import AttentionCase
 from bench.gpu.backends import BACKENDS
 from bench.gpu.rig import Rig
 from bench.gpu.stopwatch import device_seconds
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 MAX_LAYERS = 64
 NUM_KV_HEADS, HEAD_DIM = 8, 128

@@ -12,7 +12,7 @@ from bench.gpu.backends import OF_FLASHINFER, is_compiled
 from bench.gpu.rig import Rig
 from bench.gpu.token_check import TokenCheck
 from worker.engine.cuda.sampling.draws import DeviceParams, HostDraws, TritonDraws
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 MAX_ERROR = 1e-2  # relative norm, of bfloat16
 NUM_DRAWS = 32

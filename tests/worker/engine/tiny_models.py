@@ -13,8 +13,7 @@ import torch
 from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.cpu.forward_batch import ForwardBatch
-from worker.engine.cpu.model_runner import Forward, ModelRunner
-from worker.engine.cpu.torch_forward import TorchForward
+from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
 from worker.engine.models.decoder import DecoderModel

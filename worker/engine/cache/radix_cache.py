@@ -6,8 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from worker.engine.cache.pin_registry import PinRegistry
-from worker.engine.cache.radix_node import RadixNode
+from worker.engine.cache.radix_node import PinRegistry, RadixNode
 
 _SLACK = 64
 

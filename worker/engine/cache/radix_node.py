@@ -1,6 +1,13 @@
-"""A page of the prefix cache, in its place in the tree."""
+"""A page of the prefix cache in its place in the tree, and which pages are to stay for a while."""
 
 from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable
+
+_SLACK = 64  # entries of nodes that are pinned no more, before they are swept out
 
 
 class RadixNode:
@@ -34,3 +41,80 @@ class RadixNode:
 
     def __lt__(self, other: RadixNode) -> bool:
         return self.last_access < other.last_access
+
+
+class PinRegistry:
+    """At most `max_pins` nodes that are to stay for a while, and until when.
+
+    Beyond that those give way that were pinned longest ago. A pin ends nothing but a node's early
+    eviction, so that whoever loses one loses little. All operations take logarithmic time, on the
+    average over many.
+    """
+
+    def __init__(self, max_pins: int) -> None:
+        self._max_pins = max_pins
+        self._nodes: OrderedDict[RadixNode, None] = OrderedDict()  # the one pinned last is the last
+        self._expiries: list[tuple[float, int, RadixNode]] = []  # heap; some are out of date
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, node: RadixNode) -> bool:
+        return node in self._nodes
+
+    @property
+    def max_pins(self) -> int:
+        return self._max_pins
+
+    def pin(self, nodes: Iterable[RadixNode], until: float) -> list[RadixNode]:
+        """The most important node last. Returns those that are pinned no more.
+
+        A node that is pinned for longer stays so.
+        """
+        for node in nodes:
+            self._nodes[node] = None
+            self._nodes.move_to_end(node)
+            if until > node.pinned_until:
+                node.pinned_until = until
+                heapq.heappush(self._expiries, (until, next(self._numbers), node))
+        displaced = []
+        while len(self._nodes) > self._max_pins:
+            node, _ = self._nodes.popitem(last=False)
+            node.pinned_until = 0.0
+            displaced.append(node)
+        self._maybe_sweep()
+        return displaced
+
+    def forget(self, node: RadixNode) -> None:
+        """It has left the cache."""
+        if node in self._nodes:
+            del self._nodes[node]
+            node.pinned_until = 0.0
+            self._maybe_sweep()
+
+    def take_expired(self, now: float) -> list[RadixNode]:
+        """Those whose time is over are pinned no more."""
+        expired = []
+        while self._expiries and self._expiries[0][0] <= now:
+            until, _, node = heapq.heappop(self._expiries)
+            if node.pinned_until == until:
+                del self._nodes[node]
+                node.pinned_until = 0.0
+                expired.append(node)
+        return expired
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError when a pin would never end."""
+        current = {node for until, _, node in self._expiries if node.pinned_until == until}
+        if current != set(self._nodes):
+            raise RuntimeError("a node is pinned for ever, or has lost its pin")
+        if len(self._nodes) > self._max_pins:
+            raise RuntimeError(f"{len(self._nodes)} nodes are pinned, at most {self._max_pins}")
+        if len(self._expiries) > 2 * len(self._nodes) + _SLACK:
+            raise RuntimeError("pins that are over pile up")
+
+    def _maybe_sweep(self) -> None:
+        if len(self._expiries) > 2 * len(self._nodes) + _SLACK:
+            self._expiries = [each for each in self._expiries if each[2].pinned_until == each[0]]
+            heapq.heapify(self._expiries)

@@ -9,11 +9,13 @@ import torch
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
 from worker.engine.images.image_span import image_spans
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.models.model import Model
 from worker.engine.request.req import Req
 from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
@@ -86,3 +88,21 @@ class ModelRunner:
         return DoneStep(
             StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
         )
+
+
+class TorchForward:
+    """Plans attention once a step, then runs the model."""
+
+    def __init__(self, model: Model, attention: TorchAttentionBackend) -> None:
+        self._model = model
+        self._attention = attention
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        self._attention.plan(batch)
+        return self._model.hidden(batch, self._attention)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._model.logits(hidden).float()
+
+    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+        return self._model.lora_projections(weights)

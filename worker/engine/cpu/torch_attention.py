@@ -10,7 +10,7 @@ import torch
 
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
 MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import torch
 
 from shared.protocol.role_cards import LOAD_WEIGHTS
-from worker.engine.cache.kv_size import num_kv_pages
+from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.cpu.model_runner import Forward, ModelRunner
+from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
-from worker.engine.cpu.torch_forward import TorchForward
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images.image_encoder import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group

@@ -17,13 +17,12 @@ from shared.protocol.token_ids import unpack_token_ids
 from worker.engine.beams.beam_handler import BeamHandler
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.grammar.grammar_queue import GrammarQueue
-from worker.engine.images.image_check import image_error
 from worker.engine.loop.step_budget import StepBudget
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.req_image import ReqImage
+from worker.engine.request.req_image import ReqImage, image_error
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import (

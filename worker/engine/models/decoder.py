@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.errors import ConfigError
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classifier
 from worker.engine.models.rope_config import RopeConfig, rope_config
 

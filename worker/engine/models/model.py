@@ -7,8 +7,7 @@ from typing import Protocol
 
 import torch
 
-from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.model_input import ModelInput

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

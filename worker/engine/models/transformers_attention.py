@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 
 ATTENTION_NAME = "jetflock"
 

@@ -14,7 +14,7 @@ from shared.checkpoint.json_file import read_json
 from shared.checkpoint.vision_files import VISION_ARCHITECTURES, vision_card
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import check_one_shape
 from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.model_config import ModelConfig, is_classifier

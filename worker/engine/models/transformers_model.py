@@ -20,8 +20,7 @@ from worker.engine.formats.stored_checkpoint import (
     check_unread,
     open_checkpoint,
 )
-from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights, Projection
 from worker.engine.models.loader import CodeReader

@@ -12,7 +12,6 @@ INITIAL_RATIO = 0.7
 MIN_RATIO = 0.1
 NUM_FALLING_STEPS = 600  # from the first to the second
 MORE_TOKENS = 20  # that each request makes, at least, before the next retraction
-
 MAX_RESERVED_TOKENS = 4096
 
 

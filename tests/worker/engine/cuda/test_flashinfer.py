@@ -25,7 +25,7 @@ from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.request.step_limits import StepLimits
 

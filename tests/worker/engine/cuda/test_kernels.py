@@ -9,7 +9,7 @@ import torch
 from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import QueryBlocks, cut_queries
 from worker.engine.cuda.batch.step_rows import StepRows
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.layer_ops import silu_mul as plain_silu_mul

@@ -8,7 +8,7 @@ import torch
 from worker.engine.cuda.batch.key_splits import MAX_SPLITS, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import block_queries, cut_queries, most_blocks
 from worker.engine.cuda.batch.step_rows import StepRows
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 
 def split(*seq_lens: int, num_wanted: int) -> list[int]:

@@ -20,7 +20,7 @@ from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.worker.engine.tiny_models import random_prompt
 from tests.worker.engine_fakes import FakeChannel, make_add
-from worker.engine.encoder.padded_texts import length_groups
+from worker.engine.encoder.encoder_runner import length_groups
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
 from worker.engine_link.engine_config import EngineConfig

@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, VOCAB_SIZE, encode, save_json_llama
-from worker.engine.grammar.grammar_cache import GrammarCache
+from worker.engine.grammar.grammar_queue import GrammarCache
 from worker.engine.grammar.llguidance_backend import LLGuidanceBackend, LLGuidanceGrammar
 from worker.engine.sampling.sampler import HostLogits
 

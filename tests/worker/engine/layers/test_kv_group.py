@@ -5,7 +5,7 @@ import torch
 
 from shared.errors import ConfigError
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import kv_groups, one_kv_group
 
 

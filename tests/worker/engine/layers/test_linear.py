@@ -7,9 +7,15 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers import checked_linears
-from worker.engine.layers.checked_linears import CheckedLinears, choose_linears
+from worker.engine.layers.checked_linears import (
+    ONE_BY_ONE,
+    SIZES,
+    CheckedLinears,
+    choose_linears,
+    probing_rows,
+    probing_weight,
+)
 from worker.engine.layers.linear import Linear, MakeLinear
-from worker.engine.layers.row_check import ONE_BY_ONE, SIZES, probing_rows, probing_weight
 
 FirstInput = Callable[[int], int]  # where the sum over the inputs begins, by the number of rows
 

@@ -25,7 +25,7 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
-from worker.engine.cpu.torch_forward import TorchForward
+from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights

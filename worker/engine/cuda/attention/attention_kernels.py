@@ -15,7 +15,7 @@ from worker.engine.cuda.attention.kernel_attention import KernelAttention
 from worker.engine.cuda.attention.triton_attention import TritonDecode, TritonExtend
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.request.step_limits import StepLimits
 
 FLOAT_BYTES = 256 << 20

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from shared.installation import install_command
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine_link.engine_config import DecodeKernelName, PrefillKernelName
 
 PartName = Literal["decode", "prefill"]

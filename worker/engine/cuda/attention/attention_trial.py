@@ -20,7 +20,7 @@ from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.trial_timer import TrialTimer
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import KVGroup, one_kv_group
 from worker.engine.request.step_limits import StepLimits
 

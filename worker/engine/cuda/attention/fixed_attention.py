@@ -10,7 +10,7 @@ from worker.engine.cuda.attention.triton_attention import TritonExtend
 from worker.engine.cuda.batch.gpu_batch import GpuBatch
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 
 class FixedAttention(KernelAttention):

@@ -15,7 +15,7 @@ from worker.engine.cuda.batch.gpu_batch import GpuBatch
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 INT_BYTES = 1 << 20  # for what each processor has to do
 # Query heads to a KV head from which tensor cores are used: that kernel takes any number, the other

@@ -11,8 +11,7 @@ import torch
 from worker.engine.cuda.batch.gpu_batch import GpuBatch
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.models.rotary import RotaryEmbedding
 
 

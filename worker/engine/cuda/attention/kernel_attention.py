@@ -11,7 +11,7 @@ from worker.engine.cuda.attention.gpu_attention import PagedGpuAttention
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.rotary import RotaryEmbedding
 
 

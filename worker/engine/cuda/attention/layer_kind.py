@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 
 class LayerKind(NamedTuple):

@@ -24,7 +24,7 @@ from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_at
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice, upload_to
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 PROGRAMS_PER_PROCESSOR = 4  # that are in flight on one multiprocessor, about
 

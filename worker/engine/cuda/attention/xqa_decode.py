@@ -11,7 +11,7 @@ from worker.engine.cuda.batch.gpu_batch import GpuBatch
 from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 SEMAPHORE_BYTES = 8 << 20  # in front of the workspace: zero when nobody runs
 SCRATCH_BYTES = 32 << 20

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from worker.engine.cuda.batch.key_splits import MIN_PIECE_KEYS, KeySplits
 from worker.engine.cuda.kernels.paged_places import paged_places
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 BLOCK_KEYS = MIN_PIECE_KEYS
 BLOCK_SPLITS = 8  # of a row, that are merged at a time: most have one

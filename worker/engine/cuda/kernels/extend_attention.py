@@ -13,7 +13,7 @@ import triton.language as tl
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
 from worker.engine.cuda.kernels.decode_attention import NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
-from worker.engine.layers.attention_layer import AttentionLayer
+from worker.engine.layers.attention_backend import AttentionLayer
 
 BLOCK_KEY_BYTES = 128  # of one dimension of the keys
 

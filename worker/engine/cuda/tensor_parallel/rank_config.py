@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from worker.engine.cache.kv_size import num_kv_pages
+from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.tensor_parallel.rank_weights import divide
