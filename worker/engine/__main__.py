@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 
 from shared.cli.garbage import importing_much, settle_garbage
-from worker.engine.process.engine_program import run_program
-from worker.engine.process.leaving import leave
-from worker.engine.process.load_phases import LoadPhases
+from worker.engine.process import LoadPhases, leave, run_program
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineLoading

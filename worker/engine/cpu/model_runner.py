@@ -11,8 +11,7 @@ from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.images.image_encoder import ImageEncoder
-from worker.engine.images.image_span import image_spans
+from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraWeights
 from worker.engine.models.model import Model

@@ -34,7 +34,7 @@ from worker.engine.device.gpu_card import gpu_card
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.memory_errors import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.lora.lora_projection import LoraProjection
 from worker.engine.lora.lora_weights import LoraPair, LoraWeights

@@ -13,7 +13,7 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.images.image_encoder import ImageEncoder
+from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism
 from worker.engine.loading.load_site import LoadSite

@@ -38,7 +38,7 @@ from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import read_model_config
-from worker.engine.process.load_phases import LoadPhases
+from worker.engine.process import LoadPhases
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_limits import StepLimits

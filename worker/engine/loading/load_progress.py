@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.protocol.role_cards import LOAD_WEIGHTS
-from worker.engine.process.load_phases import LoadPhases
+from worker.engine.process import LoadPhases
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_messages import EngineLoading
 

@@ -14,7 +14,7 @@ import msgspec
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.model_cards import VisionCard
 from shared.protocol.token_ids import unpack_token_ids
-from worker.engine.beams.beam_handler import BeamHandler
+from worker.engine.beams import BeamHandler
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.loop.step_budget import StepBudget

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from worker.engine.process.engine_program import run_program
-from worker.engine.process.leaving import leave
+from worker.engine.process import leave, run_program
 from worker.engine.scripted.scripted_engine import scripted_loop
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.scripted_config import ScriptedConfig

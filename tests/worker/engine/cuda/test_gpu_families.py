@@ -19,7 +19,7 @@ from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.families import GENERAL
-from tests.worker.engine.images.test_images import add_of
+from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.device.gpu_device import GpuDevice, Work

@@ -25,8 +25,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dtype_choice import DTYPES
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import read_model_config
-from worker.engine.process.leaving import leave
-from worker.engine.process.parent_death import die_with_parent
+from worker.engine.process import die_with_parent, leave
 from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 

@@ -18,8 +18,7 @@ from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.device.halving import compute_halved, has_memory
-from worker.engine.images.image_encoder import ImageEncoder
-from worker.engine.images.image_span import image_spans
+from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.models.model_input import ImageRows
 from worker.engine.request.sample_error import SampleError

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
-from worker.engine.images.image_span import ImageSpan, cut_spans
+from worker.engine.images import ImageSpan, cut_spans
 from worker.engine.request.adapter import Adapter
 from worker.engine.request.sample_point import SamplePoint
 

@@ -1,1 +1,0 @@
-"""Beam search: several likely outputs of one prompt, grown side by side."""

@@ -1,1 +1,0 @@
-"""How a process of the engine reports its start, and how it ends."""
