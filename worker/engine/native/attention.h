@@ -249,18 +249,7 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
 }
 
 inline void attend_tile(int num_rows, const AttentionShape& shape, const QueryTile& tile) {
-  switch (num_rows) {
-#define JETFLOCK_CASE(N) \
-  case N:                \
-    return attend_tile<N>(shape, tile);
-    JETFLOCK_CASE(1)
-    JETFLOCK_CASE(2)
-    JETFLOCK_CASE(3)
-    JETFLOCK_CASE(4)
-    JETFLOCK_CASE(5)
-    JETFLOCK_CASE(6)
-#undef JETFLOCK_CASE
-  }
+  with_num_rows<kMaxQueryRows>(num_rows, [&]<int kRows>() { attend_tile<kRows>(shape, tile); });
 }
 
 }  // namespace jetflock

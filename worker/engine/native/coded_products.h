@@ -84,7 +84,7 @@ inline void add_products(const Linear& linear, long block, Weights& weights, int
   for_each_span(linear, block, begin, end, [&](const Span& span) {
     if (linear.zeros != nullptr) weights.enter_group(linear.zeros + span.group * 2 * kBlockCols);
     const float* scales = linear.scales + span.group * kBlockCols;
-    with_num_rows(num_rows, [&]<int kRows>() {
+    with_num_rows<kMaxTileRows>(num_rows, [&]<int kRows>() {
       add_span<kRows>(span, weights, (span.first_input - first) / 2, scales,
                       rows + span.first_input, linear.in_features, sums);
     });

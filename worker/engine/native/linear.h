@@ -93,7 +93,7 @@ inline void multiply_bf16_block(const Linear& linear, long block, const bf16* ro
     const int tile_rows = static_cast<int>((slab_rows * (tile + 1)) / num_tiles -
                                            (slab_rows * tile) / num_tiles);
     __m512 sums[kMaxTileRows][2];
-    with_num_rows(tile_rows, [&]<int kRows>() {
+    with_num_rows<kMaxTileRows>(tile_rows, [&]<int kRows>() {
       multiply_tile<kRows>(rows + row * linear.in_features, linear.in_features, weights,
                            linear.in_features / 2, sums);
     });

@@ -35,27 +35,4 @@ struct Linear {
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }
 };
 
-// Calls `call` for as many rows, a constant in there.
-template <class Call>
-inline void with_num_rows(int num_rows, const Call& call) {
-  switch (num_rows) {
-#define JETFLOCK_CASE(N) \
-  case N:                \
-    return call.template operator()<N>();
-    JETFLOCK_CASE(1)
-    JETFLOCK_CASE(2)
-    JETFLOCK_CASE(3)
-    JETFLOCK_CASE(4)
-    JETFLOCK_CASE(5)
-    JETFLOCK_CASE(6)
-    JETFLOCK_CASE(7)
-    JETFLOCK_CASE(8)
-    JETFLOCK_CASE(9)
-    JETFLOCK_CASE(10)
-    JETFLOCK_CASE(11)
-    JETFLOCK_CASE(12)
-#undef JETFLOCK_CASE
-  }
-}
-
 }  // namespace jetflock

@@ -94,4 +94,16 @@ inline __mmask16 first_lanes(long count) {
   return count >= kLanes ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
 }
 
+// Calls `call` with the number of rows, 1 to kMax, as a constant.
+template <int kMax, int kRows = 1, class Call>
+inline void with_num_rows(int num_rows, const Call& call) {
+  if constexpr (kRows <= kMax) {
+    if (num_rows == kRows) {
+      call.template operator()<kRows>();
+    } else {
+      with_num_rows<kMax, kRows + 1>(num_rows, call);
+    }
+  }
+}
+
 }  // namespace jetflock
