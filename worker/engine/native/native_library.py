@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shared.telemetry.log import get_logger
 
@@ -108,47 +109,23 @@ class NativeLibrary:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self.pack_linear = library.jetflock_pack_linear
-        self.pack_linear.restype = ctypes.c_void_p
-        self.pack_linear.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int,
+        pointer, integer, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        layers = ctypes.POINTER(LayerStruct)
+        shape, batch = ctypes.POINTER(ShapeStruct), ctypes.POINTER(BatchStruct)
+        self.pack_linear = _function(
+            library, "pack_linear", pointer, (pointer, integer, integer, small)
         )
-        self.pack_codes = library.jetflock_pack_codes
-        self.pack_codes.restype = ctypes.c_void_p
-        self.pack_codes.argtypes = (
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int,
+        self.pack_codes = _function(
+            library, "pack_codes", pointer, (integer, pointer, integer, integer, small)
         )
-        self.decoder_new = library.jetflock_decoder_new
-        self.decoder_new.restype = ctypes.c_void_p
-        self.decoder_new.argtypes = (
-            ctypes.POINTER(ShapeStruct),
-            ctypes.POINTER(LayerStruct),
-            ctypes.c_int64,
-            ctypes.c_int,
+        self.free = _function(library, "free", None, (pointer,))
+        self.decoder_new = _function(
+            library, "decoder_new", pointer, (shape, layers, integer, small)
         )
-        self.decoder_free = library.jetflock_decoder_free
-        self.decoder_free.restype = None
-        self.decoder_free.argtypes = (ctypes.c_void_p,)
-        self.free = library.jetflock_free
-        self.free.restype = None
-        self.free.argtypes = (ctypes.c_void_p,)
-        self.forward = library.jetflock_decoder_forward
-        self.forward.restype = None
-        self.forward.argtypes = (ctypes.c_void_p, ctypes.POINTER(BatchStruct))
-        self.logits = library.jetflock_decoder_logits
-        self.logits.restype = None
-        self.logits.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_void_p,
+        self.decoder_free = _function(library, "decoder_free", None, (pointer,))
+        self.forward = _function(library, "decoder_forward", None, (pointer, batch))
+        self.logits = _function(
+            library, "decoder_logits", None, (pointer, pointer, integer, pointer)
         )
 
     @classmethod
@@ -163,6 +140,14 @@ class NativeLibrary:
             return cls(path)
         except OSError as exc:
             raise NativeUnavailable(f"cannot load {path}: {exc}") from exc
+
+
+def _function(
+    library: ctypes.CDLL, name: str, result: type | None, arguments: Sequence[type]
+) -> Any:
+    function = getattr(library, f"jetflock_{name}")
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 def prebuilt_library() -> Path:
