@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from worker.engine.formats.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
 from worker.engine.formats.linear_format import WeightParts
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
 
 MXFP4_BLOCK = 32
 NVFP4_BLOCK = 16
@@ -32,12 +32,9 @@ class Nvfp4:
         return (self.marker, "_scale", self.global_scale)
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        *rest, num_bytes = parts.header(self.marker).shape
-        if 2 * num_bytes % NVFP4_BLOCK:
-            raise parts.error(f"has {parts.stem + self.marker!r} with rows of partial blocks")
-        parts.expect("_scale", ("F8_E4M3",), (*rest, 2 * num_bytes // NVFP4_BLOCK))
-        parts.expect(self.global_scale, ("F32",), (), (1,), tuple(rest[:-1]))
-        return (*rest, 2 * num_bytes)
+        shape = _check_blocks(parts, self.marker, NVFP4_BLOCK, ("F8_E4M3",))
+        parts.expect(self.global_scale, ("F32",), (), (1,), shape[:-2])
+        return shape
 
     def load(self, parts: WeightParts) -> ScaledWeight:
         whole = parts.scales(self.global_scale)
@@ -46,8 +43,7 @@ class Nvfp4:
         scales = parts.scales("_scale")
         whole = whole.reshape(*(whole.shape if whole.numel() > 1 else ()), 1, 1)
         scales = scales / whole if self.is_divisor else scales * whole
-        codes = unpack_nibbles(parts.get(self.marker))
-        return ScaledWeight(codes, scales, 1, NVFP4_BLOCK, book=torch.tensor(E2M1_BOOK))
+        return _in_blocks(unpack_nibbles(parts.get(self.marker)), scales, NVFP4_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +57,11 @@ class PackedMxfp4:
     suffixes: Sequence[str] = ("_packed", "_scale")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        *rest, num_bytes = parts.header(self.marker).shape
-        if 2 * num_bytes % MXFP4_BLOCK:
-            raise parts.error(f"has {parts.stem + self.marker!r} with rows of partial blocks")
-        parts.expect("_scale", ("U8", "F8_E8M0"), (*rest, 2 * num_bytes // MXFP4_BLOCK))
-        return (*rest, 2 * num_bytes)
+        return _check_blocks(parts, self.marker, MXFP4_BLOCK, ("U8", "F8_E8M0"))
 
     def load(self, parts: WeightParts) -> ScaledWeight:
         scales = parts.numbers("_scale", powers_of_two(parts.get("_scale")))
-        codes = unpack_nibbles(parts.get(self.marker))
-        return ScaledWeight(codes, scales, 1, MXFP4_BLOCK, book=torch.tensor(E2M1_BOOK))
+        return _in_blocks(unpack_nibbles(parts.get(self.marker)), scales, MXFP4_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +87,19 @@ class ExpertMxfp4:
     def load(self, parts: WeightParts) -> ScaledWeight:
         scales = parts.numbers("_scales", powers_of_two(parts.get("_scales")))
         codes = unpack_nibbles(parts.get("_blocks")).flatten(-2)
-        book = torch.tensor(E2M1_BOOK)
-        return ScaledWeight(codes, scales, 1, MXFP4_BLOCK, book=book, is_turned=True)
+        return replace(_in_blocks(codes, scales, MXFP4_BLOCK), is_turned=True)
+
+
+def _check_blocks(
+    parts: WeightParts, marker: str, block: int, scale_dtypes: Sequence[str]
+) -> tuple[int, ...]:
+    """The shape of a weight that has two values in a byte, and a scale for each whole block."""
+    *rest, num_bytes = parts.header(marker).shape
+    if 2 * num_bytes % block:
+        raise parts.error(f"has {parts.stem + marker!r} with rows of partial blocks")
+    parts.expect("_scale", scale_dtypes, (*rest, 2 * num_bytes // block))
+    return (*rest, 2 * num_bytes)
+
+
+def _in_blocks(codes: torch.Tensor, scales: torch.Tensor, block: int) -> ScaledWeight:
+    return ScaledWeight(codes, scales, 1, block, book=torch.tensor(E2M1_BOOK))
