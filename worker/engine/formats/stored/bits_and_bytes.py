@@ -10,9 +10,9 @@ import msgspec
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.formats.bit_packing import unpack_nibbles
 from worker.engine.formats.linear_format import WeightParts
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.bit_packing import unpack_nibbles
 
 _INT8_RANGE = 127.0
 _WEIGHT, _BOOK, _MAXIMA = "weight", "weight.quant_map", "weight.absmax"

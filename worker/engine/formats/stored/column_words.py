@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.linear_format import WeightParts
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
 
 _WEIGHT, _ZEROS, _SCALES, _GROUPS = "qweight", "qzeros", "scales", "g_idx"

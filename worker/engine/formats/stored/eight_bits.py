@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.bit_packing import powers_of_two
 from worker.engine.formats.linear_format import WeightParts
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.bit_packing import powers_of_two
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
 
 FP8, INT8 = "F8_E4M3", "I8"

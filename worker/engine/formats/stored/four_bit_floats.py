@@ -9,7 +9,7 @@ import torch
 
 from worker.engine.formats.linear_format import WeightParts
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
+from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
 
 MXFP4_BLOCK = 32
 NVFP4_BLOCK = 16
