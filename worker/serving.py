@@ -53,6 +53,7 @@ async def serve(
         path,
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
+        quantization=config.quantization,
     )
 
     async def choose(js: JetStream, prefix: str) -> str:
@@ -112,7 +113,9 @@ async def registered(
 def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:
     """Of the checkpoint that an update has put in place of ours. Raises ConfigError."""
     path = Path(card.weights_path)
-    updated = ModelFiles.read(path, max_context_len=files.stretched_context_len)
+    updated = ModelFiles.read(
+        path, max_context_len=files.stretched_context_len, quantization=files.made_format
+    )
     if updated.revision != card.revision:
         raise ConfigError(
             f"model {card.name!r} was updated to revision {card.revision} from {path}, but that "

@@ -48,6 +48,7 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
         needs_weights=not (config.scripted or config.load_format == "dummy"),
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
+        quantization=config.quantization,
     )
     launches = RoleLaunches(
         serve_config, files.path, log_format, RolePrograms(), environ_of(terminal)

@@ -52,6 +52,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
         needs_weights=not (config.scripted or has_dummy_weights),
         has_dummy_weights=has_dummy_weights,
         max_context_len=config.max_context_len,
+        quantization=config.quantization,
     )
     if not config.scripted:
         check_context(files, config.max_context_len)

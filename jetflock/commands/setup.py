@@ -16,6 +16,7 @@ from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name
+from shared.checkpoint.stored_format import MadeFormat
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -45,6 +46,8 @@ class SetupConfig(ClusterConfig):
     """Name under which the model is served; by default the folder's name or the hub id."""
     max_context_len: int | None = None
     """As the workers are told it: a stretched context makes another revision."""
+    quantization: MadeFormat | None = None
+    """As the workers are told it: it makes another revision, too."""
     expect_consumers: tuple[str, ...] = ()
     """Refuse unless the pool's consumers have exactly these names: a scaler was told them."""
     change_replicas: bool = False
@@ -95,7 +98,11 @@ def main(model: str | None = None, /, config: Annotated[SetupConfig, FLAT] = Set
 
 
 def _read_files(model: str, config: SetupConfig) -> ModelFiles:
-    return ModelFiles.read(resolve_model(model), max_context_len=config.max_context_len)
+    return ModelFiles.read(
+        resolve_model(model),
+        max_context_len=config.max_context_len,
+        quantization=config.quantization,
+    )
 
 
 async def _set_up(config: SetupConfig, files: ModelFiles | None, names: Names | None) -> None:

@@ -21,7 +21,7 @@ from shared.checkpoint.score_files import (
     is_encoder,
     yes_no_card,
 )
-from shared.checkpoint.stored_format import modelopt_config, stored_format
+from shared.checkpoint.stored_format import MadeFormat, made_format, modelopt_config, stored_format
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision_files import vision_card
 from shared.errors import ConfigError
@@ -93,18 +93,26 @@ class ModelFiles:
     generation_config: dict[str, Any]
     has_dummy_weights: bool = False  # random ones are served instead of the files'
     stretched_context_len: int | None = None  # wanted, beyond what config.json names
+    made_format: MadeFormat | None = None  # of weights that are stored in 16 bits
 
     @classmethod
     def read(
-        cls, path: Path, *, has_dummy_weights: bool = False, max_context_len: int | None = None
+        cls,
+        path: Path,
+        *,
+        has_dummy_weights: bool = False,
+        max_context_len: int | None = None,
+        quantization: MadeFormat | None = None,
     ) -> ModelFiles:
-        """`max_context_len` is what a worker is told. Raises ConfigError."""
+        """`max_context_len` and `quantization` are what a worker is told. Raises ConfigError."""
         files = cls(
             path,
             read_json(path / "config.json", dict),
             read_json(path / "generation_config.json", dict, {}),
             has_dummy_weights,
         )
+        if quantization is not None and not stored_format(path, files.config):
+            files = dataclasses.replace(files, made_format=quantization)
         if max_context_len is None or max_context_len <= files.max_context_len:
             return files
         return dataclasses.replace(files, stretched_context_len=max_context_len)
@@ -126,11 +134,14 @@ class ModelFiles:
     def revision(self) -> str:
         """Names the weights: a hash of config and samples of every weight file.
 
-        A stretched context counts, since some models turn their positions by it.
+        A stretched context counts, since some models turn their positions by it, and so does what
+        weights are made when they are loaded.
         """
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         if self.stretched_context_len is not None:
             digest.update(f"context:{self.stretched_context_len}".encode())
+        if self.made_format is not None:
+            digest.update(f"quantization:{self.made_format}".encode())
         if beside := modelopt_config(self.path):
             digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
@@ -230,9 +241,15 @@ class ModelFiles:
             embedding=None if is_scorer else embedding_card(self.path, self._text_config),
             score=self._score_card(bundle),
             vision=vision_card(self.path, self.config),
-            stored_format=stored_format(self.path, self.config),
+            stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
         )
+
+    @property
+    def _format(self) -> str:
+        if self.made_format is not None:
+            return made_format(self.made_format)
+        return stored_format(self.path, self.config)
 
     @property
     def _can_generate(self) -> bool:

@@ -1,17 +1,30 @@
-"""In what a checkpoint's weights are stored, as its files name it: for people."""
+"""In what a checkpoint's weights are stored, or what they are made when loaded: for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shared.checkpoint.json_file import read_json
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 
+MadeFormat = Literal["int8", "int4", "fp8"]
+
 MODELOPT_FILE = "hf_quant_config.json"
 _DENSE_GGUF = ("GGUF F32", "GGUF F16", "GGUF BF16")
 _SECTIONS = ("quantization_config", "compression_config")
+INT4_GROUP = 128  # inputs that share a scale and a zero point
+_MADE: Mapping[MadeFormat, str] = {
+    "int8": "int8 by channel",
+    "int4": f"int4 in groups of {INT4_GROUP}",
+    "fp8": "fp8 by channel",
+}
+
+
+def made_format(kind: MadeFormat) -> str:
+    """Of weights that are stored in 16 bits, and quantised when they are loaded."""
+    return f"{_MADE[kind]}, made when loaded"
 
 
 def modelopt_config(path: Path) -> dict[str, Any]:

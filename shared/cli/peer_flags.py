@@ -46,18 +46,13 @@ PEER_FLAGS = (
     PeerFlag(("--max-num-batched-tokens",), "vLLM", "--max-step-tokens"),
     PeerFlag(("--kv-cache-dtype",), _BOTH, "--kv-dtype"),
     PeerFlag(("--threads", "-t"), "llama.cpp", "--num-threads"),
+    PeerFlag(("-q",), "vLLM", "--quantization"),
     PeerFlag(("--tool-call-parser",), _BOTH, "--tool-parser"),
     PeerFlag(("--model", "--model-path", "-m"), _ALL, advice=_MODEL_ADVICE),
     PeerFlag(
         ("--hf-repo", "-hf", "-hfr"),
         "llama.cpp",
         advice=f"{_MODEL_ADVICE}, where MODEL may be OWNER/NAME:Q4_K_M",
-    ),
-    PeerFlag(
-        ("--quantization", "-q"),
-        _BOTH,
-        advice="no flag: a quantized checkpoint (FP8, INT8, INT4, FP4, NF4: docs/models.md) tells "
-        "its format. `--kv-dtype fp8` halves keys and values on a GPU",
     ),
     PeerFlag(
         ("--mem-fraction-static",),

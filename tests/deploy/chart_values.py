@@ -111,6 +111,7 @@ EVERYTHING: Values = {
     "worker": {
         **_POD,
         "maxContextLen": 8192,
+        "quantization": "int8",
         "registerModel": True,
         "hubToken": {"existingSecret": "hub"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 
 import msgspec
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 
 SpeculateName = Literal["off", "ngram", "suffix"]
@@ -35,6 +36,9 @@ class EngineConfig:
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
     kv_dtype: KVDTypeName = "auto"
     """Of the KV cache on a GPU; auto: the model's; fp8: float8_e4m3fn, half the memory, rounded."""
+    quantization: MadeFormat | None = None
+    """Make the projections of a 16-bit checkpoint int8 or fp8 by channel, or int4 in groups of 128,
+    when it is loaded; a quantised one tells its format itself."""
     load_format: LoadFormat = "safetensors"
     """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
     device: DeviceName = "auto"

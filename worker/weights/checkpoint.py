@@ -68,7 +68,11 @@ class Checkpoint:
         if not self.shapes:
             raise ConfigError("the worker has no weights from files: there is nothing to replace")
         other = Checkpoint.read(
-            ModelFiles.read(path, max_context_len=self.files.stretched_context_len),
+            ModelFiles.read(
+                path,
+                max_context_len=self.files.stretched_context_len,
+                quantization=self.files.made_format,
+            ),
             self.card.name,
         )
         self._check_replaced_by(other)

@@ -69,6 +69,27 @@ def test_values_that_make_no_sense(tmp_path: Path, values: dict[str, Any], sente
         card_of(tmp_path, values)
 
 
+def test_what_weights_are_made_is_another_model(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    own, int8, int4 = (
+        ModelFiles.read(tmp_path, quantization=wanted) for wanted in (None, "int8", "int4")
+    )
+    assert len({own.revision, int8.revision, int4.revision}) == 3
+    bundle = TokenizerBundle.of_numbers(50)
+    assert own.card("m", bundle).stored_format == ""
+    assert int4.card("m", bundle).stored_format == "int4 in groups of 128, made when loaded"
+
+
+def test_weights_that_are_stored_so_are_made_nothing(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    own, equal = (ModelFiles.read(tmp_path, quantization=wanted) for wanted in (None, "fp8"))
+    assert own.revision == equal.revision
+    assert equal.card("m", TokenizerBundle.of_numbers(50)).stored_format == "fp8"
+
+
 def test_a_stretched_context_is_another_model(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     own, shorter, longer = (

@@ -49,6 +49,8 @@ def test_metrics_of_the_page_exist() -> None:
         (["--served-model-name=x"], ["--model-name=x"]),
         (["--tensor-parallel-size", "2"], ["--tp", "2"]),
         (["-c", "4096", "-np", "4"], ["--max-context-len", "4096", "--max-running", "4"]),
+        (["-q", "fp8"], ["--quantization", "fp8"]),
+        (["--quantization", "fp8"], ["--quantization", "fp8"]),
         (["--port", "8001"], ["--port", "8001"]),
     ],
 )
@@ -59,10 +61,6 @@ def test_what_means_the_same_is_taken(words: list[str], expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (
-            ["--quantization", "awq"],
-            r"In jetflock: no flag: a quantized checkpoint \(FP8, INT8, INT4, FP4, NF4: docs",
-        ),
         (["--enable-lora"], r"In jetflock: adapters need no switch: --lora NAME=PATH"),
         (["-m", "x.gguf"], "In jetflock: MODEL stands without a flag: jetflock serve MODEL"),
         (["-ngl=99"], "--device cuda or cpu"),

@@ -86,7 +86,7 @@ class EngineLoader:
 
     def _load(self) -> CommandLoop:
         self._progress.enter("read configuration")
-        model_config = read_model_config(Path(self._config.model_path))
+        model_config = read_model_config(Path(self._config.model_path), self._config.quantization)
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )

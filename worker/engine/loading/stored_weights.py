@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from shared.checkpoint.model_files import weight_files
+from shared.checkpoint.stored_format import made_format
 from worker.engine.models.model_config import ModelConfig
 
 
@@ -17,6 +18,9 @@ def told_of_stored_weights(
 
     `coded_share`: of them, what is multiplied in its codes; None: known when they are loaded.
     """
+    if model.made_format is not None:
+        told = f"weights are {made_format(model.made_format)}"
+        return f"{told} and {_computed(dtype, coded_share, 'such')}"
     if not model.quantization:
         return ""
     num_bytes = sum(file.stat().st_size for file in weight_files(model_path))
@@ -24,15 +28,16 @@ def told_of_stored_weights(
     if num_bytes:  # else they were not fetched yet
         bits = 8 * num_bytes / model.num_parameters
         size = f" ({bits:.1f} bits each, {num_bytes / (1 << 30):.2f} GiB)"
-    return f"weights are stored in {model.quantization}{size} and {_computed(dtype, coded_share)}"
+    computed = _computed(dtype, coded_share, "they are stored")
+    return f"weights are stored in {model.quantization}{size} and {computed}"
 
 
-def _computed(dtype: torch.dtype, coded_share: float | None) -> str:
+def _computed(dtype: torch.dtype, coded_share: float | None, codes: str) -> str:
     dense = f"computed in {str(dtype).removeprefix('torch.')}, whose memory they take"
     if coded_share is None:
-        return "multiplied as they are stored where our C++ has a layout for them"
+        return f"multiplied as {codes} where our C++ has a layout for them"
     if coded_share == 0.0:
         return dense
     if coded_share == 1.0:
-        return "multiplied as they are stored"
-    return f"{coded_share:.0%} of them multiplied as they are stored, the others {dense}"
+        return f"multiplied as {codes}"
+    return f"{coded_share:.0%} of them multiplied as {codes}, the others {dense}"

@@ -33,7 +33,11 @@ class DummyWeights:
         self._on_progress = on_progress
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = fill_with_noise(name, torch.empty(shape, dtype=self._dtype, device=self._device))
+        return self.read_as(self._dtype, name, *shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        """In this dtype: other numbers than in another one."""
+        tensor = fill_with_noise(name, torch.empty(shape, dtype=dtype, device=self._device))
         self._num_made += math.prod(shape)
         self._on_progress(min(1.0, self._num_made / self._num_parameters))
         return tensor

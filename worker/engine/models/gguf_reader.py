@@ -40,10 +40,14 @@ class GgufReader:
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In our dtype. Raises ConfigError when it is missing or of another shape."""
+        return self.read_as(self._dtype, name, *shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        """Like `read`, in this dtype."""
         source = self._sources.get(name)
         if source is None:
             raise ConfigError(f"the checkpoint in {self._model_path} has no tensor {name!r}")
-        tensor = self._arranged(name, source)
+        tensor = self._arranged(dtype, name, source)
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}, config.json says {shape}")
         self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
@@ -52,31 +56,31 @@ class GgufReader:
     def read_codes(self, name: str, *shape: int) -> None:
         """None: blocks are made numbers, whoever asks."""
 
-    def _arranged(self, name: str, source: TensorSource) -> torch.Tensor:
+    def _arranged(self, dtype: torch.dtype, name: str, source: TensorSource) -> torch.Tensor:
         match source.layout:
             case Layout.NORM_FROM_ONE:
-                return (self._read_one(source, torch.float32) - 1.0).to(self._dtype)
+                return (self._read_one(source, torch.float32) - 1.0).to(dtype)
             case Layout.PAIRED_ROWS:
                 is_query = ".q_proj." in name
                 num_heads = self._facts.num_heads if is_query else self._facts.num_kv_heads
-                return rows_in_halves(self._read_one(source, self._dtype), num_heads)
+                return rows_in_halves(self._read_one(source, dtype), num_heads)
             case Layout.GATES_THEN_UPS:
-                return torch.cat(self._read_two(source), dim=1)
+                return torch.cat(self._read_two(source, dtype), dim=1)
             case Layout.GATES_AND_UPS:
-                gates, ups = self._read_two(source)
+                gates, ups = self._read_two(source, dtype)
                 both = torch.stack([gates, ups], dim=2).flatten(1, 2)
                 return both if both.ndim == 2 else both.transpose(1, 2).contiguous()
             case Layout.TRANSPOSED:
-                return self._read_one(source, self._dtype).transpose(-1, -2).contiguous()
+                return self._read_one(source, dtype).transpose(-1, -2).contiguous()
             case Layout.PLAIN:
-                return self._read_one(source, self._dtype)
+                return self._read_one(source, dtype)
 
     def _read_one(self, source: TensorSource, dtype: torch.dtype) -> torch.Tensor:
         (tensor,) = source.tensors
         return self._read(tensor, dtype)
 
-    def _read_two(self, source: TensorSource) -> list[torch.Tensor]:
-        return [self._read(tensor, self._dtype) for tensor in source.tensors]
+    def _read_two(self, source: TensorSource, dtype: torch.dtype) -> list[torch.Tensor]:
+        return [self._read(tensor, dtype) for tensor in source.tensors]
 
     def _read(self, tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
         self._num_read_bytes += tensor.num_bytes

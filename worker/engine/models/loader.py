@@ -7,7 +7,9 @@ from typing import Protocol
 
 import torch
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
+from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
 
@@ -24,6 +26,10 @@ class WeightReader(Protocol):
 
 class CodeReader(WeightReader, Protocol):
     """Gives quantised weights as they are stored, too."""
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        """Like `read`, in this dtype."""
+        ...
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None: they are stored as numbers. Raises ConfigError as `read` does."""
@@ -48,10 +54,14 @@ class CheckpointReader:
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         """In our dtype. Raises ConfigError when it is missing or of another shape."""
+        return self.read_as(self._dtype, name, *shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        """Like `read`, in this dtype."""
         stored_name = self._find(name, shape)
-        tensor = self._checkpoint.read(stored_name, self._dtype)
+        tensor = self._checkpoint.read(stored_name, dtype)
         self._note_read(stored_name)
-        return tensor.to(self._dtype)
+        return tensor.to(dtype)
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None: they are stored as numbers. Raises ConfigError as `read` does."""
@@ -84,3 +94,30 @@ class CheckpointReader:
         self._unread -= {*self._checkpoint.stored_names(stored_name)}
         self._num_read_bytes += self._checkpoint.num_bytes(stored_name)
         self._on_progress(min(1.0, self._num_read_bytes / max(1, self._num_bytes)))
+
+
+class QuantizingReader:
+    """A `CodeReader` that makes codes of the projections of another one's.
+
+    They are made of what is stored, before it is rounded to the model's dtype: so all workers have
+    the same codes.
+    """
+
+    def __init__(self, reader: CodeReader, made_format: MadeFormat, dtype: torch.dtype) -> None:
+        self._reader = reader
+        self._made_format = made_format
+        self._dtype = dtype
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self.read_as(self._dtype, name, *shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        """Like `read`, in this dtype."""
+        codes = self.read_codes(name, *shape)
+        return self._reader.read_as(dtype, name, *shape) if codes is None else codes.dense(dtype)
+
+    def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
+        if not is_quantized_when_made(name):
+            return None
+        weight = self._reader.read_as(torch.float32, name, *shape)
+        return make_codes(self._made_format, weight.cpu())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -28,6 +29,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     vision: VisionCard | None = None  # None: it takes no images
     quantization: str = ""  # of the stored weights, for people; empty: there is none
+    made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
 
     @property
     def num_outputs(self) -> int:

@@ -17,7 +17,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
-from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress
+from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress, QuantizingReader
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.rotary import RotaryEmbedding
@@ -66,6 +66,22 @@ def open_weights(
 
     All of it is to be read inside. Raises ConfigError.
     """
+    with _open_stored(config, model_path, load_format, dtype, on_progress, device) as reader:
+        if config.made_format is None:
+            yield reader
+        else:
+            yield QuantizingReader(reader, config.made_format, dtype)
+
+
+@contextmanager
+def _open_stored(
+    config: ModelConfig,
+    model_path: Path,
+    load_format: LoadFormat,
+    dtype: torch.dtype,
+    on_progress: OnProgress,
+    device: torch.device,
+) -> Iterator[CodeReader]:
     if load_format == "dummy":
         yield DummyWeights(config.num_parameters, dtype, on_progress, device)
         return

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.checkpoint.score_files import ENCODERS
-from shared.checkpoint.stored_format import stored_format
+from shared.checkpoint.stored_format import MadeFormat, stored_format
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
+from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import (
     DecoderConfig,
@@ -49,18 +50,48 @@ CLASSIFIER_ARCHITECTURES: dict[str, ReadConfig] = {
 _FUSED = FUSED_ARCHITECTURES | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
 
 
-def read_model_config(model_path: Path) -> ModelConfig:
-    """Raises ConfigError, with a sentence, for a folder or a model that we cannot serve."""
+def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -> ModelConfig:
+    """With `made_format`, what its projections are to be made when they are loaded.
+
+    Raises ConfigError, with a sentence, for a folder or a model that we cannot serve.
+    """
     if not model_path.is_dir():
         raise ConfigError(f"the model path {str(model_path)!r} is not a folder")
     config = ConfigFile.read(model_path / "config.json")
     quantization = read_quantization(model_path)
     model = _read_architecture(model_path, config)
     if quantization is not None:
+        _check_equal(model_path, quantization, made_format)
         return dataclasses.replace(model, quantization=quantization.name)
-    if holds_gguf(model_path):
-        return dataclasses.replace(model, quantization=_gguf_format(model_path, config))
-    return model
+    gguf_format = _gguf_format(model_path, config) if holds_gguf(model_path) else ""
+    model = dataclasses.replace(model, quantization=gguf_format)
+    return model if made_format is None else _to_be_made(model_path, model, made_format)
+
+
+def _check_equal(path: Path, quantization: Quantization, wanted: MadeFormat | None) -> None:
+    """Raises ConfigError where another format is wanted than the checkpoint has."""
+    names = [rule.format.name for rule in quantization.rules]
+    if wanted is not None and not all(name.startswith(wanted) for name in names):
+        raise _already_quantized(path, quantization.name, wanted)
+
+
+def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConfig:
+    """Raises ConfigError where that would spoil the model, or nothing would be won by it."""
+    if model.quantization:
+        raise _already_quantized(path, model.quantization, wanted)
+    if not isinstance(model, DecoderConfig):
+        raise ConfigError(
+            f"quantization={wanted} is not possible with {model.architecture}: it is computed by "
+            "transformers in 16 bits, so that nothing would be saved; leave it out"
+        )
+    return dataclasses.replace(model, made_format=wanted)
+
+
+def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError:
+    return ConfigError(
+        f"quantization={wanted} is not possible: the weights in {path} are quantised already "
+        f"({name}); leave it out, or take the original in 16 bits"
+    )
 
 
 def _gguf_format(model_path: Path, config: ConfigFile) -> str:

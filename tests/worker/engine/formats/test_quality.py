@@ -12,18 +12,26 @@ import torch
 from torch.nn import functional
 
 from deploy.demo_model.corpus import conversations
+from shared.checkpoint.stored_format import MadeFormat
 from tests.worker.engine.formats.quantized_copies import PROJECTION
 from tests.worker.engine.formats.stored_kinds import (
     KINDS,
     Store,
+    Stored,
     store_bytes,
     store_packed,
 )
+from worker.engine.formats.made_codes import make_codes
 
 DEMO = Path(__file__).parents[4] / "deploy/demo_model/checkpoint"
 OTHER_SEED = 1_000_003  # of the conversations: training took 1 and 2
 NUM_CONVERSATIONS = 40
 FP8 = torch.float8_e4m3fn
+
+
+def made(kind: MadeFormat, _: str, weight: torch.Tensor) -> Stored:
+    return Stored({}, make_codes(kind, weight).dense(torch.float32))
+
 
 # The store, the largest mean KL in nats, and the least share of tokens with the same likeliest one.
 QUALITY: dict[str, tuple[Store, float, float]] = {
@@ -51,6 +59,9 @@ QUALITY: dict[str, tuple[Store, float, float]] = {
     "nvfp4": (KINDS["nvfp4 of compressed-tensors"].store, 0.05, 0.95),
     "mxfp4": (KINDS["mxfp4"].store, 0.1, 0.93),
     "nf4": (KINDS["nf4"].store, 0.05, 0.95),
+    "int8, made when loaded": (functools.partial(made, "int8"), 0.002, 0.99),
+    "fp8, made when loaded": (functools.partial(made, "fp8"), 0.01, 0.98),
+    "int4, made when loaded": (functools.partial(made, "int4"), 0.05, 0.95),
 }
 
 pytestmark = pytest.mark.skipif(

@@ -1,0 +1,134 @@
+"""Codes that are made when a 16-bit checkpoint is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shared.checkpoint.stored_format import MadeFormat
+from shared.errors import ConfigError
+from tests.worker.engine.formats.quantized_copies import PROJECTION, save_quantized
+from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
+from tests.worker.engine.tiny_models import (
+    Rig,
+    assert_like_reference,
+    random_prompt,
+    save_tiny_model,
+)
+from tests.worker.engine_fakes import make_add
+from worker.engine.cuda.tensor_parallel.rank_weights import RankReader
+from worker.engine.formats.made_codes import make_codes
+from worker.engine.models.model_loading import open_weights
+from worker.engine.models.registry import read_model_config
+from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+
+KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
+# Of a normal distribution, relative: half a step of 127, three bits of mantissa, a step of 15.
+LARGEST_ERROR = {"int8": 0.01, "fp8": 0.03, "int4": 0.12}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shapes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
+    return save_tiny_model(tmp_path_factory.mktemp("source") / "model", "llama", **shapes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_near_and_never_outside_of_its_codes(kind: MadeFormat) -> None:
+    torch.manual_seed(3)
+    weight = torch.randn(64, 320)
+    weight[5] = 0.0  # as the rows that pad a vocabulary
+    weight[6] = weight[6].abs() + 1.0  # on one side of zero
+    weight[7, 0] = 1e30
+    codes = make_codes(kind, weight)
+    values = codes.dense(torch.float32)
+    assert torch.equal(values[5], torch.zeros(320))
+    usual = [row for row in range(64) if row != 7]
+    error = (values - weight)[usual].norm() / weight[usual].norm()
+    assert error <= LARGEST_ERROR[kind]
+    layout = coded_layout(codes)
+    assert layout is not None
+    assert layout.layout == (CODES4 if kind == "int4" else CODES8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_projections_alone_are_made_codes(kind: MadeFormat, source: Path) -> None:
+    config = read_model_config(source, kind)
+    stored = load_file(source / "model.safetensors")
+    dtype = torch.bfloat16
+    with open_weights(config, source, "safetensors", dtype, lambda _: None) as reader:
+        for name, tensor in stored.items():
+            codes = reader.read_codes(name, *tensor.shape)
+            values = reader.read(name, *tensor.shape)
+            expected = tensor
+            if PROJECTION.fullmatch(name):
+                assert codes is not None
+                expected = make_codes(kind, tensor.float()).dense(dtype)
+            assert torch.equal(values, expected.to(dtype)), name
+
+
+def test_a_rank_has_its_share_of_the_same_values(source: Path) -> None:
+    """Not codes of its share: columns of another rank belong to the same group."""
+    config = read_model_config(source, "int4")
+    name, shape = "model.layers.0.mlp.down_proj.weight", (64, 160)
+    with open_weights(config, source, "dummy", torch.float32, lambda _: None) as reader:
+        whole = reader.read(name, *shape)
+        shares = [RankReader(reader, rank, 2).read(name, 64, 80) for rank in range(2)]
+    assert torch.equal(torch.cat(shares, dim=1), whole)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_own_products_are_those_of_the_values(
+    kind: MadeFormat, source: Path, tmp_path: Path
+) -> None:
+    dense = save_made(source, tmp_path / "dense", kind)
+    rig = native_rig(source, quantization=kind)
+    prompt = random_prompt(40, 1)
+    add = make_add(0, prompt, max_tokens=16, ignore_eos=True)
+    assert_like_reference(dense, rig, 0, prompt + rig.run(add)[0], MAX_ERROR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_computes_the_same_values(kind: MadeFormat, source: Path, tmp_path: Path) -> None:
+    dense = save_made(source, tmp_path / "dense", kind)
+    add = make_add(0, random_prompt(20, 1), max_tokens=24)
+    made = Rig(source, dtype="float32", quantization=kind).run(add)
+    assert made == Rig(dense, dtype="float32").run(add)
+
+
+def test_a_quantized_checkpoint_is_left_as_it_is(source: Path, tmp_path: Path) -> None:
+    quantized = save_quantized(source, tmp_path / "quantized", "int8 by channel")
+    own, equal = read_model_config(quantized), read_model_config(quantized, "int8")
+    assert equal.made_format is None
+    assert own.quantization == equal.quantization == "compressed-tensors: int8 by channel"
+    with pytest.raises(ConfigError, match=r"quantization=fp8 is not possible.*quantised already"):
+        read_model_config(quantized, "fp8")
+
+
+def test_models_of_transformers_are_not_made_codes(source: Path, tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path / "gemma", "gemma2")
+    with pytest.raises(ConfigError, match="not possible with Gemma2ForCausalLM"):
+        read_model_config(path, "int8")
+
+
+def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
+    """What the codes stand for, in float32."""
+    from safetensors.torch import save_file
+
+    target.mkdir()
+    tensors = {
+        name: make_codes(kind, tensor.float()).dense(torch.float32)
+        if PROJECTION.fullmatch(name)
+        else tensor.float()
+        for name, tensor in load_file(source / "model.safetensors").items()
+    }
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config))
+    return target

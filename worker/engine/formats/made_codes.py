@@ -1,0 +1,65 @@
+"""Codes that are made of a weight's numbers while it is loaded, with nothing but its own values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.nn import functional
+
+from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
+from worker.engine.formats.scaled_weight import ScaledWeight
+
+_MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
+_PROJECTION = "_proj.weight"
+
+
+def is_quantized_when_made(name: str) -> bool:
+    """Projections are. Embeddings, heads and norms stay as they are stored: they are read by row,
+    or few.
+    """
+    return name.endswith(_PROJECTION)
+
+
+def make_codes(kind: MadeFormat, weight: torch.Tensor) -> ScaledWeight:
+    """Of a weight [out_features, in_features] in float32. The same on every machine."""
+    return _MAKERS[kind](weight)
+
+
+def _int8(weight: torch.Tensor) -> ScaledWeight:
+    scales = _scales(weight.abs().amax(1, keepdim=True), _MAX_INT8)
+    codes = (weight / scales).round().clamp(-_MAX_INT8, _MAX_INT8).to(torch.int8)
+    return ScaledWeight(codes, scales, 1, weight.shape[1])
+
+
+def _float8(weight: torch.Tensor) -> ScaledWeight:
+    scales = _scales(weight.abs().amax(1, keepdim=True), _MAX_FLOAT8)
+    codes = (weight / scales).clamp(-_MAX_FLOAT8, _MAX_FLOAT8).to(torch.float8_e4m3fn)
+    return ScaledWeight(codes, scales, 1, weight.shape[1])
+
+
+def _int4(weight: torch.Tensor) -> ScaledWeight:
+    """From the least to the largest of a group, zero among them: half the error of a range that is
+    as wide on both sides of zero, where a group leans to one.
+    """
+    num_rows, num_columns = weight.shape
+    padding = -num_columns % INT4_GROUP
+    groups = functional.pad(weight, (0, padding)).view(num_rows, -1, INT4_GROUP)
+    least, largest = groups.amin(-1).clamp(max=0.0), groups.amax(-1).clamp(min=0.0)
+    scales = _scales(largest - least, _MAX_INT4)
+    zeros = (-least / scales).round()
+    codes = (groups / scales[..., None]).round() + zeros[..., None]
+    codes = codes.clamp(0.0, _MAX_INT4).to(torch.uint8).flatten(1)
+    return ScaledWeight(codes[:, :num_columns], scales, 1, INT4_GROUP, zeros)
+
+
+_MAKERS: Mapping[MadeFormat, Callable[[torch.Tensor], ScaledWeight]] = {
+    "int8": _int8,
+    "int4": _int4,
+    "fp8": _float8,
+}
+
+
+def _scales(ranges: torch.Tensor, num_steps: float) -> torch.Tensor:
+    """Where all values are zero, any scale will do."""
+    return (ranges / num_steps).masked_fill(ranges == 0.0, 1.0)
