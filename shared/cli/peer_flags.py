@@ -1,6 +1,6 @@
 """Flags of vLLM, SGLang and llama.cpp: taken as ours, or answered with what to do in jetflock.
 
-`python -m shared.cli.peer_flags` prints the table of docs/coming-from.md.
+`python -m shared.cli.peer_flags > docs/peer-flags.md` writes the page of all of them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ _MODEL_ADVICE = "MODEL stands without a flag: `jetflock serve MODEL`"
 _LORA_ADVICE = "`--lora NAME=PATH`, once for each adapter"
 _GRAPHS_ADVICE = "`--cuda-graph-sizes 0 --cuda-graph-tokens 0`"
 _REQUEST_ADVICE = "it belongs to a request, and its default to the model's generation_config.json"
+
+_HEAD = """\
+# Flags of other servers
+
+Made by `python -m shared.cli.peer_flags > docs/peer-flags.md`. They are flags of `jetflock serve`,
+`worker` and `autoscale`. "Taken as it stands": the flag works with the same meaning. Others are
+refused with the words of this table.
+"""
 
 PEER_FLAGS = (
     PeerFlag(("--tensor-parallel-size", "--tp-size", "-tp"), _BOTH, "--tp"),
@@ -187,14 +195,14 @@ def _translated(word: str, flag: PeerFlag | None) -> str:
     raise ConfigError(f"{theirs} is a flag of {flag.peers}. In jetflock: {advice}")
 
 
-def markdown_table() -> str:
-    """Of all that are known."""
+def markdown_page() -> str:
+    """docs/peer-flags.md."""
     rows = [
         f"| {', '.join(f'`{name}`' for name in flag.names)} | {flag.peers} | {flag.in_jetflock} |"
         for flag in PEER_FLAGS
     ]
-    return "\n".join(["| flag | of | in jetflock |", "|---|---|---|", *rows, ""])
+    return "\n".join([_HEAD, "| flag | of | in jetflock |", "|---|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown_table())
+    sys.stdout.write(markdown_page())

@@ -1,4 +1,4 @@
-"""Flags of other servers are taken, or answered with the words of docs/coming-from.md."""
+"""Flags of other servers are taken, or answered with the words of docs/peer-flags.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deploy.local.__main__ import PROGRAM as SERVE
-from shared.cli.peer_flags import PEER_FLAGS, markdown_table, translated
+from shared.cli.peer_flags import PEER_FLAGS, markdown_page, translated
 from shared.errors import ConfigError
 from tests.deploy.local_stack import REPOSITORY
 from worker.__main__ import PROGRAM as WORKER
@@ -17,8 +17,9 @@ from worker.__main__ import PROGRAM as WORKER
 DOC = REPOSITORY / "docs" / "coming-from.md"
 
 
-def test_the_page_has_the_table() -> None:
-    assert markdown_table() in DOC.read_text(), "python -m shared.cli.peer_flags prints it"
+def test_the_page_is_what_the_table_says() -> None:
+    written = (REPOSITORY / "docs" / "peer-flags.md").read_text()
+    assert markdown_page() == written, "run: python -m shared.cli.peer_flags > docs/peer-flags.md"
 
 
 def test_what_is_named_exists() -> None:
