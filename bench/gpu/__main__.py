@@ -112,7 +112,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     default_backends = ["triton", *(OF_FLASHINFER if can_build() else ())]
     names = f"the first two run all stages, the others decode; of {', '.join(SHAPES)}"
     parser.add_argument("--models", default=MODELS, type=_names(SHAPES), help=names)
-    parser.add_argument("--stages", default=",".join(LIMITS_S), type=_names(LIMITS_S))
+    stages = f"of {', '.join(LIMITS_S)}"
+    parser.add_argument("--stages", default=",".join(LIMITS_S), type=_names(LIMITS_S), help=stages)
     parser.add_argument("--backends", default=default_backends, type=_names(BACKENDS))
     parser.add_argument(
         "--engine",
