@@ -13,6 +13,7 @@ import ctypes
 import statistics
 import time
 from collections import defaultdict
+from dataclasses import replace
 
 import torch
 
@@ -50,6 +51,10 @@ def integers(num_bits: int, shape: tuple[int, int], group: int) -> ScaledWeight:
     return ScaledWeight(codes, scales, 1, group)
 
 
+def with_minima(weight: ScaledWeight) -> ScaledWeight:
+    return replace(weight, minima=torch.rand_like(weight.scales))
+
+
 def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:
     return {
         "bfloat16": torch.randn(shape).to(torch.bfloat16),
@@ -57,6 +62,8 @@ def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:
         "int8 in groups of 32": integers(8, shape, 32),
         "int4 in groups of 128": integers(4, shape, 128),
         "int4 in groups of 32": integers(4, shape, 32),
+        "int4 of Q4_K": with_minima(integers(4, shape, 32)),
+        "int8 of Q6_K": integers(8, shape, 16),
     }
 
 

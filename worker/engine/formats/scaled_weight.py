@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,17 +13,18 @@ CHUNK_VALUES = 1 << 23  # made dense at once: 32 MiB in float32, besides the res
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledWeight:
-    """A value is (code - zero) * scale, where a code may stand for a number of a book.
+    """A value is (code - zero) * scale - minimum, where a code may stand for a number of a book.
 
     Nothing is lost between a checkpoint's bits and these, and each value is rounded once: a back
     end that multiplies codes may take them as they are, others what `dense` gives.
     """
 
-    codes: torch.Tensor  # [..., rows, columns] int8, uint8 or float8
+    codes: torch.Tensor  # [..., rows, columns] int8, uint8, int16 or float8
     scales: torch.Tensor  # [..., row blocks, column groups] float32
     block_rows: int  # that share a scale; the last block may have fewer
     block_columns: int
     zeros: torch.Tensor | None = None  # the shape of scales, float32
+    minima: torch.Tensor | None = None  # the same
     book: torch.Tensor | None = None  # [16] float32, by code
     groups: torch.Tensor | None = None  # [columns] int64: each one's group, where not by place
     is_turned: bool = False  # the model keeps it as [..., columns, rows]
@@ -37,37 +39,49 @@ class ScaledWeight:
         """The same with scales of each row, for a weight of two dimensions."""
         if self.block_rows == 1:
             return self
-        blocks = torch.arange(len(self.codes)) // self.block_rows
-        zeros = None if self.zeros is None else self.zeros[blocks]
-        return replace(self, scales=self.scales[blocks], zeros=zeros, block_rows=1)
+        return self.with_rows(torch.arange(len(self.codes)))
+
+    def with_rows(self, rows: torch.Tensor) -> ScaledWeight:
+        """These rows of a weight of two dimensions, with scales of each."""
+        blocks = rows // self.block_rows
+        return replace(
+            self,
+            codes=self.codes[rows],
+            scales=self.scales[blocks],
+            zeros=None if self.zeros is None else self.zeros[blocks],
+            minima=None if self.minima is None else self.minima[blocks],
+            block_rows=1,
+        )
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """All its values."""
         dense = torch.empty(self.codes.shape, dtype=dtype)
-        matrices = dense.view(-1, *dense.shape[-2:])
-        codes = self.codes.reshape(matrices.shape)
-        scales = self.scales.reshape(-1, *self.scales.shape[-2:])
-        zeros = None if self.zeros is None else self.zeros.reshape(scales.shape)
-        for idx, matrix in enumerate(matrices):
-            self._fill(matrix, codes[idx], scales[idx], None if zeros is None else zeros[idx])
+        for idx, matrix in enumerate(dense.view(-1, *dense.shape[-2:])):
+            self._matrix(idx)._fill(matrix)
         return dense.transpose(-1, -2).contiguous() if self.is_turned else dense
 
-    def _fill(
-        self,
-        matrix: torch.Tensor,
-        codes: torch.Tensor,
-        scales: torch.Tensor,
-        zeros: torch.Tensor | None,
-    ) -> None:
-        num_rows, num_columns = codes.shape
+    def _matrix(self, idx: int) -> ScaledWeight:
+        """One of experts."""
+        return replace(
+            self,
+            codes=_matrix_of(self.codes, idx),
+            scales=_matrix_of(self.scales, idx),
+            zeros=None if self.zeros is None else _matrix_of(self.zeros, idx),
+            minima=None if self.minima is None else _matrix_of(self.minima, idx),
+        )
+
+    def _fill(self, matrix: torch.Tensor) -> None:
+        num_rows, num_columns = self.codes.shape
         columns = self._columns(num_columns)
         step = max(1, CHUNK_VALUES // max(1, num_columns))
         for start in range(0, num_rows, step):
             rows = torch.arange(start, min(start + step, num_rows)) // self.block_rows
-            values = self._numbers(codes[start : start + step])
-            if zeros is not None:
-                values -= zeros[rows][:, columns]
-            values *= scales[rows][:, columns]
+            values = self._numbers(self.codes[start : start + step])
+            if self.zeros is not None:
+                values -= self.zeros[rows][:, columns]
+            values *= self.scales[rows][:, columns]
+            if self.minima is not None:
+                values -= self.minima[rows][:, columns]
             matrix[start : start + step] = values
 
     def _columns(self, num_columns: int) -> torch.Tensor:
@@ -86,24 +100,34 @@ class ScaledWeight:
 
 def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
     """One weight of several, whose rows come one after the other. None where it would not be one:
-    their codes mean other things, or their columns are grouped otherwise.
+    their codes mean other things, or their columns are in groups by other than place.
     """
-    first, *rest = (weight.by_row() for weight in weights)
-    if not rest:
-        return first
+    first, *rest = parts = [weight.by_row() for weight in weights]
     if any(not _is_alike(first, weight) for weight in rest):
-        return None
-    all_zeros = [weight.zeros for weight in (first, *rest) if weight.zeros is not None]
+        if not all(map(_is_of_integers, parts)):
+            return None
+        size = math.gcd(*(part.block_columns for part in parts))
+        first, *_ = parts = [_in_groups(part, size) for part in parts]
     return replace(
         first,
-        codes=torch.cat([first.codes, *(weight.codes for weight in rest)]),
-        scales=torch.cat([first.scales, *(weight.scales for weight in rest)]),
-        zeros=torch.cat(all_zeros) if all_zeros else None,
+        codes=torch.cat([part.codes for part in parts]),
+        scales=torch.cat([part.scales for part in parts]),
+        zeros=_joined([part.zeros for part in parts]),
+        minima=_joined([part.minima for part in parts]),
     )
 
 
+def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """They all are there, or none is."""
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
+
+
 def _is_alike(first: ScaledWeight, second: ScaledWeight) -> bool:
-    if (first.zeros is None) != (second.zeros is None) or first.is_turned or second.is_turned:
+    for one, other in ((first.zeros, second.zeros), (first.minima, second.minima)):
+        if (one is None) != (other is None):
+            return False
+    if first.is_turned or second.is_turned:
         return False
     if (first.codes.dtype, first.block_columns) != (second.codes.dtype, second.block_columns):
         return False
@@ -114,3 +138,31 @@ def _is_same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
     if first is None or second is None:
         return first is second
     return torch.equal(first, second)
+
+
+def _is_of_integers(weight: ScaledWeight) -> bool:
+    """By which its codes are what they say, each group by its place."""
+    is_plain = weight.book is None and weight.groups is None and not weight.is_turned
+    return is_plain and not weight.codes.is_floating_point()
+
+
+def _in_groups(weight: ScaledWeight, size: int) -> ScaledWeight:
+    """The same in groups of a divisor of their size, with zero points and minima."""
+    times, num_groups = weight.block_columns // size, -(-weight.codes.shape[1] // size)
+
+    def spread(values: torch.Tensor | None) -> torch.Tensor:
+        values = torch.zeros_like(weight.scales) if values is None else values
+        return values.repeat_interleave(times, dim=1)[:, :num_groups]
+
+    return replace(
+        weight,
+        codes=weight.codes.to(torch.int16),
+        scales=spread(weight.scales),
+        zeros=spread(weight.zeros),
+        minima=spread(weight.minima),
+        block_columns=size,
+    )
+
+
+def _matrix_of(values: torch.Tensor, idx: int) -> torch.Tensor:
+    return values.reshape(-1, *values.shape[-2:])[idx]

@@ -12,12 +12,13 @@ from shared.gguf.facts import ModelFacts
 from shared.gguf.gguf_file import GgufTensor
 from shared.gguf.gguf_model import GgufModel
 from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
-from worker.engine.models.gguf_tensor import read_tensor
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
 
 
 class GgufReader:
-    """A `CodeReader` that makes numbers of blocks, tensor by tensor. A context.
+    """A `CodeReader` that reads blocks, tensor by tensor. A context.
 
     `on_progress` hears, from 0 to 1, which share of the bytes has been read.
     """
@@ -44,26 +45,49 @@ class GgufReader:
 
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         """Like `read`, in this dtype."""
+        tensor = self._arranged(dtype, name, self._source(name))
+        self._check_read(name, tensor.shape, shape)
+        return tensor
+
+    def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
+        """None for types that have no codes, and for what is no matrix by itself in the file.
+
+        Raises ConfigError as `read` does.
+        """
+        source = self._source(name)
+        if source.layout not in (Layout.PLAIN, Layout.PAIRED_ROWS) or len(shape) != 2:
+            return None
+        (tensor,) = source.tensors
+        codes = read_gguf_codes(tensor)
+        if codes is None:
+            return None
+        self._num_read_bytes += tensor.num_bytes
+        self._check_read(name, codes.shape, shape)
+        if source.layout is Layout.PAIRED_ROWS:
+            rows = rows_in_halves(torch.arange(shape[0]), self._num_heads(name))
+            return codes.with_rows(rows)
+        return codes
+
+    def _source(self, name: str) -> TensorSource:
         source = self._sources.get(name)
         if source is None:
             raise ConfigError(f"the checkpoint in {self._model_path} has no tensor {name!r}")
-        tensor = self._arranged(dtype, name, source)
-        if tuple(tensor.shape) != shape:
-            raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}, config.json says {shape}")
-        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
-        return tensor
+        return source
 
-    def read_codes(self, name: str, *shape: int) -> None:
-        """None: blocks are made numbers, whoever asks."""
+    def _check_read(self, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        if tuple(found) != wanted:
+            raise ConfigError(f"{name!r} has shape {tuple(found)}, config.json says {wanted}")
+        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
+
+    def _num_heads(self, name: str) -> int:
+        return self._facts.num_heads if ".q_proj." in name else self._facts.num_kv_heads
 
     def _arranged(self, dtype: torch.dtype, name: str, source: TensorSource) -> torch.Tensor:
         match source.layout:
             case Layout.NORM_FROM_ONE:
                 return (self._read_one(source, torch.float32) - 1.0).to(dtype)
             case Layout.PAIRED_ROWS:
-                is_query = ".q_proj." in name
-                num_heads = self._facts.num_heads if is_query else self._facts.num_kv_heads
-                return rows_in_halves(self._read_one(source, dtype), num_heads)
+                return rows_in_halves(self._read_one(source, dtype), self._num_heads(name))
             case Layout.GATES_THEN_UPS:
                 return torch.cat(self._read_two(source, dtype), dim=1)
             case Layout.GATES_AND_UPS:

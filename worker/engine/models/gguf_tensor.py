@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from shared.errors import ConfigError
 from shared.gguf.gguf_file import GgufTensor
+from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES, codes_of_blocks
 
 _CHUNK_VALUES = 1 << 18  # what one thread makes at once: a few megabytes, with all between
+_CHUNK_BYTES = 1 << 22  # the same of codes, which torch's threads share
 
 
 def read_tensor(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
@@ -27,6 +30,32 @@ def read_tensor(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
         for _ in threads.map(_read_chunk, repeat(tensor), repeat(raw), repeat(out), _starts(out)):
             pass
     return out.view(tensor.shape)
+
+
+def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
+    """A matrix as it is stored; None for types that have no codes. Raises ConfigError as
+    `read_tensor` does.
+    """
+    if tensor.type.name not in BLOCK_TYPES:
+        return None
+    raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
+    row_bytes = tensor.num_bytes // tensor.shape[0]
+    step = max(1, _CHUNK_BYTES // row_bytes)
+    parts = []
+    for start in range(0, tensor.num_bytes, step * row_bytes):
+        rows = torch.from_numpy(np.array(raw[start : start + step * row_bytes]))
+        blocks = rows.view(-1, tensor.type.block_bytes)
+        parts.append(codes_of_blocks(tensor.type.name, blocks, len(rows) // row_bytes))
+    codes = join_rows(parts)
+    assert codes is not None, "they are of one type"
+    for scales in (codes.scales, codes.minima):
+        if scales is not None and not bool(torch.isfinite(scales).all()):
+            raise _no_numbers(tensor)
+    return codes
+
+
+def _no_numbers(tensor: GgufTensor) -> ConfigError:
+    return ConfigError(f"{tensor.path}: tensor {tensor.name!r} has scales that are no numbers")
 
 
 def _starts(out: torch.Tensor) -> Iterator[int]:
@@ -45,6 +74,6 @@ def _read_chunk(tensor: GgufTensor, raw: NDArray[np.uint8], out: torch.Tensor, s
     with np.errstate(all="ignore"):
         values = dequantize(data.reshape(1, -1), GGMLQuantizationType[kind.name])
     if not np.isfinite(values).all():
-        raise ConfigError(f"{tensor.path}: tensor {tensor.name!r} has scales that are no numbers")
+        raise _no_numbers(tensor)
     with torch.inference_mode():  # a thread's own; what reads the model may be in it
         out[start:end].copy_(torch.from_numpy(values.reshape(-1)))

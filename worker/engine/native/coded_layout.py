@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,6 +27,7 @@ class CodedLayout:
     group_size: int  # inputs that share a scale
     scales: torch.Tensor  # [out_features, num_groups] float32
     zeros: torch.Tensor | None  # the same shape, int8; of CODES4 alone
+    minima: torch.Tensor | None = None  # the shape of scales, float32: subtracted of scaled values
 
 
 def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
@@ -38,10 +39,12 @@ def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
         return None
     weight = weight.by_row()
     if weight.book is not None:
-        return _of_book(weight, weight.book, group_size)
-    if weight.codes.dtype == torch.float8_e4m3fn:
-        return None if weight.zeros is not None else _of_float8(weight, group_size)
-    return _of_integers(weight, group_size)
+        layout = _of_book(weight, weight.book, group_size)
+    elif weight.codes.dtype == torch.float8_e4m3fn:
+        layout = None if weight.zeros is not None else _of_float8(weight, group_size)
+    else:
+        layout = _of_integers(weight, group_size)
+    return None if layout is None else replace(layout, minima=weight.minima)
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:
@@ -76,12 +79,11 @@ def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
             return in_four_bits
         codes = codes - zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
     low, high = int(codes.min()), int(codes.max())
-    if low >= -8 and high < 8:
-        book = _book4(torch.cat([torch.arange(8), torch.arange(-8, 0)]))
-        codes4 = (codes & 15).to(torch.uint8)
-        return CodedLayout(CODES4, codes4, book, group_size, weight.scales, None)
     if low < -128 or high > 127:
         return None
+    if high - low < 16:
+        codes4, book = (codes - low).to(torch.uint8), _book4(torch.arange(low, low + 16))
+        return CodedLayout(CODES4, codes4, book, group_size, weight.scales, None)
     codes8 = (codes.abs() & 0x7F | torch.where(codes < 0, _SIGN, 0)).to(torch.uint8)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
     return CodedLayout(CODES8, codes8, book, group_size, weight.scales, None)

@@ -22,28 +22,91 @@ struct GroupedSums {
 struct Span {
   int64_t first_input;
   int64_t num_inputs;
-  int64_t group;  // of the whole Linear
+  int64_t group;  // of the block
   bool begins_group;
   bool ends_group;
 };
 
+// Rows of inputs, and where a Linear has minima the sums of each group of theirs.
+struct InputRows {
+  const bf16* values;  // [num_rows][in_features]
+  const float* sums;   // [num_rows][num_groups], or null
+
+  InputRows from(const Linear& linear, int64_t row) const {
+    return {values + row * linear.in_features,
+            sums == nullptr ? nullptr : sums + row * linear.num_groups()};
+  }
+};
+
+// Of one row, each in one order, whatever other rows there are.
+inline void sum_groups(const Linear& linear, const bf16* row, float* sums) {
+  constexpr int kValues = 2 * kLanes;
+  const __m512bh ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+  for (int64_t begin = 0; begin < linear.in_features; begin += linear.group_size) {
+    const int64_t end = std::min(begin + linear.group_size, linear.in_features);
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t at = begin; at < end; at += kValues) {
+      const __mmask32 mask = end - at >= kValues ? ~0u : (1u << (end - at)) - 1;
+      const __m512i values = _mm512_maskz_loadu_epi16(mask, row + at);
+      sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(values), ones);
+    }
+    sums[begin / linear.group_size] = _mm512_reduce_add_ps(sum);
+  }
+}
+
 template <class Visit>
-inline void for_each_span(const Linear& linear, long block, int64_t begin, int64_t end,
-                          const Visit& visit) {
+inline void for_each_span(const Linear& linear, int64_t begin, int64_t end, const Visit& visit) {
   for (int64_t at = begin; at < end;) {
     const int64_t group = at / linear.group_size;
     const int64_t group_end = std::min((group + 1) * linear.group_size, linear.in_features);
     const int64_t stop = std::min(group_end, end);
-    visit(Span{at, stop - at, block * linear.num_groups() + group,
-               at == group * linear.group_size, stop == group_end});
+    visit(Span{at, stop - at, group, at == group * linear.group_size, stop == group_end});
     at = stop;
   }
 }
 
-// rows: from the span's first input on; weights: of its pairs, from `first_pair` on.
+// What a block's columns take of the sums of a group of inputs.
+struct GroupScales {
+  const float* scales;
+  const float* minima;  // or null
+
+  GroupScales(const Linear& linear, long block, int64_t group) {
+    const int64_t at = (block * linear.num_groups() + group) * kBlockCols;
+    scales = linear.scales + at;
+    minima = linear.minima == nullptr ? nullptr : linear.minima + at;
+  }
+};
+
+// Adds what a group's sums amount to: scaled, and lessened by the minima times the inputs' sums.
+template <int kRows>
+inline void end_group(const Linear& linear, const Span& span, const GroupScales& columns,
+                      const InputRows& inputs, const __m512 (&acc)[kRows][2],
+                      GroupedSums* sums) {
+#pragma GCC unroll 2
+  for (int part = 0; part < 2; ++part) {
+    const __m512 scales = _mm512_loadu_ps(columns.scales + part * kLanes);
+#pragma GCC unroll 12
+    for (int row = 0; row < kRows; ++row) {
+      sums[row].total[part] = _mm512_fmadd_ps(acc[row][part], scales, sums[row].total[part]);
+    }
+    if (columns.minima == nullptr) continue;
+    const __m512 minima = _mm512_loadu_ps(columns.minima + part * kLanes);
+#pragma GCC unroll 12
+    for (int row = 0; row < kRows; ++row) {
+      const __m512 input_sum =
+          _mm512_set1_ps(inputs.sums[row * linear.num_groups() + span.group]);
+      sums[row].total[part] = _mm512_fnmadd_ps(input_sum, minima, sums[row].total[part]);
+    }
+  }
+}
+
+// weights: of the span's pairs, from `first_pair` on.
 template <int kRows, class Weights>
-inline void add_span(const Span& span, const Weights& weights, int64_t first_pair,
-                     const float* scales, const bf16* rows, int64_t stride, GroupedSums* sums) {
+inline void add_span(const Linear& linear, const Span& span, const GroupScales& columns,
+                     const Weights& weights, int64_t first_pair, const InputRows& inputs,
+                     GroupedSums* sums) {
+  const bf16* rows = inputs.values + span.first_input;
+  const int64_t stride = linear.in_features;
   __m512 acc[kRows][2];
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row) {
@@ -67,26 +130,28 @@ inline void add_span(const Span& span, const Weights& weights, int64_t first_pai
     }
     return;
   }
-  const __m512 left = _mm512_loadu_ps(scales), right = _mm512_loadu_ps(scales + kLanes);
-#pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row) {
-    sums[row].total[0] = _mm512_fmadd_ps(acc[row][0], left, sums[row].total[0]);
-    sums[row].total[1] = _mm512_fmadd_ps(acc[row][1], right, sums[row].total[1]);
-  }
+  end_group<kRows>(linear, span, columns, inputs, acc, sums);
+}
+
+template <class Weights>
+inline void enter_group(const Linear& linear, long block, const Span& span, Weights& weights) {
+  if (linear.zeros == nullptr) return;
+  const int64_t group = block * linear.num_groups() + span.group;
+  weights.enter_group(linear.zeros + group * 2 * kBlockCols);
 }
 
 // Adds the products of inputs [begin, end) of a block to the sums of a tile of rows; `weights`
 // begins with input `first`.
 template <class Weights>
 inline void add_products(const Linear& linear, long block, Weights& weights, int64_t first,
-                         int64_t begin, int64_t end, const bf16* rows, int num_rows,
+                         int64_t begin, int64_t end, const InputRows& inputs, int num_rows,
                          GroupedSums* sums) {
-  for_each_span(linear, block, begin, end, [&](const Span& span) {
-    if (linear.zeros != nullptr) weights.enter_group(linear.zeros + span.group * 2 * kBlockCols);
-    const float* scales = linear.scales + span.group * kBlockCols;
+  for_each_span(linear, begin, end, [&](const Span& span) {
+    enter_group(linear, block, span, weights);
+    const GroupScales columns(linear, block, span.group);
+    const int64_t first_pair = (span.first_input - first) / 2;
     with_num_rows<kMaxTileRows>(num_rows, [&]<int kRows>() {
-      add_span<kRows>(span, weights, (span.first_input - first) / 2, scales,
-                      rows + span.first_input, linear.in_features, sums);
+      add_span<kRows>(linear, span, columns, weights, first_pair, inputs, sums);
     });
   });
 }
@@ -95,8 +160,8 @@ inline void add_products(const Linear& linear, long block, Weights& weights, int
 template <class Codes>
 inline void decode(const Linear& linear, long block, Codes& codes, int64_t begin, int64_t end,
                    bf16* decoded) {
-  for_each_span(linear, block, begin, end, [&](const Span& span) {
-    if (linear.zeros != nullptr) codes.enter_group(linear.zeros + span.group * 2 * kBlockCols);
+  for_each_span(linear, begin, end, [&](const Span& span) {
+    enter_group(linear, block, span, codes);
     const int64_t first_pair = span.first_input / 2;
     for (int64_t pair = first_pair; pair < first_pair + span.num_inputs / 2; ++pair) {
       const DecodedPairs pairs = codes[pair];
@@ -107,10 +172,10 @@ inline void decode(const Linear& linear, long block, Codes& codes, int64_t begin
   });
 }
 
-// rows: the slab's, up to kSlabRows. Decoded on the way where one tile holds them all, else once
+// inputs: the slab's, up to kSlabRows. Decoded on the way where one tile holds them all, else once
 // for all tiles, part by part: the sums are taken in the same order, so they are the same.
 template <class Codes>
-inline void multiply_coded_block(const Linear& linear, long block, const bf16* rows,
+inline void multiply_coded_block(const Linear& linear, long block, const InputRows& inputs,
                                  int64_t num_rows, GroupedSums* sums) {
   Codes codes(static_cast<const uint8_t*>(linear.weights) +
                   block * linear.in_features / 2 * Codes::kPairBytes,
@@ -119,8 +184,8 @@ inline void multiply_coded_block(const Linear& linear, long block, const bf16* r
     sums[row].total[0] = sums[row].total[1] = _mm512_setzero_ps();
   }
   if (num_rows <= kMaxTileRows) {
-    add_products(linear, block, codes, 0, 0, linear.in_features, rows, static_cast<int>(num_rows),
-                 sums);
+    add_products(linear, block, codes, 0, 0, linear.in_features, inputs,
+                 static_cast<int>(num_rows), sums);
     return;
   }
   alignas(64) bf16 decoded[kDecodedInputs * kBlockCols];
@@ -132,8 +197,8 @@ inline void multiply_coded_block(const Linear& linear, long block, const bf16* r
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
       const int64_t row = num_rows * tile / num_tiles;
       const int tile_rows = static_cast<int>(num_rows * (tile + 1) / num_tiles - row);
-      add_products(linear, block, weights, begin, begin, end, rows + row * linear.in_features,
-                   tile_rows, sums + row);
+      add_products(linear, block, weights, begin, begin, end, inputs.from(linear, row), tile_rows,
+                   sums + row);
     }
   }
 }

@@ -119,7 +119,14 @@ class Decoder {
  public:
   Decoder(const DecoderShape& shape, const LayerWeights* layers, int64_t num_layers,
           int num_threads)
-      : shape_(shape), layers_(layers, layers + num_layers), team_(num_threads) {}
+      : shape_(shape), layers_(layers, layers + num_layers), team_(num_threads) {
+    note_groups(shape_.lm_head);
+    for (const LayerWeights& layer : layers_) {
+      for (const Linear* each : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+        note_groups(*each);
+      }
+    }
+  }
 
   void forward(const Batch& batch) {
     const int64_t num_tokens = batch.num_tokens;
@@ -129,6 +136,7 @@ class Decoder {
     qkv_.reserve(num_tokens * qkv_size);
     attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
     activated_.reserve(num_tokens * shape_.intermediate_size);
+    sums_.reserve(num_tokens * max_groups_);
     plan_attention(batch);
     if (batch.add_lora != nullptr) {
       run_adapted(batch);
@@ -140,8 +148,8 @@ class Decoder {
         project_qkv(member, batch, layer);
         run_attention(member, batch, layer);
         norm_rows(member, batch.num_tokens, layer.mlp_norm);
-        multiply<Epilogue::kSiluMul>(member, team_.size(), layer.gate_up, normed_.data(),
-                                     batch.num_tokens, activated_.data());
+        project<Epilogue::kSiluMul>(member, layer.gate_up, normed_.data(), batch.num_tokens,
+                                    activated_.data());
         project_down(member, batch, layer);
       }
       finish(member, batch);
@@ -152,10 +160,10 @@ class Decoder {
   void logits(const float* rows, int64_t num_rows, float* logits) {
     const int64_t size = num_rows * shape_.hidden_size;
     normed_.reserve(size);
+    sums_.reserve(num_rows * max_groups_);
     for (int64_t at = 0; at < size; ++at) normed_.data()[at] = to_bf16(rows[at]);
     team_.run([&](ThreadTeam::Member& member) {
-      multiply<Epilogue::kStoreFloat>(member, team_.size(), shape_.lm_head, normed_.data(),
-                                      num_rows, logits);
+      project<Epilogue::kStoreFloat>(member, shape_.lm_head, normed_.data(), num_rows, logits);
     });
   }
 
@@ -170,6 +178,16 @@ class Decoder {
     int64_t end_row;
     int64_t cost;  // of the whole request
   };
+
+  void note_groups(const Linear& linear) {
+    if (linear.minima != nullptr) max_groups_ = std::max(max_groups_, linear.num_groups());
+  }
+
+  template <Epilogue kEpilogue>
+  void project(ThreadTeam::Member& member, const Linear& linear, const bf16* rows,
+               int64_t num_rows, void* output) {
+    multiply<kEpilogue>(member, team_.size(), linear, rows, sums_.data(), num_rows, output);
+  }
 
   int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
 
@@ -212,8 +230,8 @@ class Decoder {
       std::fill_n(deltas_.data(), num_tokens * gate_up_size, 0.0f);
       team_.run([&](ThreadTeam::Member& member) {
         norm_rows(member, num_tokens, layer.mlp_norm);
-        multiply<Epilogue::kStoreFloat>(member, team_.size(), gate_up, normed_.data(), num_tokens,
-                                        gate_up_.data());
+        project<Epilogue::kStoreFloat>(member, gate_up, normed_.data(), num_tokens,
+                                       gate_up_.data());
       });
       batch.add_lora(layer_id, kGateUp, normed_.data(), deltas_.data());
       team_.run([&](ThreadTeam::Member& member) {
@@ -253,21 +271,20 @@ class Decoder {
 
   void project_qkv(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
     norm_rows(member, batch.num_tokens, layer.attention_norm);
-    multiply<Epilogue::kStore>(member, team_.size(), layer.qkv, normed_.data(), batch.num_tokens,
-                               qkv_.data());
+    project<Epilogue::kStore>(member, layer.qkv, normed_.data(), batch.num_tokens, qkv_.data());
   }
 
   void run_attention(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
     member.for_each(batch.num_tokens,
                     [&](int64_t token) { rotate_and_write(layer, batch, token); });
     member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, batch, tasks_[idx]); });
-    multiply<Epilogue::kAdd>(member, team_.size(), layer.output, attended_.data(),
-                             batch.num_tokens, residual_.data());
+    project<Epilogue::kAdd>(member, layer.output, attended_.data(), batch.num_tokens,
+                            residual_.data());
   }
 
   void project_down(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
-    multiply<Epilogue::kAdd>(member, team_.size(), layer.down, activated_.data(), batch.num_tokens,
-                             residual_.data());
+    project<Epilogue::kAdd>(member, layer.down, activated_.data(), batch.num_tokens,
+                            residual_.data());
   }
 
   void finish(ThreadTeam::Member& member, const Batch& batch) {
@@ -354,12 +371,14 @@ class Decoder {
   const DecoderShape shape_;
   const std::vector<LayerWeights> layers_;
   ThreadTeam team_;
+  int64_t max_groups_ = 0;  // of a weight with minima
   std::vector<AttentionTask> tasks_;
   Buffer<float> residual_;  // [num_tokens, hidden_size]
   Buffer<bf16> normed_;     // [num_tokens, hidden_size]
   Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
   Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
   Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
+  Buffer<float> sums_;      // of groups of inputs, where there are minima: [num_tokens, max_groups_]
   Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, num_blocks * kBlockCols]
   Buffer<float> deltas_;    // the same: [num_tokens, 2 * intermediate_size]
 };

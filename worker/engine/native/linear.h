@@ -105,10 +105,10 @@ inline void multiply_bf16_block(const Linear& linear, long block, const bf16* ro
 }
 
 template <Epilogue kEpilogue>
-inline void multiply_codes(const Linear& linear, long block, const bf16* rows, int64_t slab_start,
-                           int64_t slab_rows, void* output) {
+inline void multiply_codes(const Linear& linear, long block, const InputRows& inputs,
+                           int64_t slab_start, int64_t slab_rows, void* output) {
   GroupedSums sums[kSlabRows];
-  const bf16* slab = rows + slab_start * linear.in_features;
+  const InputRows slab = inputs.from(linear, slab_start);
   if (linear.layout == kCodes8) {
     multiply_coded_block<Codes8>(linear, block, slab, slab_rows, sums);
   } else if (linear.zeros == nullptr) {
@@ -121,10 +121,17 @@ inline void multiply_codes(const Linear& linear, long block, const bf16* rows, i
   }
 }
 
-// output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16.
+// output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16. `sums` has
+// room for num_rows x num_groups where there are minima.
 template <Epilogue kEpilogue>
 void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, const bf16* rows,
-              int64_t num_rows, void* output) {
+              float* sums, int64_t num_rows, void* output) {
+  if (linear.minima != nullptr) {
+    member.for_each(num_rows, [&](int64_t row) {
+      sum_groups(linear, rows + row * linear.in_features, sums + row * linear.num_groups());
+    });
+  }
+  const InputRows inputs{rows, linear.minima == nullptr ? nullptr : sums};
   const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
   const long num_blocks = linear.num_blocks();
   // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.
@@ -142,7 +149,7 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, c
       if (linear.layout == kBf16) {
         multiply_bf16_block<kEpilogue>(linear, block, rows, slab_start, slab_rows, output);
       } else {
-        multiply_codes<kEpilogue>(linear, block, rows, slab_start, slab_rows, output);
+        multiply_codes<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
       }
     }
   });

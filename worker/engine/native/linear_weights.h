@@ -30,6 +30,7 @@ struct Linear {
   const float* scales;       // [num_blocks][num_groups][kBlockCols]
   const int8_t* zeros;       // [num_blocks][num_groups][2 * kBlockCols], each two times; or null
   const uint8_t* code_book;  // see coded_weights.h
+  const float* minima;       // as scales: what the values of a group are lessened by; or null
 
   long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }

@@ -42,6 +42,7 @@ class LinearStruct(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("zeros", ctypes.c_void_p),
         ("code_book", ctypes.c_void_p),
+        ("minima", ctypes.c_void_p),
     )
 
 

@@ -61,8 +61,7 @@ class PackedWeights:
         packed = self._library.pack_codes(
             layout.layout, codes.data_ptr(), out_features, in_features, int(interleaved)
         )
-        scales = _in_blocks(layout.scales, interleaved=interleaved).transpose(1, 2)
-        zeros = layout.zeros
+        zeros, minima = layout.zeros, layout.minima
         if zeros is not None:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
             zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
@@ -73,10 +72,15 @@ class PackedWeights:
             out_features,
             layout.layout,
             layout.group_size,
-            self.floats(scales),
+            self._of_groups(layout.scales, interleaved=interleaved),
             None if zeros is None else self._kept(zeros),
             self._kept(layout.code_book),
+            None if minima is None else self._of_groups(minima, interleaved=interleaved),
         )
+
+    def _of_groups(self, values: torch.Tensor, *, interleaved: bool) -> int:
+        """[out_features, num_groups] as [num_blocks, num_groups, BLOCK_COLS]."""
+        return self.floats(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
 
     def _owned(self, packed: int | None, weight: torch.Tensor) -> int:
         """Freed with us. Raises ConfigError where memory was out."""

@@ -64,6 +64,26 @@ def float4_in_blocks(rows: int, columns: int) -> ScaledWeight:
     return ScaledWeight(codes, scales_of(rows, columns, 16), 1, 16, book=E2M1)
 
 
+def int4_with_minima(rows: int, columns: int) -> ScaledWeight:
+    """As Q4_K."""
+    codes = torch.randint(0, 16, (rows, columns)).to(torch.uint8)
+    scales = scales_of(rows, columns, 32)
+    return ScaledWeight(codes, scales, 1, 32, minima=scales_of(rows, columns, 32) * 8)
+
+
+def int5_with_minima(rows: int, columns: int) -> ScaledWeight:
+    """As Q5_K."""
+    codes = torch.randint(0, 32, (rows, columns)).to(torch.uint8)
+    scales = scales_of(rows, columns, 32)
+    return ScaledWeight(codes, scales, 1, 32, minima=-16 * scales)
+
+
+def int6_in_groups(rows: int, columns: int) -> ScaledWeight:
+    """As Q6_K."""
+    codes = torch.randint(-32, 32, (rows, columns), dtype=torch.int8)
+    return ScaledWeight(codes, scales_of(rows, columns, 16) - 0.006, 1, 16)
+
+
 KINDS: dict[Callable[[int, int], ScaledWeight], int] = {
     int8_by_channel: CODES8,
     int8_with_zeros: CODES8,
@@ -72,6 +92,9 @@ KINDS: dict[Callable[[int, int], ScaledWeight], int] = {
     int4_with_zeros: CODES4,
     int4_with_one_zero: CODES4,
     float4_in_blocks: CODES4,
+    int4_with_minima: CODES4,
+    int5_with_minima: CODES8,
+    int6_in_groups: CODES8,
 }
 
 

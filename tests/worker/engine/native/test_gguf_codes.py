@@ -1,0 +1,112 @@
+"""GGUF's blocks as our C++ multiplies them: gguf-py's numbers, and the logits that they give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import checkpoint_folder
+from tests.gguf_files import Values, matrices_as, write_gguf
+from tests.worker.engine.models.test_gguf_models import finite_blocks, write_tensor
+from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
+from tests.worker.engine.tiny_models import assert_like_reference, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
+from worker.engine.models.gguf_reader import GgufReader
+from worker.engine.models.gguf_tensor import read_gguf_codes
+from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+
+GgmlType = gguf.GGMLQuantizationType
+IN_EIGHT_BITS = {"Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"}
+ROWS = 96
+
+
+def read_random(kind: str, path: Path) -> tuple[ScaledWeight, torch.Tensor]:
+    """[ROWS, 512], and what gguf-py makes of it."""
+    quantised = GgmlType[kind]
+    num_blocks = ROWS * 512 // gguf.GGML_QUANT_SIZES[quantised][0]
+    blocks = finite_blocks(quantised, num_blocks).reshape(ROWS, -1)
+    codes = read_gguf_codes(write_tensor(path, blocks, quantised))
+    assert codes is not None
+    return codes, torch.from_numpy(gguf.dequantize(blocks, quantised))
+
+
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
+def test_codes_stand_for_the_numbers_of_gguf_py(kind: str, tmp_path: Path) -> None:
+    codes, expected = read_random(kind, tmp_path / "model.gguf")
+    assert torch.equal(codes.dense(torch.float32), expected)
+    layout = coded_layout(codes)
+    assert layout is not None
+    assert layout.layout == (CODES8 if kind in IN_EIGHT_BITS else CODES4)
+    assert (layout.minima is not None) == (kind in {"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"})
+
+
+@pytest.mark.parametrize(
+    "kinds", [("Q4_K", "Q4_K", "Q6_K"), ("Q4_0", "Q5_1", "Q8_0"), ("Q3_K", "Q2_K", "Q5_K")]
+)
+def test_rows_of_several_types_are_one_weight(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    """As queries, keys and values are in the mixtures that people load."""
+    parts = [read_random(kind, tmp_path / f"{idx}.gguf") for idx, kind in enumerate(kinds)]
+    joined = join_rows([codes for codes, _ in parts])
+    assert joined is not None
+    expected = torch.cat([values for _, values in parts])
+    assert torch.equal(joined.dense(torch.float32), expected)
+    layout = coded_layout(joined)
+    assert layout is not None
+    assert layout.layout == CODES8
+
+
+def test_rows_by_a_book_and_integers_are_two_weights(tmp_path: Path) -> None:
+    by_book, _ = read_random("IQ4_NL", tmp_path / "book.gguf")
+    integers, _ = read_random("Q8_0", tmp_path / "integers.gguf")
+    assert join_rows([by_book, integers]) is None
+
+
+def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    blocks = gguf.quantize(np.ones((4, 64), np.float32), GgmlType.Q4_1)
+    blocks[2, 2:4] = np.array([np.inf], np.float16).view(np.uint8)
+    tensor = write_tensor(tmp_path / "model.gguf", blocks, GgmlType.Q4_1)
+    with pytest.raises(ConfigError, match="tensor 'x' has scales that are no numbers"):
+        read_gguf_codes(tensor)
+
+
+def mixture(name: str, values: Values) -> GgmlType:
+    """Of every type that gguf-py quantises to."""
+    kinds = {
+        "attn_q": "Q4_1",
+        "attn_k": "Q4_1",
+        "attn_v": "Q8_0",
+        "attn_output": "Q5_0",
+        "ffn_gate": "Q4_0",
+        "ffn_up": "Q4_0",
+        "ffn_down": "Q5_1",
+    }
+    kind = next((kind for part, kind in kinds.items() if part in name), "F32")
+    return matrices_as(GgmlType[kind])(name, values)
+
+
+@needs_bfloat16
+def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+
+    overrides = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    path = save_tiny_model(tmp_path / "model", "llama", **overrides)
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", mixture))
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with GgufReader(folder, torch.float32, lambda _: None) as reader:
+        for name, parameter in model.named_parameters():
+            parameter.data.copy_(reader.read(name, *parameter.shape))
+    dense = tmp_path / "dense"
+    model.save_pretrained(dense)
+    rig = native_rig(folder, max_step_tokens=33)
+    prompt = random_prompt(70, seed=2)
+    output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
+    assert_like_reference(dense, rig, 1, prompt + output, MAX_ERROR)

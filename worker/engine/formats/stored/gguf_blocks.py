@@ -1,0 +1,145 @@
+"""The blocks of GGUF as codes and scales, bit for bit what gguf-py makes numbers of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two
+
+# Of IQ4_NL and IQ4_XS.
+_IQ4_BOOK = (
+    *(-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0),
+    *(1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0),
+)
+
+Blocks = torch.Tensor  # [num_blocks, block_bytes] uint8
+
+
+def codes_of_blocks(kind: str, blocks: Blocks, num_rows: int) -> ScaledWeight:
+    """Of a matrix's blocks, row by row; `kind` is one of BLOCK_TYPES."""
+    flat = BLOCK_TYPES[kind](blocks)
+    minima = None if flat.minima is None else flat.minima.reshape(num_rows, -1)
+    return replace(
+        flat,
+        codes=flat.codes.reshape(num_rows, -1),
+        scales=flat.scales.reshape(num_rows, -1),
+        minima=minima,
+    )
+
+
+def _q4_0(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 2:], 4, 16).to(torch.int8) - 8
+    return ScaledWeight(codes, _half(blocks, 0), 1, 32)
+
+
+def _q4_1(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 4:], 4, 16)
+    return ScaledWeight(codes, _half(blocks, 0), 1, 32, minima=-_half(blocks, 2))
+
+
+def _q5_0(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 6:], 4, 16) | (_parts(blocks[:, 2:6], 1, 1) << 4)
+    return ScaledWeight(codes.to(torch.int8) - 16, _half(blocks, 0), 1, 32)
+
+
+def _q5_1(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 8:], 4, 16) | (_parts(blocks[:, 4:8], 1, 1) << 4)
+    return ScaledWeight(codes, _half(blocks, 0), 1, 32, minima=-_half(blocks, 2))
+
+
+def _q8_0(blocks: Blocks) -> ScaledWeight:
+    return ScaledWeight(blocks[:, 2:].view(torch.int8), _half(blocks, 0), 1, 32)
+
+
+def _q2_k(blocks: Blocks) -> ScaledWeight:
+    steps = blocks[:, :16]
+    return ScaledWeight(
+        _parts(blocks[:, 16:80], 2, 32),
+        _half(blocks, 80) * (steps & 15),
+        1,
+        16,
+        minima=_half(blocks, 82) * (steps >> 4),
+    )
+
+
+def _q3_k(blocks: Blocks) -> ScaledWeight:
+    low, is_small = _parts(blocks[:, 32:96], 2, 32), _parts(blocks[:, :32], 1, 32) ^ 1
+    steps = _parts(blocks[:, 96:104], 4, 8) | (_parts(blocks[:, 104:108], 2, 4) << 4)
+    codes = low.to(torch.int8) - (is_small << 2).to(torch.int8)
+    return ScaledWeight(codes, _half(blocks, 108) * (steps.to(torch.int8) - 32), 1, 16)
+
+
+def _q4_k(blocks: Blocks) -> ScaledWeight:
+    return _with_minima(_parts(blocks[:, 16:], 4, 32), blocks)
+
+
+def _q5_k(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 48:], 4, 32) | (_parts(blocks[:, 16:48], 1, 32) << 4)
+    return _with_minima(codes, blocks)
+
+
+def _q6_k(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, :128], 4, 64) | (_parts(blocks[:, 128:192], 2, 32) << 4)
+    scales = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
+    return ScaledWeight(codes.to(torch.int8) - 32, scales, 1, 16)
+
+
+def _iq4_nl(blocks: Blocks) -> ScaledWeight:
+    codes = _parts(blocks[:, 2:], 4, 16)
+    return ScaledWeight(codes, _half(blocks, 0), 1, 32, book=torch.tensor(_IQ4_BOOK))
+
+
+def _iq4_xs(blocks: Blocks) -> ScaledWeight:
+    steps = _parts(blocks[:, 4:8], 4, 1) | (_parts(blocks[:, 2:4], 2, 1) << 4)
+    scales = _half(blocks, 0) * (steps.to(torch.int8) - 32)
+    codes = _parts(blocks[:, 8:], 4, 16)
+    return ScaledWeight(codes, scales, 1, 32, book=torch.tensor(_IQ4_BOOK))
+
+
+def _mxfp4(blocks: Blocks) -> ScaledWeight:
+    codes, scales = _parts(blocks[:, 1:], 4, 16), powers_of_two(blocks[:, :1])
+    return ScaledWeight(codes, scales, 1, 32, book=torch.tensor(E2M1_BOOK))
+
+
+# Those whose values are codes with scales, by GGUF's names.
+BLOCK_TYPES: Mapping[str, Callable[[Blocks], ScaledWeight]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+}
+
+
+def _with_minima(codes: torch.Tensor, blocks: Blocks) -> ScaledWeight:
+    """Eight groups of 32, whose scales and minima have six bits each, in twelve bytes."""
+    first, second, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
+    scales = torch.cat([first & 63, (rest & 15) | (first >> 2 & 48)], dim=1)
+    minima = torch.cat([second & 63, (rest >> 4) | (second >> 2 & 48)], dim=1)
+    return ScaledWeight(codes, _half(blocks, 0) * scales, 1, 32, minima=_half(blocks, 2) * minima)
+
+
+def _half(blocks: Blocks, start: int) -> torch.Tensor:
+    """[num_blocks, 1] float32: a number in 16 bits that each block has."""
+    return blocks[:, start : start + 2].contiguous().view(torch.float16).float()
+
+
+def _parts(packed: torch.Tensor, num_bits: int, width: int) -> torch.Tensor:
+    """[num_blocks, n] -> [num_blocks, n * 8 / num_bits]: of each `width` bytes first the lowest
+    bits of all, then the next ones of all.
+    """
+    shifts = torch.arange(0, 8, num_bits, dtype=torch.uint8)[:, None]
+    parts = packed.reshape(len(packed), -1, 1, width) >> shifts
+    return (parts & ((1 << num_bits) - 1)).flatten(1)
