@@ -57,6 +57,20 @@ class WeightParts:
             raise self.error(f"has scales in {self.stem + suffix!r} that are no numbers")
         return scales
 
+    def groups(self, suffix: str, num_groups: int, group_size: int | None) -> torch.Tensor | None:
+        """Each column's group, [columns] int64. None where it is by place: nothing is stored there,
+        or -1 for all, or what its place says, as tools write it that know of no other order.
+        """
+        if not self.has(suffix):
+            return None
+        groups = self.get(suffix).to(torch.int64)
+        by_place = torch.arange(len(groups)) // (group_size or len(groups))
+        if torch.equal(groups, by_place) or bool((groups == -1).all()):
+            return None
+        if bool((groups < 0).any()) or bool((groups >= num_groups).any()):
+            raise self.error(f"has groups in {self.stem + suffix!r} that it has no scales of")
+        return groups
+
     def error(self, what: str) -> ConfigError:
         return ConfigError(f"the checkpoint in {self.files.place} {what}")
 

@@ -44,7 +44,9 @@ def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
         layout = None if weight.zeros is not None else _of_float8(weight, group_size)
     else:
         layout = _of_integers(weight, group_size)
-    return None if layout is None else replace(layout, minima=weight.minima)
+    if layout is None or weight.minima is None:
+        return layout
+    return replace(layout, minima=weight.minima) if layout.minima is None else None
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:
@@ -66,27 +68,46 @@ def _of_float8(weight: ScaledWeight, group_size: int) -> CodedLayout:
 
 def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
     """In four bits where all codes lie within sixteen, whatever their checkpoint has them in."""
-    codes, zeros = weight.codes.to(torch.int16), None
-    if weight.zeros is not None:
-        zeros = weight.zeros.to(torch.int16)
-        if not torch.equal(zeros.to(torch.float32), weight.zeros):
-            return None
-        if bool((zeros == zeros[0, 0]).all()):
-            codes, zeros = codes - zeros[0, 0], None
-    if zeros is not None:
-        in_four_bits = _of_four_bits(codes, zeros, weight.scales, group_size)
-        if in_four_bits is not None:
-            return in_four_bits
-        codes = codes - zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
+    codes, scales = weight.codes.to(torch.int16), weight.scales
+    if weight.zeros is None:
+        return _of_plain(codes, scales, group_size)
+    zeros = weight.zeros.to(torch.int16)
+    if not torch.equal(zeros.to(torch.float32), weight.zeros):
+        return None
+    if bool((zeros == zeros[0, 0]).all()):
+        return _of_plain(codes - zeros[0, 0], scales, group_size)
+    columns = zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
+    return (
+        _of_four_bits(codes, zeros, scales, group_size)
+        or _of_plain(codes - columns, scales, group_size)
+        or _with_minima(codes, zeros, scales, group_size)
+    )
+
+
+def _of_plain(codes: torch.Tensor, scales: torch.Tensor, group_size: int) -> CodedLayout | None:
     low, high = int(codes.min()), int(codes.max())
     if low < -128 or high > 127:
         return None
     if high - low < 16:
         codes4, book = (codes - low).to(torch.uint8), _book4(torch.arange(low, low + 16))
-        return CodedLayout(CODES4, codes4, book, group_size, weight.scales, None)
+        return CodedLayout(CODES4, codes4, book, group_size, scales, None)
     codes8 = (codes.abs() & 0x7F | torch.where(codes < 0, _SIGN, 0)).to(torch.uint8)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
-    return CodedLayout(CODES8, codes8, book, group_size, weight.scales, None)
+    return CodedLayout(CODES8, codes8, book, group_size, scales, None)
+
+
+def _with_minima(
+    codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
+) -> CodedLayout | None:
+    """With zero points in all of eight bits: their products with scales, where float32 holds them
+    exactly, as those of scales in 16 bits.
+    """
+    middle = 128 if int(codes.min()) >= 0 else 0
+    layout = _of_plain(codes - middle, scales, group_size)
+    exact = (zeros - middle).double() * scales.double()
+    if layout is None or not torch.equal(exact.float().double(), exact):
+        return None
+    return replace(layout, minima=exact.float())
 
 
 def _of_four_bits(

@@ -19,6 +19,7 @@ from tests.worker.engine.tiny_models import (
 )
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.stored_checkpoint import open_checkpoint
+from worker.engine.native.coded_layout import coded_layout
 
 SHAPES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
@@ -51,6 +52,21 @@ def test_greedy_tokens_are_those_of_the_dense_weights(
     adds = [make_add(idx, random_prompt(20, idx), max_tokens=24) for idx in range(2)]
     for config in ({"dtype": "float32"}, {"dtype": "bfloat16", "cpu_kernels": "torch"}):
         assert Rig(quantized, **config).run(*adds) == Rig(dense, **config).run(*adds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_multiplied_as_it_is_stored(kind: str, source: Path, tmp_path: Path) -> None:
+    """All but books that bfloat16 does not hold, and columns that are not in their order."""
+    quantized = save_quantized(source, tmp_path / "quantized", kind)
+    with open_checkpoint(quantized) as checkpoint:
+        layouts = [
+            coded_layout(codes)
+            for name in checkpoint.quantized
+            if (codes := checkpoint.codes(name)) is not None
+        ]
+    assert len(layouts) == 14
+    is_dense = kind.startswith("nf4") or KINDS[kind].section.get("desc_act", False)
+    assert all((layout is None) == is_dense for layout in layouts)
 
 
 @needs_bfloat16

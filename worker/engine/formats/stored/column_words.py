@@ -53,17 +53,8 @@ class GptqWords:
             1,
             self.group_size or codes.shape[1],
             zeros.to(torch.float32),
-            groups=self._groups(parts, scales.shape[1]),
+            groups=parts.groups(_GROUPS, scales.shape[1], self.group_size),
         )
-
-    def _groups(self, parts: WeightParts, num_groups: int) -> torch.Tensor | None:
-        """Where columns were quantised in the order of their activations, it is not by place."""
-        if not parts.has(_GROUPS):
-            return None
-        groups = parts.get(_GROUPS).to(torch.int64)
-        if bool((groups < 0).any()) or bool((groups >= num_groups).any()):
-            raise parts.error(f"has groups in {parts.stem + _GROUPS!r} that it has no scales of")
-        return groups
 
 
 @dataclass(frozen=True, slots=True)

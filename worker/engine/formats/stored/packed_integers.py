@@ -67,19 +67,8 @@ class PackedIntegers:
             1,
             self.group_size or columns,
             None if zeros is None else zeros.to(torch.float32) - half,
-            groups=self._groups(parts, scales.shape[-1]),
+            groups=parts.groups(_GROUPS, scales.shape[-1], self.group_size),
         )
-
-    def _groups(self, parts: WeightParts, num_groups: int) -> torch.Tensor | None:
-        """-1 in all of them: there are none but by place."""
-        if not parts.has(_GROUPS):
-            return None
-        groups = parts.get(_GROUPS).to(torch.int64)
-        if bool((groups == -1).all()):
-            return None
-        if bool((groups < 0).any()) or bool((groups >= num_groups).any()):
-            raise parts.error(f"has groups in {parts.stem + _GROUPS!r} that it has no scales of")
-        return groups
 
     def _num_words(self, num_values: int) -> int:
         return -(-num_values * self.num_bits // WORD_BITS)
