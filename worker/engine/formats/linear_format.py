@@ -75,6 +75,14 @@ class WeightParts:
         return ConfigError(f"the checkpoint in {self.files.place} {what}")
 
 
+def bits_in_codes(num_bits: int, group_size: int | None, *, has_zeros: bool = False) -> float:
+    """Of a value in 8 or 4, as a back end keeps it that multiplies codes: with its share of a scale
+    in 32 bits, and of a zero point two times in 8.
+    """
+    of_group = 32 + 16 * (has_zeros and num_bits == 4)
+    return num_bits + (of_group / group_size if group_size else 0.0)
+
+
 class LinearFormat(Protocol):
     """One way to store a weight [..., out_features, in_features].
 
@@ -98,6 +106,11 @@ class LinearFormat(Protocol):
 
     @property
     def dtypes(self) -> frozenset[str]: ...
+
+    @property
+    def code_bits(self) -> float | None:
+        """`bits_in_codes` of a value; None: a back end that multiplies codes makes it dense."""
+        ...
 
     @property
     def suffixes(self) -> Sequence[str]:

@@ -8,8 +8,15 @@ import torch
 from torch.nn import functional
 
 from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
+from worker.engine.formats.linear_format import bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 
+# Of a value, scales included.
+CODE_BITS: Mapping[MadeFormat, float] = {
+    "int8": bits_in_codes(8, None),
+    "int4": bits_in_codes(4, INT4_GROUP, has_zeros=True),
+    "fp8": bits_in_codes(8, None),
+}
 _MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
 _PROJECTION = "_proj.weight"
 

@@ -42,6 +42,13 @@ class Quantization:
         names = dict.fromkeys(rule.format.name for rule in self.rules)
         return f"{self.method}: {', '.join(names)}"
 
+    @property
+    def code_bits(self) -> float | None:
+        """At most, as `LinearFormat` says it; None where some weights are made dense."""
+        found = [rule.format.code_bits for rule in self.rules]
+        told = [bits for bits in found if bits is not None]
+        return max(told) if len(told) == len(found) else None
+
     def formats_of(self, module: str) -> Sequence[LinearFormat]:
         """Those that it may be stored in. Raises ConfigError for one that is to be ignored."""
         if matches(module, self.ignore):

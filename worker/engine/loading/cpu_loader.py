@@ -24,7 +24,7 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
-from worker.engine.native.native_choice import choose_native_library
+from worker.engine.native.native_choice import choose_native_library, may_choose_native
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights
@@ -35,6 +35,7 @@ class _OnCpu(NamedTuple):
     forward: Forward
     image_encoder: ImageEncoder | None = None
     coded_share: float = 0.0
+    num_weight_bytes: int = 0
 
 
 class CpuLoader:
@@ -52,14 +53,20 @@ class CpuLoader:
         library = prepare_on_cpu(self._site, setup)
         self._site.progress.enter(LOAD_WEIGHTS)
         loaded = self._load_torch(setup) if library is None else self._load_native(setup, library)
-        pool, forward, image_encoder, coded_share = loaded
+        pool, forward = loaded.pool, loaded.forward
         return LoadedModel(
             pool,
             lambda req_to_token: ModelRunner(
-                forward, pool, req_to_token, setup.config.num_outputs, grammars, image_encoder
+                forward,
+                pool,
+                req_to_token,
+                setup.config.num_outputs,
+                grammars,
+                loaded.image_encoder,
             ),
             forward.lora_projections,
-            coded_share=coded_share,
+            coded_share=loaded.coded_share,
+            num_weight_bytes=loaded.num_weight_bytes,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
@@ -71,7 +78,9 @@ class CpuLoader:
         pool = self._make_pool(setup)
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
-        return _OnCpu(pool, forward, coded_share=weights.coded_share)
+        return _OnCpu(
+            pool, forward, coded_share=weights.coded_share, num_weight_bytes=weights.num_bytes
+        )
 
     def _load_torch(self, setup: ModelSetup) -> _OnCpu:
         model = load_model(
@@ -103,9 +112,12 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> NativeLibrary | None:
     Raises ConfigError for a model that does not fit, or not as it is configured.
     """
     config = site.config
-    check_memory(config, setup.config, setup.dtype, setup.max_context_len)
+    may_be_native = may_choose_native(config, setup.config, setup.dtype)
+    check_memory(config, setup.config, setup.dtype, setup.max_context_len, in_codes=may_be_native)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
     library = choose_native_library(config, setup.config, setup.dtype)
     is_native = library is not None
+    if may_be_native and not is_native:
+        check_memory(config, setup.config, setup.dtype, setup.max_context_len)
     determinism.check_on_cpu(config, setup.config, setup.dtype, is_native=is_native)
     return library

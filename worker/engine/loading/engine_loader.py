@@ -189,7 +189,10 @@ class EngineLoader:
         if self._config.load_format == "dummy":
             return ""
         path = Path(self._config.model_path)
-        return told_of_stored_weights(path, setup.config, setup.dtype, loaded.coded_share)
+        told = told_of_stored_weights(path, setup.config, setup.dtype, loaded.coded_share)
+        if not told or not loaded.num_weight_bytes:
+            return told
+        return f"{told}; all weights take {loaded.num_weight_bytes / (1 << 30):.2f} GiB of memory"
 
 
 def _warm_up(

@@ -14,10 +14,15 @@ MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
 
 
 def check_memory(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_context_len: int
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    max_context_len: int,
+    *,
+    in_codes: bool = False,
 ) -> None:
     """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
-    num_weight_bytes = weight_bytes(model, dtype)
+    num_weight_bytes = weight_bytes(model, dtype, in_codes=in_codes)
     kv_bytes_per_token = model.kv_bytes_per_token(dtype.itemsize)
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
@@ -25,19 +30,24 @@ def check_memory(
     if num_weight_bytes + kv_bytes <= available:
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
-    dtype_name = str(dtype).removeprefix("torch.")
+    has_codes = num_weight_bytes != weight_bytes(model, dtype)
+    kept = ", its projections in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
-        f"billion parameters take {_gib(num_weight_bytes)} in {dtype_name}, keys and values "
+        f"billion parameters take {_gib(num_weight_bytes)}{kept}, keys and values "
         f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
         f"available{stored}"
     )
 
 
-def weight_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Of all weights, once they are loaded."""
-    return _num_kept_values(model) * dtype.itemsize
+def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
+    """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
+    num_bytes = _num_kept_values(model) * dtype.itemsize
+    if not in_codes or model.code_bits is None or not isinstance(model, DecoderConfig):
+        return num_bytes
+    saved_bits = 8 * dtype.itemsize - model.code_bits
+    return num_bytes - int(model.num_projection_values * saved_bits) // 8
 
 
 def _num_kept_values(model: ModelConfig) -> int:

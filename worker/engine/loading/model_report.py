@@ -58,15 +58,18 @@ def report_on(path: Path) -> ModelReport:
 
 def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> ModelReport:
     shortage = ""
+    is_native = native_obstacle(config, model, dtype) is None
     try:
-        check_memory(config, model, dtype, max_context_len=1 << 20)
+        check_memory(config, model, dtype, max_context_len=1 << 20, in_codes=is_native)
     except ConfigError as exc:
         shortage = str(exc)
     return ModelReport(
         architecture=model.architecture,
-        computed_by=_computed_by(model, native_obstacle(config, model, dtype) is None),
+        computed_by=_computed_by(model, is_native),
         dtype=_name(dtype),
-        need=_need(model, dtype, available_memory_bytes()),
+        need=_need(
+            model, dtype, available_memory_bytes(), weight_bytes(model, dtype, in_codes=is_native)
+        ),
         shortage=shortage,
     )
 
@@ -77,13 +80,14 @@ def report_on_gpu(
     """Of one that takes its weights to `gpu`."""
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
     usable_bytes = min(gpu.free_bytes(), share_bytes)
-    need = _need(model, dtype, usable_bytes)
+    num_weight_bytes = weight_bytes(model, dtype)
+    need = _need(model, dtype, usable_bytes, num_weight_bytes)
     return ModelReport(
         architecture=model.architecture,
         computed_by=f"{_family_code(model)} on the GPU",
         dtype=_name(dtype),
         need=need,
-        shortage=need if weight_bytes(model, dtype) > usable_bytes else "",
+        shortage=need if num_weight_bytes > usable_bytes else "",
     )
 
 
@@ -91,10 +95,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int) -> str:
+def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:
     kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
     return (
-        f"weights take {weight_bytes(model, dtype) / (1 << 30):.2f} GiB, a token of the cache "
+        f"weights take {num_weight_bytes / (1 << 30):.2f} GiB, a token of the cache "
         f"{kv_bytes / 1024:.1f} KiB; {usable_bytes / (1 << 30):.2f} GiB are available"
     )
 

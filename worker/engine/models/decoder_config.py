@@ -30,6 +30,13 @@ class DecoderConfig(ModelConfig):
     has_tied_embeddings: bool
 
     @property
+    def num_projection_values(self) -> int:
+        """Of all layers' matrices: without embeddings, head, norms and biases."""
+        attention_size = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        mlp_size = 3 * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention_size + mlp_size)
+
+    @property
     def has_head(self) -> bool:
         """`LlamaModel`, for embeddings alone, has none."""
         return not self.architecture.endswith("Model")

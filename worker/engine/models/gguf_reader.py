@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import Self
 
@@ -12,9 +13,13 @@ from shared.gguf.facts import ModelFacts
 from shared.gguf.gguf_file import GgufTensor
 from shared.gguf.gguf_model import GgufModel
 from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
+from worker.engine.formats.made_codes import is_quantized_when_made
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
+
+_DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
 
 
 class GgufReader:
@@ -117,6 +122,23 @@ def gguf_file_in(model_path: Path) -> Path:
     if path is None:
         raise ConfigError(f"there is no GGUF file in {model_path}")
     return path
+
+
+def gguf_code_bits(model_path: Path) -> float | None:
+    """Of a projection's value, on average, for who multiplies codes; None where all are numbers."""
+    sources = tensor_sources(GgufModel.read(gguf_file_in(model_path)))
+    tensors = [
+        tensor
+        for name, source in sources.items()
+        if is_quantized_when_made(name)
+        for tensor in source.tensors
+    ]
+    kinds = [BLOCK_TYPES.get(tensor.type.name) for tensor in tensors]
+    if not any(kinds):
+        return None
+    bits = [_DENSE_BITS if kind is None else kind.code_bits for kind in kinds]
+    num_values = [tensor.num_values for tensor in tensors]
+    return sum(map(operator.mul, bits, num_values)) / sum(num_values)
 
 
 def rows_in_halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:

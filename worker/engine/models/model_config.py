@@ -30,6 +30,8 @@ class ModelConfig:
     vision: VisionCard | None = None  # None: it takes no images
     quantization: str = ""  # of the stored weights, for people; empty: there is none
     made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
+    # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.
+    code_bits: float | None = None
 
     @property
     def num_outputs(self) -> int:

@@ -11,6 +11,7 @@ from shared.checkpoint.stored_format import MadeFormat, stored_format
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
+from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import (
@@ -21,6 +22,7 @@ from worker.engine.models.decoder_config import (
     qwen3_config,
 )
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.gguf_reader import gguf_code_bits
 from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
 from worker.engine.models.transformers_config import read_transformers_config
 
@@ -62,9 +64,15 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
     model = _read_architecture(model_path, config)
     if quantization is not None:
         _check_equal(model_path, quantization, made_format)
-        return dataclasses.replace(model, quantization=quantization.name)
-    gguf_format = _gguf_format(model_path, config) if holds_gguf(model_path) else ""
-    model = dataclasses.replace(model, quantization=gguf_format)
+        return dataclasses.replace(
+            model, quantization=quantization.name, code_bits=quantization.code_bits
+        )
+    if holds_gguf(model_path):
+        model = dataclasses.replace(
+            model,
+            quantization=_gguf_format(model_path, config),
+            code_bits=gguf_code_bits(model_path),
+        )
     return model if made_format is None else _to_be_made(model_path, model, made_format)
 
 
@@ -84,7 +92,7 @@ def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConf
             f"quantization={wanted} is not possible with {model.architecture}: it is computed by "
             "transformers in 16 bits, so that nothing would be saved; leave it out"
         )
-    return dataclasses.replace(model, made_format=wanted)
+    return dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
 
 
 def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError:

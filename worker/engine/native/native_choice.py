@@ -46,6 +46,11 @@ def choose_native_library(
     return None
 
 
+def may_choose_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
+    """Unless there is no library for it."""
+    return config.cpu_kernels != "torch" and native_obstacle(config, model, dtype) is None
+
+
 def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> str | None:
     """Why not, as far as model and processor are concerned."""
     if not isinstance(model, DecoderConfig):

@@ -29,6 +29,7 @@ class NativeWeights:
         self.final_norm = self._packed.floats(weights.norm())
         self.lm_head = self._packed.linear(Projection(weights.lm_head(embeddings), None))
         self.coded_share = self._packed.coded_share
+        self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 
     def _layer(self, weights: LayerWeights, attention: AttentionLayer) -> LayerStruct:
         """Without its part of the KV pool."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 
 from shared.errors import ConfigError
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.decoder_weights import Projection
-from worker.engine.native.coded_layout import CodedLayout, coded_layout
+from worker.engine.native.coded_layout import CODES4, CODES8, CodedLayout, coded_layout
 from worker.engine.native.native_library import LinearStruct, NativeLibrary
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
+_BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4}
 
 
 class PackedWeights:
@@ -22,11 +24,17 @@ class PackedWeights:
         self._library = library
         self._tensors: list[torch.Tensor] = []  # kept alive
         self._num_quantised, self._num_coded = 0, 0  # values
+        self._num_packed_bytes = 0
 
     @property
     def coded_share(self) -> float:
         """Of the values of quantised weights: of those that are multiplied in their codes."""
         return self._num_coded / max(1, self._num_quantised)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all memory that it owns."""
+        return self._num_packed_bytes + sum(tensor.nbytes for tensor in self._tensors)
 
     def linear(self, projection: Projection, *, interleaved: bool = False) -> LinearStruct:
         """In its codes where there is a layout for them, else in bfloat16.
@@ -51,7 +59,8 @@ class PackedWeights:
         packed = self._library.pack_linear(
             weight.data_ptr(), out_features, in_features, int(interleaved)
         )
-        return LinearStruct(self._owned(packed, weight), bias_ptr, in_features, out_features)
+        packed = self._owned(packed, weight.shape, _BF16_BITS)
+        return LinearStruct(packed, bias_ptr, in_features, out_features)
 
     def _coded(
         self, layout: CodedLayout, bias_ptr: int | None, *, interleaved: bool
@@ -66,7 +75,7 @@ class PackedWeights:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
             zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
         return LinearStruct(
-            self._owned(packed, codes),
+            self._owned(packed, codes.shape, _BITS[layout.layout]),
             bias_ptr,
             in_features,
             out_features,
@@ -82,11 +91,14 @@ class PackedWeights:
         """[out_features, num_groups] as [num_blocks, num_groups, BLOCK_COLS]."""
         return self.floats(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
 
-    def _owned(self, packed: int | None, weight: torch.Tensor) -> int:
+    def _owned(self, packed: int | None, shape: Sequence[int], num_bits: int) -> int:
         """Freed with us. Raises ConfigError where memory was out."""
+        out_features, in_features = shape
+        num_bytes = -(-out_features // BLOCK_COLS) * BLOCK_COLS * in_features * num_bits // 8
         if packed is None:
-            raise ConfigError(f"no memory for a weight of {weight.nbytes >> 20} MiB")
+            raise ConfigError(f"no memory for a weight of {num_bytes >> 20} MiB")
         weakref.finalize(self, self._library.free, packed)
+        self._num_packed_bytes += num_bytes
         return packed
 
     def floats(self, tensor: torch.Tensor) -> int:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from tests.worker.engine.models.test_checkpoints import load
+from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
 from tests.worker.engine.tiny_models import save_tiny_model
-from worker.engine.loading import memory_check
+from worker.engine.loading import cpu_loader, memory_check
+from worker.engine.models.registry import read_model_config
 
 LLAMA_8B = {
     "vocab_size": 128256,
@@ -44,6 +48,39 @@ def test_what_does_not_fit(
     )
     with pytest.raises(ConfigError, match=sentence):
         load(path, dtype="bfloat16", num_kv_tokens=None)
+
+
+def test_codes_are_counted_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our C++ multiplies them: elsewhere they are made dense."""
+    path = save_tiny_model(tmp_path, "llama")
+    (path / "model.safetensors").unlink()
+    file = path / "config.json"
+    changes = LLAMA_8B | {"max_position_embeddings": 8192}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    model = read_model_config(path, "int4")
+    dense, codes = (
+        memory_check.weight_bytes(model, torch.bfloat16, in_codes=in_codes)
+        for in_codes in (False, True)
+    )
+    assert f"{dense / (1 << 30):.2f} {codes / (1 << 30):.2f}" == "14.96 5.51"
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(cpu_loader, "may_choose_native", lambda *_: True)
+    with pytest.raises(ConfigError, match=r"parameters take 5\.51 GiB, its projections in codes,"):
+        load(path, dtype="bfloat16", num_kv_tokens=None, quantization="int4")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+def test_what_is_counted_is_what_is_taken(tmp_path: Path, kind: MadeFormat) -> None:
+    """But for norms, and for scales of whole rows."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    path = save_tiny_model(tmp_path, "llama", vocab_size=320, **sizes)
+    rig = native_rig(path, quantization=kind)
+    weights = rig.runner._forward._forward._kept[0]
+    counted = memory_check.weight_bytes(
+        read_model_config(path, kind), torch.bfloat16, in_codes=True
+    )
+    assert counted == pytest.approx(weights.num_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize(

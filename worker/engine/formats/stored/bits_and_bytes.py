@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import unpack_nibbles
 
@@ -42,6 +42,7 @@ class BitsAndBytes4:
     marker = _WEIGHT
     ending = _WEIGHT
     dtypes = frozenset({"U8"})
+    code_bits = None  # the books are no numbers of bfloat16
 
     @property
     def name(self) -> str:
@@ -108,6 +109,7 @@ class BitsAndBytes8:
     ending = _WEIGHT
     dtypes = frozenset({"I8"})
     name = "int8 by channel"
+    code_bits = bits_in_codes(8, None)
     suffixes: Sequence[str] = (_WEIGHT, "SCB", "weight_format")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
@@ -23,6 +23,7 @@ class GptqWords:
     num_bits: int  # 2, 4 or 8
     group_size: int | None  # inputs; None: all
     zero_offset: int  # what is to be added to a stored zero point
+    has_order: bool = False  # columns are in the order of activations
 
     marker = _WEIGHT
     ending = "weight"
@@ -32,6 +33,11 @@ class GptqWords:
     @property
     def name(self) -> str:
         return _name(self.num_bits, self.group_size)
+
+    @property
+    def code_bits(self) -> float | None:
+        num_bits = max(4, self.num_bits)
+        return None if self.has_order else bits_in_codes(num_bits, self.group_size, has_zeros=True)
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         per_word = WORD_BITS // self.num_bits
@@ -71,6 +77,10 @@ class AwqWords:
     @property
     def name(self) -> str:
         return _name(4, self.group_size)
+
+    @property
+    def code_bits(self) -> float:
+        return bits_in_codes(4, self.group_size, has_zeros=True)
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         per_word = len(_AWQ_PLACES)

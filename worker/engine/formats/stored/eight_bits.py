@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import powers_of_two
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
@@ -48,6 +48,10 @@ class EightBits:
     @property
     def suffixes(self) -> Sequence[str]:
         return ("", *self.scales, *((self.zero,) if self.zero else ()))
+
+    @property
+    def code_bits(self) -> float:
+        return bits_in_codes(8, self.block[1])
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         shape = parts.header("").shape

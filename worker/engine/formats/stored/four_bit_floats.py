@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
 
@@ -26,6 +26,7 @@ class Nvfp4:
     ending = ""
     dtypes = frozenset({"U8"})
     name = "nvfp4"
+    code_bits = bits_in_codes(4, NVFP4_BLOCK)
 
     @property
     def suffixes(self) -> Sequence[str]:
@@ -54,6 +55,7 @@ class PackedMxfp4:
     ending = ""
     dtypes = frozenset({"U8"})
     name = "mxfp4"
+    code_bits = bits_in_codes(4, MXFP4_BLOCK)
     suffixes: Sequence[str] = ("_packed", "_scale")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
@@ -72,6 +74,7 @@ class ExpertMxfp4:
     ending = ""
     dtypes = frozenset({"U8"})
     name = "mxfp4"
+    code_bits = None  # experts are multiplied by transformers
     suffixes: Sequence[str] = ("_blocks", "_scales")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:

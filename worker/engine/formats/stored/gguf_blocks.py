@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -19,9 +20,18 @@ _IQ4_BOOK = (
 Blocks = torch.Tensor  # [num_blocks, block_bytes] uint8
 
 
+class BlockType(NamedTuple):
+    """How a type's blocks are read, and how many bits of a value there are in codes, scales and
+    minima included.
+    """
+
+    read: Callable[[Blocks], ScaledWeight]
+    code_bits: float
+
+
 def codes_of_blocks(kind: str, blocks: Blocks, num_rows: int) -> ScaledWeight:
     """Of a matrix's blocks, row by row; `kind` is one of BLOCK_TYPES."""
-    flat = BLOCK_TYPES[kind](blocks)
+    flat = BLOCK_TYPES[kind].read(blocks)
     minima = None if flat.minima is None else flat.minima.reshape(num_rows, -1)
     return replace(
         flat,
@@ -106,20 +116,20 @@ def _mxfp4(blocks: Blocks) -> ScaledWeight:
 
 
 # Those whose values are codes with scales, by GGUF's names.
-BLOCK_TYPES: Mapping[str, Callable[[Blocks], ScaledWeight]] = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q2_K": _q2_k,
-    "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "IQ4_NL": _iq4_nl,
-    "IQ4_XS": _iq4_xs,
-    "MXFP4": _mxfp4,
+BLOCK_TYPES: Mapping[str, BlockType] = {
+    "Q4_0": BlockType(_q4_0, 5.0),
+    "Q4_1": BlockType(_q4_1, 6.0),
+    "Q5_0": BlockType(_q5_0, 9.0),
+    "Q5_1": BlockType(_q5_1, 10.0),
+    "Q8_0": BlockType(_q8_0, 9.0),
+    "Q2_K": BlockType(_q2_k, 8.0),
+    "Q3_K": BlockType(_q3_k, 6.0),
+    "Q4_K": BlockType(_q4_k, 6.0),
+    "Q5_K": BlockType(_q5_k, 10.0),
+    "Q6_K": BlockType(_q6_k, 10.0),
+    "IQ4_NL": BlockType(_iq4_nl, 5.0),
+    "IQ4_XS": BlockType(_iq4_xs, 5.0),
+    "MXFP4": BlockType(_mxfp4, 5.0),
 }
 
 

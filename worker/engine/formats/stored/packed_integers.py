@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
@@ -33,6 +33,10 @@ class PackedIntegers:
     def name(self) -> str:
         size = "by channel" if self.group_size is None else f"in groups of {self.group_size}"
         return f"int{self.num_bits} {size}"
+
+    @property
+    def code_bits(self) -> float:
+        return bits_in_codes(self.num_bits, self.group_size, has_zeros=not self.is_symmetric)
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         *rest, rows, num_words = parts.header(_PACKED).shape
