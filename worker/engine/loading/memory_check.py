@@ -44,10 +44,15 @@ def check_memory(
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
     """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
     num_bytes = _num_kept_values(model) * dtype.itemsize
-    if not in_codes or model.code_bits is None or not isinstance(model, DecoderConfig):
+    if not in_codes or not isinstance(model, DecoderConfig):
         return num_bytes
-    saved_bits = 8 * dtype.itemsize - model.code_bits
-    return num_bytes - int(model.num_projection_values * saved_bits) // 8
+    for num_values, bits in (
+        (model.num_projection_values, model.code_bits),
+        (model.vocab_size * model.hidden_size * model.has_head, model.head_code_bits),
+    ):
+        if bits is not None:
+            num_bytes -= int(num_values * (8 * dtype.itemsize - bits)) // 8
+    return num_bytes
 
 
 def _num_kept_values(model: ModelConfig) -> int:

@@ -64,6 +64,14 @@ class DecoderWeights:
             return embeddings
         return self._read("lm_head.weight", *embeddings.shape)
 
+    def lm_head_codes(self) -> ScaledWeight | None:
+        """`lm_head` as it is stored; None where that is in numbers, or there is none."""
+        config = self._config
+        if self._codes is None or is_classifier(config.architecture) or not config.has_head:
+            return None
+        name = "model.embed_tokens" if config.has_tied_embeddings else "lm_head"
+        return self._codes.read_codes(f"{name}.weight", config.vocab_size, config.hidden_size)
+
     def norm(self) -> torch.Tensor:
         """The last one, [hidden_size]."""
         return self._read("model.norm.weight", self._config.hidden_size)

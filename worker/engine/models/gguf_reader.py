@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
@@ -20,6 +21,13 @@ from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
 
 _DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
+
+
+class GgufCodeBits(NamedTuple):
+    """Of a value, on average, for who multiplies codes; None where all are numbers."""
+
+    projections: float | None
+    head: float | None  # or the embeddings', which are taken for it
 
 
 class GgufReader:
@@ -124,15 +132,18 @@ def gguf_file_in(model_path: Path) -> Path:
     return path
 
 
-def gguf_code_bits(model_path: Path) -> float | None:
-    """Of a projection's value, on average, for who multiplies codes; None where all are numbers."""
+def gguf_code_bits(model_path: Path) -> GgufCodeBits:
+    """Of the files of a checkpoint. Raises ConfigError."""
     sources = tensor_sources(GgufModel.read(gguf_file_in(model_path)))
-    tensors = [
-        tensor
-        for name, source in sources.items()
-        if is_quantized_when_made(name)
-        for tensor in source.tensors
-    ]
+    head = sources.get("lm_head.weight", sources.get("model.embed_tokens.weight"))
+    return GgufCodeBits(
+        _code_bits([source for name, source in sources.items() if is_quantized_when_made(name)]),
+        _code_bits([] if head is None else [head]),
+    )
+
+
+def _code_bits(sources: Sequence[TensorSource]) -> float | None:
+    tensors = [tensor for source in sources for tensor in source.tensors]
     kinds = [BLOCK_TYPES.get(tensor.type.name) for tensor in tensors]
     if not any(kinds):
         return None

@@ -32,6 +32,7 @@ class ModelConfig:
     made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
     # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.
     code_bits: float | None = None
+    head_code_bits: float | None = None  # the same of the head
 
     @property
     def num_outputs(self) -> int:

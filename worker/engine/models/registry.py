@@ -68,10 +68,12 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
             model, quantization=quantization.name, code_bits=quantization.code_bits
         )
     if holds_gguf(model_path):
+        bits = gguf_code_bits(model_path)
         model = dataclasses.replace(
             model,
             quantization=_gguf_format(model_path, config),
-            code_bits=gguf_code_bits(model_path),
+            code_bits=bits.projections,
+            head_code_bits=bits.head,
         )
     return model if made_format is None else _to_be_made(model_path, model, made_format)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights, Projection
@@ -27,7 +30,9 @@ class NativeWeights:
             for layer_id, attention in enumerate(config.attention_layers)
         ]
         self.final_norm = self._packed.floats(weights.norm())
-        self.lm_head = self._packed.linear(Projection(weights.lm_head(embeddings), None))
+        head: torch.Tensor | ScaledWeight | None = weights.lm_head_codes()
+        head = weights.lm_head(embeddings) if head is None else head
+        self.lm_head = self._packed.linear(Projection(head, None))
         self.coded_share = self._packed.coded_share
         self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 

@@ -86,6 +86,7 @@ def mixture(name: str, values: Values) -> GgmlType:
         "ffn_gate": "Q4_0",
         "ffn_up": "Q4_0",
         "ffn_down": "Q5_1",
+        "output.weight": "Q8_0",
     }
     kind = next((kind for part, kind in kinds.items() if part in name), "F32")
     return matrices_as(GgmlType[kind])(name, values)
@@ -107,6 +108,7 @@ def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     dense = tmp_path / "dense"
     model.save_pretrained(dense)
     rig = native_rig(folder, max_step_tokens=33)
+    assert rig.runner._forward._forward._kept[0].coded_share == 1.0
     prompt = random_prompt(70, seed=2)
     output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
     assert_like_reference(dense, rig, 1, prompt + output, MAX_ERROR)
