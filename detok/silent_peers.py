@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shared.cluster import Cluster
 from shared.liveness.presence import is_absent
 
-_ASK_AGAIN_S = 0.2  # while it is absent
+_ASK_AGAIN_S = 0.1  # while it is absent
 _MAX_AT_ONCE = 16
 
 

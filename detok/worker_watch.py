@@ -26,14 +26,15 @@ from shared.storage.streams import HEARTBEAT_TTL_S
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
-_TICK_S = 0.2
+_TICK_S = 0.1
 _POLLS_ABSENT = 2
 _JITTER_S = 0.02
 _MAX_REMEMBERED = 4096
 _MAX_AT_ONCE = 32
 _MAX_ID_BYTES = 128
-_SILENCE_S = 0.3  # without a frame: many steps, or a long prefill
-_PATIENCE = Patience(pause_s=_SILENCE_S, max_pause_s=2.0, absent_s=0.6)
+_SILENCE_S = 0.15  # without a frame: some steps, or a long prefill
+_ASK_EVERY_S = 0.3  # a worker that is there; then ever more seldom
+_PATIENCE = Patience(pause_s=_ASK_EVERY_S, max_pause_s=2.0, absent_s=0.4)
 _NO_WORKER = "nobody"  # a key that is never written: purging it is a write all the same
 NAK = b"-NAK"
 
