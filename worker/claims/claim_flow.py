@@ -33,9 +33,15 @@ from worker.claims.claim_steps import (
     WhoHolds,
     WhoServes,
 )
-from worker.claims.crash_count import crashes_in_a_row, is_poison, is_suspect
-from worker.claims.earlier_records import EarlierRecords
-from worker.claims.revision_pin import pin_told, pinned_revision, possible_pins
+from worker.claims.earlier_records import (
+    EarlierRecords,
+    crashes_in_a_row,
+    is_poison,
+    is_suspect,
+    pin_told,
+    pinned_revision,
+    possible_pins,
+)
 from worker.held.delivery import Delivery
 from worker.held.held_request import AfterClaim
 from worker.held.logged_output import LoggedOutput

@@ -1,15 +1,22 @@
-"""What the ownership log of a request says to a worker that wants to claim it."""
+"""What the ownership log of a request says to a worker that wants to claim it: who holds it, how
+often workers died under it, and which weights may go on with it.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise, zip_longest
 
-from shared.protocol.log_records import Claim, End
+from shared.protocol.dead import Crash
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
+from shared.protocol.request import GenerateRequest
 from shared.token_log.ownership import StoredRecord
 from worker.claims.claim_steps import Over
 
 _MAX_WORKERS = 16  # that are told of a request's past
+QUARANTINE_CRASHES = 2
+POISON_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +70,95 @@ class EarlierRecords:
     def workers(self) -> tuple[str, ...]:
         """The last of those who have claimed; two claims in a row of the same one are one."""
         claims = [it.record.worker for it in self.records if isinstance(it.record, Claim)]
-        return tuple(worker for worker, _ in itertools.groupby(claims))[-_MAX_WORKERS:]
+        return tuple(worker for worker, _ in groupby(claims))[-_MAX_WORKERS:]
+
+
+def crashes_in_a_row(records: Sequence[StoredRecord], progress_epoch: int) -> tuple[Crash, ...]:
+    """Since the last epoch that made progress; `records` are the whole ownership log, the claim
+    that asks included, and `progress_epoch` comes from the fold up to that claim.
+    """
+    crashes = []
+    for stored, after in pairwise(records):
+        claim = stored.record
+        if isinstance(claim, Claim) and stored.seq > progress_epoch and _tells_crash(after.record):
+            crashes.append(
+                Crash(
+                    worker=claim.worker,
+                    claimed_at=stored.time.timestamp(),
+                    noticed_at=after.time.timestamp(),
+                    was_alone=claim.is_alone,
+                    engine_only=isinstance(after.record, Release),
+                )
+            )
+    return tuple(crashes)
+
+
+def is_poison(crashes: Sequence[Crash]) -> bool:
+    """Enough crashes, and one of them with nobody else to blame."""
+    return len(crashes) >= POISON_CRASHES and any(crash.was_alone for crash in crashes)
+
+
+def is_suspect(crashes: Sequence[Crash]) -> bool:
+    """To be run alone."""
+    return len(crashes) >= QUARANTINE_CRASHES
+
+
+def _tells_crash(record: OwnershipRecord) -> bool:
+    """Of the epoch before this record."""
+    match record:
+        case Claim():
+            return record.after_death
+        case Release():
+            return record.crashed
+    return False
+
+
+def possible_pins(request: GenerateRequest, records: Sequence[StoredRecord]) -> set[str]:
+    """Revisions under which tokens may have been logged, as far as the ownership log tells: those
+    of all claims that were not released without any.
+    """
+    told = pin_told(records)
+    if told is not None:
+        return {_pinned(told)}
+    return {
+        revision_of(request, stored.record)
+        for stored, after in zip_longest(records, records[1:])
+        if isinstance(stored.record, Claim) and not _tells_nothing_logged(after)
+    }
+
+
+def pin_told(records: Sequence[StoredRecord]) -> StoredRecord | None:
+    """The first release that says which revision is needed, if nobody could go on since then."""
+    told = None
+    for stored, after in zip_longest(records, records[1:]):
+        if isinstance(stored.record, Claim):
+            if after is None or not _pinned(after):
+                told = None
+        elif told is None and _pinned(stored):
+            told = stored
+    return told
+
+
+def revision_of(request: GenerateRequest, claim: Claim) -> str:
+    """Claims of builds that did not say so were made under the request's own."""
+    return claim.revision or request.revision
+
+
+def pinned_revision(
+    request: GenerateRequest, records: Sequence[StoredRecord], progress_epoch: int
+) -> str | None:
+    """The one that its tokens were made under; None while there are none. All epochs that made
+    some have the same one, so that the last tells it.
+    """
+    for stored in records:
+        if stored.seq == progress_epoch and isinstance(stored.record, Claim):
+            return revision_of(request, stored.record)
+    return None
+
+
+def _pinned(stored: StoredRecord) -> str:
+    return stored.record.pinned if isinstance(stored.record, Release) else ""
+
+
+def _tells_nothing_logged(after: StoredRecord | None) -> bool:
+    return after is not None and isinstance(after.record, Release) and not after.record.progressed

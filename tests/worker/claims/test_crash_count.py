@@ -9,7 +9,7 @@ import pytest
 from shared.protocol.log_records import Claim, OwnershipRecord, Release
 from shared.token_log.ownership import StoredRecord
 from tests.worker.io_stage import make_claim, make_request
-from worker.claims.crash_count import crashes_in_a_row, is_poison, is_suspect
+from worker.claims.earlier_records import crashes_in_a_row, is_poison, is_suspect
 
 NO_PROGRESS = 0
 

@@ -22,7 +22,7 @@ from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker
 from worker.claims.claim_steps import OtherWeights, Over, Postponed, Taken
-from worker.claims.revision_pin import pin_told, possible_pins
+from worker.claims.earlier_records import pin_told, possible_pins
 from worker.held.delivery import Delivery
 from worker.held.logged_output import LoggedOutput
 
