@@ -1,4 +1,4 @@
-"""How many requests a worker asks for."""
+"""How many requests a worker asks for: no more than fit, or than are claimed in a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from shared.protocol.sampling import SamplingParams
 from shared.subjects import LANES
 from tests.worker.io_stage import make_reply, make_request
-from worker.capacity.credits import CreditPolicy
+from worker.capacity.capacity import ClaimPace, CreditPolicy
 from worker.engine_link.engine_messages import EngineLoad, EngineReady
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
@@ -112,3 +112,25 @@ def test_a_slot_is_free_as_long_as_fewer_run() -> None:
     held = [make_held(), make_held(state=HoldState.CLAIMING), make_held(state=HoldState.FINISHING)]
     assert CreditPolicy.has_slot(make_ready(max_running=3), held)
     assert not CreditPolicy.has_slot(make_ready(max_running=2), held)
+
+
+def test_room_grows_as_fast_as_claims_are_stored_and_falls_with_them() -> None:
+    now = [0.0]
+    pace = ClaimPace(lambda: now[0])
+    assert pace.room == 16
+    for _ in range(16):
+        pace.begin()
+    assert pace.room == 0  # on a starved machine none of them is stored
+    for _ in range(16):
+        pace.end()
+    assert pace.room == 32
+    for _ in range(32):
+        pace.begin()
+    assert pace.room == 0
+    for _ in range(32):
+        pace.end()
+    assert pace.room == 96
+    now[0] = 0.9
+    assert pace.room == 96
+    now[0] = 1.1  # nothing came meanwhile
+    assert pace.room == 16
