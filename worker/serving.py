@@ -29,8 +29,7 @@ from worker.engine_link.engine_launch import EngineLaunch
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import lora_folder
-from worker.weights.served_weights import ServedWeights
-from worker.weights.worker_model import WorkerModel
+from worker.weights.worker_model import ServedWeights, WorkerModel
 from worker.work_place import WorkPlace, work_place
 from worker.worker import Worker
 

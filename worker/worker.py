@@ -24,17 +24,15 @@ from shared.telemetry.log import get_logger
 from shared.telemetry.loop_watch import LoopWatch
 from shared.telemetry.tracing import NO_TRACER, Tracer
 from worker.admin.control_service import ControlService
-from worker.admin.weight_update import WeightUpdate
-from worker.admin.worker_control import Control
+from worker.admin.worker_control import Control, WeightUpdate
 from worker.announcer import Announcer
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineFactory, EngineHost
 from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
-from worker.requests.incarnation import Incarnation
+from worker.requests.request_parts import Incarnation
 from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
-from worker.telemetry.engine_counters import EngineCounters
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry.worker_metrics import EngineCounters, WorkerMetrics
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 

@@ -37,8 +37,7 @@ from tests.simulation.reader import Reader
 from tests.simulation.scripted_engine import ScriptedEngine
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
-from worker.weights.served_weights import ServedWeights
-from worker.weights.worker_model import WorkerModel
+from worker.weights.worker_model import ServedWeights, WorkerModel
 from worker.worker import Worker
 
 if TYPE_CHECKING:

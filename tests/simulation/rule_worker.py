@@ -23,7 +23,7 @@ from worker.held.held_request import HeldRequest, HoldState
 from worker.runs.token_log import PartitionWriter
 from worker.settlement.settler import Settler
 from worker.weights.checkpoint import Checkpoint
-from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import ServedWeights
 
 if TYPE_CHECKING:
     from tests.simulation.rules import RuleStory

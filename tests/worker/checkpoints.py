@@ -12,7 +12,7 @@ import msgspec
 from shared.checkpoint.model_files import ModelFiles
 from tests.worker.io_stage import make_card
 from worker.weights.checkpoint import Checkpoint
-from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import ServedWeights
 
 DEMO_MODEL = Path(__file__).parents[2] / "deploy/demo_model/checkpoint"
 

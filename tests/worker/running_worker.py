@@ -45,8 +45,7 @@ from worker.requests.request_runner import RequestRunner
 from worker.telemetry.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
-from worker.weights.served_weights import ServedWeights
-from worker.weights.worker_model import WorkerModel
+from worker.weights.worker_model import ServedWeights, WorkerModel
 from worker.worker import Worker
 
 

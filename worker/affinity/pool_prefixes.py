@@ -12,7 +12,7 @@ from shared.protocol.prefix_namespace import PublicPrefix, prefix_namespace, pub
 from shared.protocol.request import GenerateRequest
 from worker.affinity.prefix_set import PrefixSet
 from worker.affinity.session_registry import SessionRegistry, Turn, session_hash
-from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import ServedWeights
 
 _MAX_TOLD_BLOCKS = 16_384  # of each other worker
 

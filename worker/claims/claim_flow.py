@@ -43,8 +43,7 @@ from worker.claims.earlier_records import (
     possible_pins,
 )
 from worker.held.delivery import Delivery
-from worker.held.held_request import AfterClaim
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import AfterClaim, LoggedOutput
 
 _OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
 _NO_WEIGHTS_DELAY_S = 2.0  # one may be starting

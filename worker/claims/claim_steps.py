@@ -9,7 +9,7 @@ from shared.protocol.dead import Crash
 from shared.protocol.log_records import Claim, End
 from shared.protocol.prompt_object import PromptData
 from shared.token_log.ownership import StoredRecord
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import LoggedOutput
 
 
 class Look(enum.Enum):

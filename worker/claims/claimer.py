@@ -32,7 +32,7 @@ from worker.claims.log_history import LogHistory
 from worker.claims.overdue import is_overdue, waited_s
 from worker.held.delivery import Delivery
 from worker.weights.adapters import Adapters
-from worker.weights.served_weights import ServedWeights
+from worker.weights.worker_model import ServedWeights
 
 log = get_logger(__name__)
 

@@ -5,21 +5,36 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Restatement, TokenEntry
 from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain
 from shared.protocol.request import GenerateRequest
+from shared.token_log.fold import NO_EPOCH, RequestFold
 from shared.token_log.visible_text import VisibleText
 from worker.engine_link.engine_messages import RunOutput
 from worker.held.delivery import Delivery
-from worker.held.logged_output import LoggedOutput
 from worker.held.run_clock import RunClock
 from worker.held.run_trace import RunTrace
 
 _RESTATE_TOKENS = 512
 _RESTATE_S = 20.0
+
+
+class LoggedOutput(NamedTuple):
+    """What earlier epochs have logged: taken from the log as it is, never computed again."""
+
+    tokens: Sequence[int] = ()
+    logprobs: bytes = b""  # a record for each token, if the request asks
+    prompt_logprobs: bytes = b""
+    progress_epoch: int = NO_EPOCH  # the last one that logged a new token
+
+    @classmethod
+    def of(cls, fold: RequestFold) -> Self:
+        return cls(fold.tokens, bytes(fold.logprobs), fold.prompt_logprobs, fold.progress_epoch)
 
 
 class HoldState(enum.Enum):

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from shared.admin.dead_requests import DeadRequests
 from shared.broker.told_subjects import ToldSubjects
 from shared.catalog.model_catalog import ModelCatalog
+from shared.cluster import Cluster
+from shared.liveness.heartbeat import Writability
 from shared.liveness.log_watch import LogWatch
 from shared.protocol.log_records import TokenEntry
 from shared.storage.stream_room import StreamRoom
+from shared.telemetry.tracing import Tracer
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.affinity.prefix_reporter import PrefixReporter
 from worker.capacity.capacity import Capacity
@@ -19,6 +22,8 @@ from worker.claims.log_history import LogHistory
 from worker.claims.quarantine import Quarantine
 from worker.claims.redeliveries import Redeliveries
 from worker.claims.taker import Taker
+from worker.config import WorkerConfig
+from worker.engine_child.engine_host import EngineHost
 from worker.held.delivery import Acknowledger
 from worker.held.held_requests import HeldRequests
 from worker.held.run_trace import RunTraces
@@ -26,7 +31,6 @@ from worker.intake.intake import Intake
 from worker.intake.offer_handler import OfferHandler
 from worker.intake.offer_maker import OfferMaker
 from worker.intake.screening import Screening
-from worker.requests.incarnation import Incarnation
 from worker.requests.request_tasks import RequestTasks
 from worker.runs.engine_pause import EnginePause
 from worker.runs.runs import Runs
@@ -34,8 +38,26 @@ from worker.runs.token_log import OnFinishConfirmed, TokenLog
 from worker.settlement.dead_letters import DeadLetters
 from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
+from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.weights.adapters import Adapters
+from worker.weights.worker_model import WorkerModel
 
 _LOOK_S = 0.5  # at the streams that every request writes to
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One process of a worker, under an id that is never used again."""
+
+    worker_id: str
+    config: WorkerConfig
+    cluster: Cluster
+    model: WorkerModel
+    adapters: Adapters
+    engine: EngineHost
+    heartbeats: Writability  # whether its own can be written: else those of others may be missed
+    metrics: WorkerMetrics
+    tracer: Tracer
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from worker.engine_link.engine_messages import StepOutput
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest
 from worker.intake.request_puller import RequestPuller
-from worker.requests.incarnation import Incarnation
-from worker.requests.request_parts import claim_parts, run_parts
+from worker.requests.request_parts import Incarnation, claim_parts, run_parts
 from worker.requests.request_tasks import RequestTasks
 
 _MAX_CARD_HASHES = 256  # two KiB a heartbeat

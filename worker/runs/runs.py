@@ -8,11 +8,12 @@ import time
 import msgspec
 from tokenizers import Tokenizer
 
-from shared.protocol.finish import Finish, FinishReason, RunFacts
+from shared.protocol.finish import Beam, Finish, FinishReason, RunFacts
 from shared.protocol.prefix_chain import PrefixChain
 from shared.protocol.prompt_object import PromptData
+from shared.protocol.reply import TextParams
 from shared.protocol.request import GenerateRequest
-from shared.protocol.token_ids import pack_token_ids
+from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.engine_child.engine_host import EngineHost
@@ -25,12 +26,10 @@ from worker.engine_link.engine_messages import (
     StepOutput,
 )
 from worker.held.delivery import Delivery
-from worker.held.held_request import HeldRequest, HoldState
+from worker.held.held_request import HeldRequest, HoldState, LoggedOutput
 from worker.held.held_requests import HeldRequests
-from worker.held.logged_output import LoggedOutput
 from worker.held.run_clock import RunClock
 from worker.held.run_trace import RunTraces
-from worker.runs.beam_texts import with_texts
 from worker.runs.token_log import TokenLog
 from worker.telemetry.work_meter import WorkMeter
 from worker.telemetry.worker_metrics import WorkerMetrics
@@ -188,7 +187,7 @@ class Runs:
         if finish is None or not (finish.embedding or finish.beams):
             return finish
         if finish.beams:
-            finish = with_texts(finish, self._tokenizer, request.text)
+            finish = _with_texts(finish, self._tokenizer, request.text)
         what = "an embedding" if finish.embedding else "beams"
         if finish.num_result_bytes <= self._token_log.max_result_bytes:
             return finish
@@ -229,3 +228,20 @@ class Runs:
             self._token_log.append(held.restate(now))
         if held.watched is not None and held.has_progressed:
             held.watched.set()
+
+
+def _with_texts(finish: Finish, tokenizer: Tokenizer, params: TextParams) -> Finish:
+    """The same, each beam with the text that a client would have seen grow."""
+    beams = tuple(
+        msgspec.structs.replace(beam, text=_beam_text(beam, tokenizer, params))
+        for beam in finish.beams
+    )
+    return msgspec.structs.replace(finish, beams=beams)
+
+
+def _beam_text(beam: Beam, tokenizer: Tokenizer, params: TextParams) -> str:
+    visible = VisibleText(TokenizerDecoder(tokenizer, params), params)
+    for token_id in unpack_token_ids(beam.token_ids):
+        visible.add(token_id)
+    visible.finish()
+    return visible.text

@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from shared.protocol.model_cards import ModelCard
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
-from worker.weights.served_weights import ServedWeights
+
+
+@dataclass(slots=True)
+class ServedWeights:
+    """Shared by all that must know. Invariant: it changes only while nothing is held, so that the
+    revision at a claim is that of the tokens which follow it.
+    """
+
+    checkpoint: Checkpoint
+
+    @property
+    def revision(self) -> str:
+        return self.checkpoint.revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,7 @@ from worker.claims.claim_steps import (
     WhoServes,
 )
 from worker.held.delivery import Delivery
-from worker.held.held_request import AfterClaim
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import AfterClaim, LoggedOutput
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 REQUEST = make_request(deadline_s=60.0)

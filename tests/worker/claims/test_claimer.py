@@ -20,7 +20,7 @@ from worker.claims.claim_steps import ClaimStep, Lost, Over, Postponed, Taken
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
 from worker.held.delivery import Delivery
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import LoggedOutput
 
 pytestmark = pytest.mark.integration
 

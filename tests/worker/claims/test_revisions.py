@@ -24,7 +24,7 @@ from tests.worker.running_worker import output_of, running_worker
 from worker.claims.claim_steps import OtherWeights, Over, Postponed, Taken
 from worker.claims.earlier_records import pin_told, possible_pins
 from worker.held.delivery import Delivery
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import LoggedOutput
 
 integration = pytest.mark.integration
 

@@ -12,8 +12,7 @@ from shared.subjects import LANES
 from tests.worker.io_stage import ids, make_request
 from worker.engine_link.engine_messages import RunOutput
 from worker.held.delivery import Delivery
-from worker.held.held_request import AfterClaim, HeldRequest, HoldState, Redelivery
-from worker.held.logged_output import LoggedOutput
+from worker.held.held_request import AfterClaim, HeldRequest, HoldState, LoggedOutput, Redelivery
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 STOP = Finish(FinishReason.STOP)

@@ -4,8 +4,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from worker.engine_link.engine_messages import EngineLoad
-from worker.telemetry.engine_counters import EngineCounters
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry.worker_metrics import EngineCounters, WorkerMetrics
 
 LOAD = EngineLoad(0, 0, 0, 0, 0, 0, 0, 0, 0)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from worker.weights.locked_folder import locked_folder, remove_dead_folders
+from worker.weights.lora_folder import locked_folder, remove_dead_folders
 
 PREFIX = "jetflock-test-"
 HOLD = f"""
 import sys, tempfile
-from worker.weights.locked_folder import locked_folder
+from worker.weights.lora_folder import locked_folder
 tempfile.tempdir = sys.argv[1]
 with locked_folder({PREFIX!r}) as folder:
     (folder / "weights").write_bytes(b"1")
