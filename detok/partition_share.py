@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 from nats.aio.msg import Msg
 
-from detok.lease import Tenure
-from detok.lease_keeper import LeaseKeeper
+from detok.lease import LeaseKeeper, Tenure
 from detok.owner_table import FREE, OwnerSurvey, OwnerTable
-from detok.rival_watch import RivalWatch
-from detok.rivals import Rivals
+from detok.rivals import Rivals, RivalWatch
 from shared.broker.jetstream import JetStream
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict

@@ -164,7 +164,7 @@ async def test_only_who_is_gone_loses_its_lease_before_it_expires(
 ) -> None:
     if case == "back in time":  # for which a busy machine needs some
         patience = Patience(pause_s=0.1, max_pause_s=0.5, absent_s=1.5)
-        monkeypatch.setattr("detok.rival_watch._PATIENCE", patience)
+        monkeypatch.setattr("detok.rivals._PATIENCE", patience)
     record = LeaseRecord("rival", "n", 9000, has_presence=case != "of an earlier version")
     await table.write_lease(record, 0)
     await table.write_owner(2, PartitionOwner("rival", "n"), 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from detok.decode_status import DecodeStatus
-from detok.rebuild_point import RebuildPoint
+from detok.decode_status import DecodeStatus, RebuildPoint
 from tests.shared.simulated_log import RID, LoggedRecord, SimulatedLog, simulated_logs
 
 

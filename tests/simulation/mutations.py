@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import msgspec
 
+from detok.decode_status import RebuildPoint
 from detok.lease import Lease
 from detok.owner_table import OwnerTable
-from detok.rebuild_point import RebuildPoint
 from frontend.text.text_stream import TextStream
 from shared.broker.kv_bucket import KvBucket
 from shared.protocol.codec import encode

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from detok.lease import Lease, Tenure
-from detok.lease_keeper import LeaseKeeper, RenewalPace
+from detok.lease import Lease, LeaseKeeper, RenewalPace, Tenure
 from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
