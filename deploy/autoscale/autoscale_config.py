@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 
 from cyclopts import Parameter
 
-from deploy.autoscale.scale_config import ScaleConfig
-from deploy.autoscale.worker_range import WorkerRange
+from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.serve_config import ServeConfig
 from worker.config import WorkerConfig
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from deploy.autoscale.scaler import Scaler
 from deploy.autoscale.scaler_metrics import ScalerMetrics
+from deploy.local.heralds import WorkerHerald
 from deploy.local.kept_process import KeptProcess
 from deploy.local.pool_care import PoolCare
 from deploy.local.role_launches import RoleLaunches
@@ -16,7 +17,6 @@ from deploy.local.served_model import register_served
 from deploy.local.service_sides import ServiceSides
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
-from deploy.local.worker_herald import WorkerHerald
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster

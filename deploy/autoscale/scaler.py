@@ -10,18 +10,43 @@ from deploy.autoscale.autoscaler import Autoscaler, Decision
 from deploy.autoscale.policy import ScalePolicy
 from deploy.autoscale.pool_snapshot import PoolSnapshot
 from deploy.autoscale.pool_watch import PoolView, PoolWatch
-from deploy.autoscale.turn import Turn
 from deploy.local.service_sides import ServiceSides
 from deploy.local.worker_fleet import WorkerFleet
-from shared.errors import BrokerError
+from shared.broker.kv_bucket import KvBucket
+from shared.errors import BrokerError, CasConflict
 from shared.liveness.pool_events import PoolEvents
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import ScaleEvent
 from shared.telemetry.log import get_logger
 
+Report = Callable[[PoolSnapshot, Decision, bool], None]  # whether the number was changed
+
 log = get_logger(__name__)
 
-Report = Callable[[PoolSnapshot, Decision, bool], None]  # whether the number was changed
+
+class Turn:
+    """The right to change a pool: of several scalers one at a time has it.
+
+    Taken before a change, it lasts until the change can be seen by all (`TURN_TTL_S`).
+    So two scalers of one pool never answer the same backlog twice: the second one decides anew,
+    with the workers of the first one before its eyes. Nobody stands by for somebody else's death.
+    """
+
+    def __init__(self, bucket: KvBucket, pool: str, scaler_id: str) -> None:
+        self._bucket = bucket
+        self._pool = pool
+        self._scaler_id = scaler_id.encode()
+
+    async def take(self) -> bool:
+        """Whether it is ours now. Raises BrokerError."""
+        entry = await self._bucket.get(self._pool)
+        if entry is not None and entry.value != self._scaler_id:
+            return False
+        try:
+            await self._bucket.put_if(self._pool, self._scaler_id, entry.revision if entry else 0)
+        except CasConflict:
+            return False
+        return True
 
 
 class Scaler:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess, LineSink
-from deploy.local.start_gate import StartGate
+from shared.config import ENV_PREFIX
 from shared.errors import ConfigError
 from shared.event_wait import wait_event
 
@@ -18,6 +18,53 @@ _MAX_FAILED_STARTS = 3  # then it counts as failed, and is tried on
 _MAX_TOLD_CHARS = 300
 _EXIT_CONFIG_ERROR = 2
 _LIVED_LONG_S = 10.0  # of a program whose readiness nobody watches
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 5.0
+_LONGEST_START_DELAY_S = 60.0  # a start may take all cores for minutes
+_SERVED_LONG_S = 10.0  # a process that served so long had started well: begin anew
+
+
+class StartGate:
+    """Lets workers load before their NATS is up: a pipe into which nobody writes, whose end tells
+    all children that they may go on.
+    """
+
+    environ = {f"{ENV_PREFIX}START_GATE": "true"}  # noqa: RUF012 - never changed
+
+    def __init__(self) -> None:
+        self._ends: tuple[int, int] | None = os.pipe()
+
+    @property
+    def stdin(self) -> int:
+        """Of a child that is started now; behind an open gate one that has ended."""
+        return subprocess.DEVNULL if self._ends is None else self._ends[0]
+
+    def open(self) -> None:
+        """For good; without effect the second time."""
+        ends, self._ends = self._ends, None
+        for fd in ends or ():
+            os.close(fd)
+
+
+class Backoff:
+    """How long to wait before a process that died is started again.
+
+    0.2 s after the first death, doubled after each further one in a row, up to 5 s; up to a
+    minute for a process that dies before it serves, however long it takes to die.
+    """
+
+    def __init__(self) -> None:
+        self.num_deaths_in_a_row = 0
+        self.num_failed_starts = 0  # in a row
+
+    def next_delay_s(self, served_s: float | None) -> float:
+        """`served_s`: since when it had been ready; None when it never was."""
+        if served_s is not None and served_s >= _SERVED_LONG_S:
+            self.num_deaths_in_a_row = 0
+        self.num_deaths_in_a_row += 1
+        self.num_failed_starts = self.num_failed_starts + 1 if served_s is None else 0
+        longest_s = _LONGEST_START_DELAY_S if served_s is None else _LONGEST_DELAY_S
+        return float(min(longest_s, _FIRST_DELAY_S * 2 ** min(self.num_deaths_in_a_row - 1, 16)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar
 from cyclopts import Parameter
 
 import deploy.demo_model
-from deploy.autoscale.scale_config import ScaleConfig
-from deploy.autoscale.worker_range import WorkerRange
+from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.data_folder import default_data_dir
 from deploy.local.http_probe import http_url
 from deploy.local.ports import free_port

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from deploy.autoscale.scaler import Scaler
-from deploy.local.detok_herald import DetokHerald
+from deploy.local.heralds import DetokHerald, WorkerHerald
 from deploy.local.http_probe import answers_ok, reachable_host
-from deploy.local.kept_process import DeathCallback, KeptProcess, Launch
+from deploy.local.kept_process import DeathCallback, KeptProcess, Launch, StartGate
 from deploy.local.last_time import forget_last_time
 from deploy.local.nats_child import NatsChild, is_worth_showing
 from deploy.local.pool_care import PoolCare
@@ -20,11 +20,9 @@ from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.served_model import register_served
 from deploy.local.service_sides import ServiceSides
-from deploy.local.start_gate import StartGate
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from deploy.local.worker_fleet import WorkerFleet
-from deploy.local.worker_herald import WorkerHerald
 from detok.owner_table import OwnerTable
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.shutdown import Shutdown

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.local.last_time import forget_last_time
-from deploy.local.live_process import started_at
+from deploy.local.last_time import forget_last_time, started_at
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.codec import encode

@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 from deploy.local import preflight
-from deploy.local.backoff import Backoff
 from deploy.local.child_process import ChildProcess
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.gpu_share import gpu_share
+from deploy.local.kept_process import Backoff, StartGate
 from deploy.local.nats_child import is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
 from deploy.local.ready_block import curl, ready_block
 from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
-from deploy.local.start_gate import StartGate
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deploy.autoscale.pool_watch import PoolWatch
-from deploy.autoscale.turn import Turn
+from deploy.autoscale.scaler import Turn
 from deploy.local.service_sides import ServiceSides
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deploy.autoscale.worker_range import WorkerRange
+from deploy.autoscale.scale_config import WorkerRange
 from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.worker_fleet import WorkerFleet
 from shared.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Says of workers what they cannot say themselves: that they start, and that they are dead."""
+"""Says of workers and detokenizers what they cannot say themselves: that they are dead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import nats.errors
 
 from deploy.local.kept_process import Launch, died
 from deploy.local.service_sides import ServiceSides
+from detok.owner_table import OwnerTable
+from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.liveness.pool_events import GONE, PoolEvents
 from shared.protocol.model_cards import ModelCard
@@ -17,7 +19,7 @@ _TIMEOUT_S = 2.0
 
 
 class WorkerHerald:
-    """For the workers of one pool on this host."""
+    """For the workers of one pool on this host; it also says that they start."""
 
     def __init__(self, sides: ServiceSides, card: ModelCard) -> None:
         self._sides = sides
@@ -46,3 +48,26 @@ class WorkerHerald:
         for each in self._sides.clusters:
             events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
             await events.tell_worker(worker_id, state, detail)
+
+
+class DetokHerald:
+    """For the detokenizers that this process starts: what one held that died is given back, so that
+    nobody waits until it expires. What it cannot do, time does.
+    """
+
+    def __init__(self, sides: ServiceSides) -> None:
+        self._sides = sides
+
+    async def announce_death(self, launch: Launch, status: int) -> None:
+        """Its partitions go to others at once; who ended by itself has given them back."""
+        if status == 0:
+            return
+        with contextlib.suppress(BrokerError, TimeoutError):
+            async with asyncio.timeout(_TIMEOUT_S):
+                for each in self._sides.clusters:
+                    await _forget(each, launch.id)
+
+
+async def _forget(cluster: Cluster, detok_id: str) -> None:
+    await cluster.bucket(cluster.subjects.roles_bucket).delete(detok_id)
+    await OwnerTable(cluster.js, cluster.subjects).bury(detok_id)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.local.detok_herald import DetokHerald
+from deploy.local.heralds import DetokHerald
 from deploy.local.kept_process import Launch
 from deploy.local.service_sides import ServiceSides
 from detok.detokenizer import ROLE
