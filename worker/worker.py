@@ -32,7 +32,7 @@ from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
 from worker.requests.request_parts import Incarnation
 from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
-from worker.telemetry.worker_metrics import EngineCounters, WorkerMetrics
+from worker.telemetry import EngineCounters, WorkerMetrics
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 

@@ -42,7 +42,7 @@ from worker.engine_link.engine_messages import (
 )
 from worker.held.held_request import HeldRequest
 from worker.requests.request_runner import RequestRunner
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
 from worker.weights.worker_model import ServedWeights, WorkerModel

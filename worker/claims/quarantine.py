@@ -13,7 +13,7 @@ from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
 from worker.runs.token_log import TokenLog
 from worker.settlement.hand_over import HandOver
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 _FINISH_S = 0.5  # what ends by itself this soon need not move
 _TICK_S = 0.25

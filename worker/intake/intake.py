@@ -10,7 +10,7 @@ from worker.claims.taker import Taker
 from worker.held.delivery import Acknowledger, Delivery
 from worker.intake.offer_maker import OfferMaker
 from worker.intake.screening import Screening
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 
 class Intake:

@@ -18,7 +18,7 @@ from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.capacity.capacity import Capacity
 from worker.held.delivery import Delivery
 from worker.intake.intake import Intake
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 # A run more in the batch slows the others a little, at every step of its life: for how many tokens
 # of prefill that counts.

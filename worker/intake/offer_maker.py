@@ -20,7 +20,7 @@ from shared.telemetry.log import get_logger
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.capacity.capacity import Capacity
 from worker.held.delivery import Delivery
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 _ANSWER_S = 0.05
 

@@ -38,7 +38,7 @@ from worker.runs.token_log import OnFinishConfirmed, TokenLog
 from worker.settlement.dead_letters import DeadLetters
 from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 

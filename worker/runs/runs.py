@@ -31,8 +31,7 @@ from worker.held.held_requests import HeldRequests
 from worker.held.run_clock import RunClock
 from worker.held.run_trace import RunTraces
 from worker.runs.token_log import TokenLog
-from worker.telemetry.work_meter import WorkMeter
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics, WorkMeter
 
 
 class Runs:

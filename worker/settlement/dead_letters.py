@@ -18,7 +18,7 @@ from shared.telemetry.log import get_logger
 from worker.held.held_request import HeldRequest
 from worker.held.held_requests import HeldRequests
 from worker.settlement.settler import Settler
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 _LOOK_S = 3600.0
 

@@ -14,7 +14,7 @@ from shared.token_log.ownership import OwnershipLog
 from worker.held.delivery import Acknowledger
 from worker.held.held_request import HeldRequest
 from worker.held.held_requests import HeldRequests
-from worker.telemetry.worker_metrics import WorkerMetrics
+from worker.telemetry import WorkerMetrics
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2  # a broker that has just restarted refuses at once

@@ -1,10 +1,12 @@
+"""Counters of a worker outlive its engines."""
+
 from __future__ import annotations
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from worker.engine_link.engine_messages import EngineLoad
-from worker.telemetry.worker_metrics import EngineCounters, WorkerMetrics
+from worker.telemetry import EngineCounters, WorkerMetrics
 
 LOAD = EngineLoad(0, 0, 0, 0, 0, 0, 0, 0, 0)
 

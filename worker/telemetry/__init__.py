@@ -1,1 +1,0 @@
-"""Counts and measures what a worker does, for its metrics and its card."""
