@@ -29,8 +29,7 @@ from worker.claims.claim_steps import (
     WhoServes,
 )
 from worker.claims.log_history import LogHistory
-from worker.claims.overdue import is_overdue, waited_s
-from worker.held.delivery import Delivery
+from worker.held.delivery import Delivery, is_overdue, waited_s
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import ServedWeights
 

@@ -14,12 +14,15 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from shared.cluster import Cluster
 from shared.errors import BrokerError, BrokerUnavailable, MalformedMessage
 from shared.event_wait import raise_if_cancelled
 from shared.protocol.codec import decode_request
 from shared.protocol.request import GenerateRequest
 from shared.subjects import Lane, is_rid, rid_of
 from shared.telemetry.log import get_logger
+
+_READING_S = 5.0  # one look at the clock serves all deliveries of so many seconds
 
 log = get_logger(__name__)
 
@@ -132,3 +135,20 @@ class Acknowledger:
             await self._nc.publish(delivery.ack_subject, payload)
         except NatsError as exc:
             log.warning("not_told", payload=payload.decode(), error=repr(exc))
+
+
+async def waited_s(cluster: Cluster, request: GenerateRequest, delivery: Delivery) -> float:
+    """Seconds since it was queued, and never more where they are more than its deadline.
+
+    Raises BrokerError.
+    """
+    js, stream = cluster.js, cluster.subjects.requests_stream
+    age_s = (await js.clock(stream, _READING_S)).age_s(delivery.queued_at)
+    if age_s > request.deadline_s:
+        age_s = (await js.clock(stream)).age_s(delivery.queued_at)
+    return age_s
+
+
+async def is_overdue(cluster: Cluster, request: GenerateRequest, delivery: Delivery) -> bool:
+    """Whether the deadline has passed of a request that nobody here runs. Raises BrokerError."""
+    return await waited_s(cluster, request, delivery) > request.deadline_s

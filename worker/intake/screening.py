@@ -10,8 +10,7 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import GenerateRequest
 from shared.subjects import is_rid
 from shared.telemetry.log import get_logger
-from worker.claims.overdue import is_overdue
-from worker.held.delivery import Acknowledger, Delivery
+from worker.held.delivery import Acknowledger, Delivery, is_overdue
 
 _OTHER_MODEL_DELAY_S = 2.0
 

@@ -20,14 +20,13 @@ from worker.capacity.hang_watch import HangWatch
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
 from worker.claims.quarantine import Quarantine
-from worker.claims.redeliveries import Redeliveries
 from worker.claims.taker import Taker
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineHost
 from worker.held.delivery import Acknowledger
 from worker.held.held_requests import HeldRequests
 from worker.held.run_trace import RunTraces
-from worker.intake.intake import Intake
+from worker.intake.intake import Intake, Redeliveries
 from worker.intake.offer_handler import OfferHandler
 from worker.intake.offer_maker import OfferMaker
 from worker.intake.screening import Screening

@@ -23,9 +23,8 @@ from shared.protocol.notices import Cancel, Fenced
 from shared.protocol.role_cards import WorkDone
 from shared.telemetry.log import get_logger
 from worker.capacity.ack_heartbeat import AckHeartbeat
-from worker.claims.overdue import waited_s
 from worker.engine_link.engine_messages import StepOutput
-from worker.held.delivery import Delivery
+from worker.held.delivery import Delivery, waited_s
 from worker.held.held_request import HeldRequest
 from worker.intake.request_puller import RequestPuller
 from worker.requests.request_parts import Incarnation, claim_parts, run_parts
