@@ -6,8 +6,7 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
-from deploy.autoscale.scaler import Scaler
-from deploy.autoscale.scaler_metrics import ScalerMetrics
+from deploy.autoscale.scaler import Scaler, ScalerMetrics
 from deploy.local.heralds import WorkerHerald
 from deploy.local.kept_process import KeptProcess
 from deploy.local.pool_care import PoolCare

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from deploy.autoscale.autoscaler import Autoscaler, Decision
 from deploy.autoscale.policy import ScalePolicy
 from deploy.autoscale.pool_snapshot import PoolSnapshot
@@ -18,8 +20,10 @@ from shared.liveness.pool_events import PoolEvents
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import ScaleEvent
 from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import METRICS_PREFIX
 
 Report = Callable[[PoolSnapshot, Decision, bool], None]  # whether the number was changed
+_PREFIX = f"{METRICS_PREFIX}_autoscaler"
 
 log = get_logger(__name__)
 
@@ -131,3 +135,38 @@ class Scaler:
             requests_per_s=round(load.requests_per_s, 3),
             worker_tokens_per_s=round(load.worker_tokens_per_s, 1),
         )
+
+
+class ScalerMetrics:
+    """What a scaler shows of its pool, set by each look at it."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            metric = Gauge(f"{_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        self._wanted = gauge("wanted_workers", "Workers that the pool should have.")
+        self._needed = gauge("needed_workers", "The need behind it, without bounds and windows.")
+        self._ready = gauge("ready_workers", "Workers that take requests.")
+        self._starting = gauge("starting_workers", "Workers that will.")
+        self._waiting = gauge("requests_waiting", "Requests that no worker has.")
+        self._oldest = gauge("oldest_wait_seconds", "How long the oldest of them has waited.")
+        self._changes = Counter(
+            f"{_PREFIX}_changes",
+            "Decisions that changed the number of workers, by reason.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
+        for reason in ("requests", "load", "backlog", "oldest request", "idle"):
+            self._changes.labels(model_name, reason)
+        self._model_name = model_name
+
+    def note(self, seen: PoolSnapshot, decision: Decision, is_change: bool) -> None:
+        self._wanted.set(decision.num_workers)
+        self._needed.set(decision.need.num_workers)
+        self._ready.set(seen.num_ready)
+        self._starting.set(seen.num_starting)
+        self._waiting.set(seen.num_waiting)
+        self._oldest.set(seen.oldest_wait_s)
+        if is_change:
+            self._changes.labels(self._model_name, decision.need.reason).inc()
