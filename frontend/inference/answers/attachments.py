@@ -60,11 +60,10 @@ class Attachments:
             for each in readers:
                 if isinstance(each, BaseException):
                     raise each
-        except BrokerError as exc:
+        except BaseException as exc:
             await self.undo(generation, joined)
-            raise ServiceUnavailable("The stream could not be attached now.") from exc
-        except BaseException:
-            await self.undo(generation, joined)
+            if isinstance(exc, BrokerError):
+                raise ServiceUnavailable("The stream could not be attached now.") from exc
             raise
         joined.is_ending = None in readers
         return joined
@@ -99,9 +98,9 @@ class Attachments:
 
     async def undo(self, generation: Generation, joined: Joined) -> None:
         """The client was refused after all: whoever read its requests before reads them still."""
-        with contextlib.suppress(BrokerError):  # somebody came or went meanwhile: theirs counts
-            for stream in generation.streams:
-                if stream.rid in joined.before:
+        for stream in generation.streams:
+            if stream.rid in joined.before:
+                with contextlib.suppress(BrokerError):  # somebody came or went: theirs counts
                     await self._undo(stream.rid, stream.reply, joined.before[stream.rid])
 
     async def _undo(self, rid: str, reply: AnyReply, before: Readers) -> None:

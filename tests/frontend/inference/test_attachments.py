@@ -118,13 +118,8 @@ class FullBucket(KvBucket):
         return await super().put_if(key, value, revision)
 
 
-async def test_a_stream_of_many_requests_is_joined_whole_or_not_at_all(
-    cluster: Cluster, bucket: KvBucket
-) -> None:
-    replies = [(rid, make_reply(rid)) for rid in (new_rid() for _ in range(3))]
-    full = FullBucket(cluster.js, cluster.subjects.attached_bucket)
-    full.full_key = replies[1][0]
-    generation = Generation.of(
+def make_generation(replies: list[tuple[str, ReplyParams]]) -> Generation:
+    return Generation.of(
         replies,
         Caller(),
         pool="m",
@@ -133,7 +128,29 @@ async def test_a_stream_of_many_requests_is_joined_whole_or_not_at_all(
         queue_timeout_s=0.0,
         token_texts=None,
     )
+
+
+async def test_a_stream_of_many_requests_is_joined_whole_or_not_at_all(
+    cluster: Cluster, bucket: KvBucket
+) -> None:
+    replies = [(rid, make_reply(rid)) for rid in (new_rid() for _ in range(3))]
+    full = FullBucket(cluster.js, cluster.subjects.attached_bucket)
+    full.full_key = replies[1][0]
     with pytest.raises(ServiceUnavailable):
-        await Attachments(full, "b").join_all(generation)
+        await Attachments(full, "b").join_all(make_generation(replies))
     for rid, reply in replies:
         assert await Attachments(bucket, "a").leave(rid, reply), "its reader is the last one"
+
+
+async def test_a_request_that_cannot_be_given_back_keeps_no_other_one(
+    cluster: Cluster, bucket: KvBucket
+) -> None:
+    replies = [(rid, make_reply(rid)) for rid in (new_rid() for _ in range(3))]
+    generation = make_generation(replies)
+    full = FullBucket(cluster.js, cluster.subjects.attached_bucket)
+    attachments = Attachments(full, "b")
+    joined = await attachments.join_all(generation)
+    full.full_key = replies[0][0]
+    await attachments.undo(generation, joined)
+    left = [await Attachments(bucket, "a").leave(rid, reply) for rid, reply in replies]
+    assert left == [False, True, True], "of all others its reader is the last one"
