@@ -21,7 +21,7 @@ from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
 from frontend.routes.endpoint import Endpoint, Endpoints
 from frontend.routes.route_hints import hint
-from frontend.surfaces.ollama.errors import ollama_error_body
+from frontend.surfaces.ollama.ollama_answer import ollama_error_body
 from frontend.text.event_writer import error_body
 from shared.errors import MethodNotAllowed, NotFound, RequestError
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-
-from frontend.text.wire_struct import Count, WireStruct
+from frontend.cluster.cluster_answer import JobClass
+from frontend.text.wire_struct import Amount, Count, WireStruct
 from shared.protocol.role_cards import WorkerState
-from shared.subjects import JOB_CLASSES
-
-_Share = Annotated[float, msgspec.Meta(ge=0)]
-_JobClass = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(JOB_CLASSES)})]
 
 
 class WorkerLoad(WireStruct, frozen=True, kw_only=True):
@@ -28,19 +21,19 @@ class WorkerLoad(WireStruct, frozen=True, kw_only=True):
     num_used_tokens: Count
     num_total_tokens: Count
     max_total_num_tokens: Count
-    token_usage: _Share
+    token_usage: Amount
     max_running_requests: Count
-    utilization: _Share
+    utilization: Amount
 
 
 class QueueLoad(WireStruct, frozen=True, kw_only=True, rename={"job_class": "class"}):
     """What waits for a model."""
 
     model: str
-    job_class: _JobClass
+    job_class: JobClass
     num_waiting: Count
     num_taken: Count
-    oldest_wait_s: _Share
+    oldest_wait_s: Amount
 
 
 class LoadTotals(WireStruct, frozen=True, kw_only=True):
@@ -51,8 +44,8 @@ class LoadTotals(WireStruct, frozen=True, kw_only=True):
     total_reqs: Count
     total_used_tokens: Count
     total_tokens: Count
-    avg_token_usage: _Share
-    avg_utilization: _Share
+    avg_token_usage: Amount
+    avg_utilization: Amount
 
 
 class Loads(WireStruct, frozen=True, kw_only=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from frontend.cluster.cluster_answer import HopView, RequestPath
 from frontend.cluster.request_paths import Hop, path_of
 from frontend.http.error_response import json_response
 from frontend.inference.resuming.stream_finder import StreamFinder
@@ -47,13 +48,12 @@ class PathService:
         except BrokerError as exc:
             raise ServiceUnavailable(f"The ownership log cannot be read now: {exc}") from exc
         paths = [hops_view(path_of(log)) for log in logs]
-        return json_response(encode_json({"rid": rid, "paths": paths}))
+        return json_response(encode_json(RequestPath(rid=rid, paths=paths)))
 
 
-def hops_view(hops: Sequence[Hop]) -> list[dict[str, Any]]:
-    """Hops as JSON, oldest first."""
+def hops_view(hops: Sequence[Hop]) -> list[HopView]:
+    """Hops as clients read them, oldest first."""
     return [
-        {"worker": hop.worker, "epoch": hop.epoch, "at": round(hop.at, 3)}
-        | ({} if hop.left is None else {"left": hop.left.value})
+        HopView(worker=hop.worker, epoch=hop.epoch, at=round(hop.at, 3), left=hop.left or UNSET)
         for hop in hops
     ]

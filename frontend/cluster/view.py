@@ -1,4 +1,4 @@
-"""The cluster as JSON: objects by name or id, and no nulls, so that changes merge."""
+"""The cluster as a document: objects by name or id, and no nulls, so that changes merge."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from frontend.cluster.cluster_answer import (
+    AdapterView,
+    ClusterTotals,
+    ClusterView,
+    DetokenizerView,
+    FrontendView,
+    GpuView,
+    ModelView,
+    QueueView,
+    RequestView,
+    ScaleChange,
+    SupervisorView,
+    WorkerChange,
+    WorkerView,
+)
 from frontend.cluster.request_path_service import hops_view
 from frontend.cluster.request_paths import Hop
 from frontend.frontend_role import ROLE
 from frontend.inference.telemetry.recent_requests import RecentRequest
 from frontend.jobs.job import Caller
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import SUPERVISOR, PoolEvent, RoleCard, ScaleEvent, WorkerCard
+from shared.protocol.role_cards import SUPERVISOR, PoolEvent, ScaleEvent, WorkerCard
 from shared.snapshot.cluster_snapshot import ClusterSnapshot, QueueDepth
 
 Facts = dict[str, Any]
-
-_OF_OPERATORS = ("host", "pid", "detail")  # of a worker, a role, an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,152 +61,151 @@ class Viewer:
         return self.is_operator or request.owner == self.owner
 
 
-def cluster_view(seen: Sight, viewer: Viewer, head: Facts) -> Facts:
-    """`head` is what is always the same."""
+def cluster_view(seen: Sight, viewer: Viewer, head: Mapping[str, str]) -> Facts:
+    """The document as JSON has it; `head` is what is always the same."""
     snapshot = seen.snapshot
-    view = {
-        **head,
-        "at": round(snapshot.at, 3),
-        "is_operator": viewer.is_operator,
-        "models": {card.name: _model(card) for card in seen.models},
-        "workers": {
+    view = ClusterView(
+        version=head["version"],
+        frontend=head["frontend"],
+        at=round(snapshot.at, 3),
+        is_operator=viewer.is_operator,
+        models={card.name: _model(card) for card in seen.models},
+        workers={
             card.worker: _worker(card, snapshot.tokens_per_s.get(card.worker), viewer)
             for card in snapshot.workers
         },
-        "queues": _queues(snapshot.queues),
-        "totals": _totals(snapshot),
-        "events": {str(seq): _event(event, viewer) for seq, event in snapshot.events.items()},
-        "requests": {
+        queues=_queues(snapshot.queues),
+        totals=_totals(snapshot),
+        events={str(seq): _event(event, viewer) for seq, event in snapshot.events.items()},
+        requests={
             request.group_id: _request(request, seen, viewer)
             for request in seen.requests
             if viewer.may_see(request)
         },
-    }
-    if viewer.is_operator:
-        view["frontends"] = _roles(card for card in snapshot.roles if card.role == ROLE)
-        view["detokenizers"] = _roles(
-            card for card in snapshot.roles if card.role not in (ROLE, SUPERVISOR)
-        )
-        view["supervisors"] = _roles(card for card in snapshot.roles if card.role == SUPERVISOR)
-    else:
-        view.pop("admin_url", None)
-    return view
+        **(_of_operators(snapshot, head) if viewer.is_operator else {}),
+    )
+    facts: Facts = msgspec.to_builtins(view)
+    return facts
 
 
-def _model(card: ModelCard) -> Facts:
+def _of_operators(snapshot: ClusterSnapshot, head: Mapping[str, str]) -> Facts:
+    """What tenants are not told of the service."""
+    frontends, detokenizers, supervisors = {}, {}, {}
+    for card in snapshot.roles:
+        started_at = round(card.started_at, 3)
+        place: Facts = {"host": card.host, "pid": card.pid, "started_at": started_at}
+        if card.role == ROLE:
+            frontends[card.id] = FrontendView(**place)
+        elif card.role == SUPERVISOR:
+            supervisors[card.id] = SupervisorView(**place, pool=card.pool, failure=card.failure)
+        else:
+            detokenizers[card.id] = DetokenizerView(**place, num_fenced=card.num_fenced)
     return {
-        "pool": card.pool,
-        "revision": card.revision,
-        "max_context_len": card.max_context_len,
-        "created": card.created,
-        "adapters": {
-            adapter.name: {"revision": adapter.revision, "rank": adapter.rank}
+        "admin_url": head.get("admin_url", UNSET),
+        "frontends": frontends,
+        "detokenizers": detokenizers,
+        "supervisors": supervisors,
+    }
+
+
+def _model(card: ModelCard) -> ModelView:
+    return ModelView(
+        pool=card.pool,
+        revision=card.revision,
+        max_context_len=card.max_context_len,
+        created=card.created,
+        adapters={
+            adapter.name: AdapterView(revision=adapter.revision, rank=adapter.rank)
             for adapter in card.adapters
         },
-    }
+    )
 
 
-def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Facts:
-    facts: Facts = {
-        "model": card.model,
-        "revision": card.revision,
-        "state": card.state.value,
-        "started_at": round(card.started_at, 3),
-        "num_running": card.num_running,
-        "num_waiting": card.num_waiting,
-        "max_running": card.max_running,
-        "kv_cache_usage": round(card.kv_cache_usage, 4),
-        "num_kv_tokens": card.num_kv_tokens,
-        "num_steps": card.step,
-        "num_finished": card.work.num_finished,
-        "num_generated": card.work.num_generated,
-        "num_redelivered": card.work.num_redelivered,
-        "num_released": card.work.num_released,
-        "num_fenced": card.work.num_fenced,
-        "num_prefix_queries": card.work.num_prefix_queries,
-        "num_prefix_hits": card.work.num_prefix_hits,
-    }
-    if card.phase:
-        facts |= {"phase": card.phase, "progress": round(card.progress, 3)}
-    if card.remark:
-        facts["remark"] = card.remark
-    if tokens_per_s is not None:
-        facts["tokens_per_s"] = round(tokens_per_s, 1)
+def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> WorkerView:
     machine: Facts = {"host": card.host, "pid": card.pid}
     if card.gpu is not None:
-        machine["gpu"] = msgspec.structs.asdict(card.gpu)
-    return facts | _for(viewer, machine)
+        machine["gpu"] = GpuView(**msgspec.structs.asdict(card.gpu))
+    return WorkerView(
+        model=card.model,
+        revision=card.revision,
+        state=card.state,
+        started_at=round(card.started_at, 3),
+        num_running=card.num_running,
+        num_waiting=card.num_waiting,
+        max_running=card.max_running,
+        kv_cache_usage=round(card.kv_cache_usage, 4),
+        num_kv_tokens=card.num_kv_tokens,
+        num_steps=card.step,
+        num_finished=card.work.num_finished,
+        num_generated=card.work.num_generated,
+        num_redelivered=card.work.num_redelivered,
+        num_released=card.work.num_released,
+        num_fenced=card.work.num_fenced,
+        num_prefix_queries=card.work.num_prefix_queries,
+        num_prefix_hits=card.work.num_prefix_hits,
+        phase=card.phase or UNSET,
+        progress=round(card.progress, 3) if card.phase else UNSET,
+        remark=card.remark or UNSET,
+        tokens_per_s=UNSET if tokens_per_s is None else round(tokens_per_s, 1),
+        **(machine if viewer.is_operator else {}),
+    )
 
 
-def _queues(depths: Iterable[QueueDepth]) -> Facts:
+def _queues(depths: Iterable[QueueDepth]) -> dict[str, dict[str, QueueView]]:
     """By model and class."""
-    queues: Facts = {}
+    queues: dict[str, dict[str, QueueView]] = {}
     for depth in depths:
-        queues.setdefault(depth.model, {})[depth.job_class] = {
-            "num_waiting": depth.num_waiting,
-            "num_taken": depth.num_taken,
-            "oldest_wait_s": depth.oldest_wait_s,
-        }
+        queues.setdefault(depth.model, {})[depth.job_class] = QueueView(
+            num_waiting=depth.num_waiting,
+            num_taken=depth.num_taken,
+            oldest_wait_s=depth.oldest_wait_s,
+        )
     return queues
 
 
-def _totals(snapshot: ClusterSnapshot) -> Facts:
+def _totals(snapshot: ClusterSnapshot) -> ClusterTotals:
     """Over all there are now: who goes takes its counts along."""
     works = [card.work for card in snapshot.workers]
-    return {
-        "num_redelivered": sum(work.num_redelivered for work in works),
-        "num_released": sum(work.num_released for work in works),
-        "num_fenced_writes": sum(card.num_fenced for card in snapshot.roles),
-        "num_dead": snapshot.num_dead,
-    }
+    return ClusterTotals(
+        num_redelivered=sum(work.num_redelivered for work in works),
+        num_released=sum(work.num_released for work in works),
+        num_fenced_writes=sum(card.num_fenced for card in snapshot.roles),
+        num_dead=snapshot.num_dead,
+    )
 
 
-def _roles(cards: Iterable[RoleCard]) -> Facts:
-    found = {}
-    for card in cards:
-        found[card.id] = {
-            "host": card.host,
-            "pid": card.pid,
-            "started_at": round(card.started_at, 3),
-            **_more(card),
-        }
-    return found
+def _event(event: PoolEvent, viewer: Viewer) -> WorkerChange | ScaleChange:
+    if isinstance(event, ScaleEvent):
+        return ScaleChange(**msgspec.structs.asdict(event))
+    machine = {"host": event.host or UNSET, "detail": event.detail or UNSET}
+    return WorkerChange(
+        at=event.at,
+        pool=event.pool,
+        model=event.model,
+        worker=event.worker,
+        state=event.state,
+        **(machine if viewer.is_operator else {}),
+    )
 
 
-def _more(card: RoleCard) -> Facts:
-    if card.role == ROLE:
-        return {}
-    if card.role == SUPERVISOR:
-        return {"pool": card.pool, "failure": card.failure}
-    return {"num_fenced": card.num_fenced}
+def _request(request: RecentRequest, seen: Sight, viewer: Viewer) -> RequestView:
+    is_over = request.status is not None
+    return RequestView(
+        model=request.model,
+        route=request.route,
+        arrived_at=round(request.arrived_at, 2),
+        is_running=not is_over,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        num_output_tokens=request.num_output_tokens,
+        paths=[hops_view(seen.paths.get(rid, ())) for rid in request.rids],
+        status=UNSET if request.status is None else request.status,
+        finish=request.finish if is_over else UNSET,
+        ttft_ms=_ms(request.ttft_s),
+        e2e_ms=_ms(request.e2e_s),
+        tenant=request.tenant if viewer.is_operator else UNSET,
+    )
 
 
-def _event(event: PoolEvent, viewer: Viewer) -> Facts:
-    kind = "scale" if isinstance(event, ScaleEvent) else "worker"
-    facts = {name: value for name, value in msgspec.structs.asdict(event).items() if value != ""}
-    hidden = () if viewer.is_operator else _OF_OPERATORS
-    return {"event": kind} | {name: facts[name] for name in facts if name not in hidden}
-
-
-def _request(request: RecentRequest, seen: Sight, viewer: Viewer) -> Facts:
-    facts: Facts = {
-        "model": request.model,
-        "route": request.route,
-        "arrived_at": round(request.arrived_at, 2),
-        "is_running": request.status is None,
-        "num_prompt_tokens": request.num_prompt_tokens,
-        "num_cached_tokens": request.num_cached_tokens,
-        "num_output_tokens": request.num_output_tokens,
-        "paths": [hops_view(seen.paths.get(rid, ())) for rid in request.rids],
-    }
-    if request.status is not None:
-        facts |= {"status": request.status, "finish": request.finish}
-    for name, seconds in (("ttft_ms", request.ttft_s), ("e2e_ms", request.e2e_s)):
-        if seconds is not None:
-            facts[name] = round(seconds * 1000, 1)
-    return facts | _for(viewer, {"tenant": request.tenant})
-
-
-def _for(viewer: Viewer, facts: Facts) -> Facts:
-    """What tenants are not told."""
-    return facts if viewer.is_operator else {}
+def _ms(seconds: float | None) -> float | UnsetType:
+    return UNSET if seconds is None else round(seconds * 1000, 1)

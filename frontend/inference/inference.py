@@ -17,11 +17,19 @@ from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse
 from frontend.surfaces.answer import Answer
 from frontend.text.event_id import EventId
+from frontend.text.wire_struct import Count, WireStruct
 from shared.errors import ServiceMoved, ServiceUnavailable
 from shared.event_wait import wait_event
 from shared.protocol.reply import Surface
 
 _GOING_OVER_S = 10.0  # from a closed queue to the open one, at most
+
+
+class Aborted(WireStruct, frozen=True, kw_only=True):
+    """What is told of an abort."""
+
+    rid: str
+    num_aborted: Count  # choices that had not ended
 
 
 class Inference:

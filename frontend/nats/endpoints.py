@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend.fields.request_body import convert, rid_of_body
-from frontend.inference.inference import Inference
+from frontend.inference.inference import Aborted, Inference
 from frontend.inference.tokenizing import Tokenizing
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
@@ -156,7 +156,7 @@ class NatsEndpoints:
     async def _abort(self, body: dict[str, Any], caller: Caller) -> bytes:
         rid = rid_of_body(body)
         num_aborted = await self._inference.abort(rid, caller)
-        return encode_json({"rid": rid, "num_aborted": num_aborted})
+        return encode_json(Aborted(rid=rid, num_aborted=num_aborted))
 
     async def _erase(self, body: dict[str, Any], caller: Caller) -> bytes:
         return encode_json(await self._erasing.erase(rid_of_body(body), caller))

@@ -1,2 +1,2 @@
 """This package writes the OpenAPI document and docs/api.md from the types that read request
-bodies."""
+bodies, and those that are sent."""

@@ -12,7 +12,6 @@ from frontend.fields.cache_fields import DEFAULT_KEEP_S
 from frontend.fields.pooled_fields import POOLED_IGNORED
 from frontend.fields.request_body import IGNORED, Refused
 from frontend.openapi.bodies import body_schemas
-from frontend.openapi.schemas.answer_schemas import answer_schemas
 from frontend.surfaces.anthropic import body as message_body
 from frontend.surfaces.chat import chat_request
 from frontend.surfaces.completions import completion_request
@@ -308,7 +307,7 @@ def _table_of_others(routes: Sequence[BodyRoute]) -> Iterator[str]:
 
 
 def _fields_of(routes: Sequence[BodyRoute]) -> dict[str, dict[str, str]]:
-    schemas = body_schemas() | answer_schemas()  # the form of files stands among the latter
+    schemas = body_schemas()
     return {route.name: dict(_fields(schemas, route)) for route in routes}
 
 

@@ -27,6 +27,7 @@ from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN
 from frontend.jobs.dry_fields import MAX_BREAKER_CHARS, MAX_BREAKERS
 from frontend.jobs.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.jobs.idempotency_key import MAX_KEY_CHARS
+from frontend.openapi.file_form import file_form
 from frontend.openapi.response_fields import RESPONSE_FIELDS
 from frontend.stored.batches.batch_body import WINDOW_PATTERN, BatchBody
 from frontend.stored.batches.batch_record import ENDPOINTS
@@ -382,6 +383,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         "anchor": {"const": "created_at"},
         "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
     }
+    schemas["FileForm"] = file_form()
     return schemas
 
 

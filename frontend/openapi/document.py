@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.openapi.answers import answer_schemas, event_schema
 from frontend.openapi.bodies import body_schemas
-from frontend.openapi.schemas.answer_schemas import answer_schemas
-from frontend.openapi.schemas.struct_schemas import event_schema
 from frontend.routes.api_paths import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
@@ -100,7 +99,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _operation(
                 "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True
             ),
-            "delete": _operation("delete_response", "Deleted", parameters=[_RESPONSE_ID]),
+            "delete": _operation("delete_response", "ResponseDeleted", parameters=[_RESPONSE_ID]),
         },
         "/v1/responses/{response_id}/cancel": {
             "post": _operation("cancel_response", "Response", parameters=[_RESPONSE_ID])
@@ -116,13 +115,13 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _resume(),
             "delete": _operation("erase", "Erased", parameters=[_RID]),
         },
-        "/v1/streams/{rid}/path": {"get": _operation("path", "Path", parameters=[_RID])},
+        "/v1/streams/{rid}/path": {"get": _operation("path", "RequestPath", parameters=[_RID])},
         "/abort_request": {"post": _operation("abort", "Aborted", body=_ABORT_BODY)},
         **_message_paths(),
         **_ollama_paths(),
         **_token_paths(),
         "/v1/loads": {"get": _operation("loads", "Loads", parameters=[_MODEL_QUERY])},
-        "/cluster": {"get": _operation("cluster", "Cluster")},
+        "/cluster": {"get": _operation("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
         **_file_paths(),
         **_batch_paths(),
@@ -132,7 +131,7 @@ def openapi_document(version: str) -> dict[str, Any]:
     for path, answer in _OPEN.items():
         paths[path] = {"get": _operation(_id(path), answer) | {"security": []}}
     for path in _HEALTH_PATHS:
-        not_well = {"application/json": {"schema": _schema_ref("NotWell")}}
+        not_well = {"application/json": {"schema": _schema_ref("Health")}}
         paths[path]["get"]["responses"]["503"] = _content(not_well)
     paths["/"] = {
         "get": _operation("page", "")
@@ -318,7 +317,7 @@ def _page(max_limit: int) -> list[dict[str, Any]]:
 
 _HEALTH_PATHS = ("/health", "/live", "/ready", "/ping", LIVE_PATH, READY_PATH)
 _OPEN = {
-    **dict.fromkeys(_HEALTH_PATHS, "Status"),
+    **dict.fromkeys(_HEALTH_PATHS, "Health"),
     "/version": "Version",
     "/openapi.json": "Document",
 }
@@ -368,4 +367,7 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": _schema_ref("Error")}}}
+    return {
+        "description": text,
+        "content": {"application/json": {"schema": _schema_ref("ErrorAnswer")}},
+    }

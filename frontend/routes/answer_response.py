@@ -14,9 +14,9 @@ from frontend.http.event_stream_headers import EVENT_STREAM_HEADERS, JSON_LINES_
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
 from frontend.streams.generation import Generation, Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer
-from frontend.surfaces.anthropic.errors import message_error_body
+from frontend.surfaces.anthropic.message_answer import message_error_body
 from frontend.surfaces.event_feed import Event
-from frontend.surfaces.ollama.errors import ollama_error_body
+from frontend.surfaces.ollama.ollama_answer import ollama_error_body
 from frontend.text.event_writer import error_body
 from shared.errors import RequestError
 from shared.protocol.reply import Surface

@@ -13,7 +13,7 @@ from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.routes.job_starts import JobStarts
-from frontend.surfaces.anthropic.errors import message_error_body
+from frontend.surfaces.anthropic.message_answer import MessageTokens, message_error_body
 from frontend.surfaces.anthropic.message_request import MessageRequests
 from frontend.text.event_writer import encode_json
 from shared.protocol.reply import Surface
@@ -44,5 +44,5 @@ class MessageRoutes:
     async def _count_tokens(self, request: Request, caller: Caller) -> Response:
         self._inference.admit_call(caller)
         async with self._bodies.read(request, caller) as body:
-            answer = encode_json({"input_tokens": await self._messages.count(body, caller)})
-        return json_response(answer, headers=caller.unknown.headers())
+            tokens = MessageTokens(input_tokens=await self._messages.count(body, caller))
+        return json_response(encode_json(tokens), headers=caller.unknown.headers())

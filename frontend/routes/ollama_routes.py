@@ -18,10 +18,17 @@ from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
 from frontend.surfaces.ollama.answer_events import answer_head
 from frontend.surfaces.ollama.body import SHOW_IGNORED, OllamaShowBody
-from frontend.surfaces.ollama.errors import ollama_error_body
 from frontend.surfaces.ollama.model_name import served_name
 from frontend.surfaces.ollama.model_views import running, shown, tags
+from frontend.surfaces.ollama.ollama_answer import (
+    OllamaChat,
+    OllamaGenerated,
+    OllamaMessage,
+    OllamaVersion,
+    ollama_error_body,
+)
 from frontend.text.event_writer import encode_json
+from frontend.text.wire_struct import WireStruct
 from shared.protocol.reply import Surface
 
 API_VERSION = "0.13.0"  # of Ollama, whose API this is: clients ask for a smallest one
@@ -60,14 +67,14 @@ class OllamaRoutes:
     async def chat(self, request: Request, caller: Caller) -> Response | AnswerResponse:
         async with self._bodies.read(request, caller) as body:
             if body.get("messages") in (None, []):
-                message = {"message": {"role": "assistant", "content": ""}}
-                return await self._loaded(body, message, caller)
+                message = OllamaMessage(role="assistant", content="")
+                return _json(OllamaChat(**await self._loaded(body, caller), message=message))
             return await self._started(Surface.OLLAMA_CHAT, _streaming(body), caller)
 
     async def generate(self, request: Request, caller: Caller) -> Response | AnswerResponse:
         async with self._bodies.read(request, caller) as body:
             if body.get("prompt") in (None, ""):
-                return await self._loaded(body, {"response": ""}, caller)
+                return _json(OllamaGenerated(**await self._loaded(body, caller), response=""))
             return await self._started(Surface.OLLAMA_GENERATE, _streaming(body), caller)
 
     async def embed(self, request: Request, caller: Caller) -> AnswerResponse:
@@ -75,19 +82,19 @@ class OllamaRoutes:
             return await self._started(Surface.OLLAMA_EMBED, body, caller)
 
     async def tags(self, request: Request, caller: Caller) -> Response:
-        return json_response(encode_json(tags(self._models.named())))
+        return _json(tags(self._models.named()))
 
     async def running(self, request: Request, caller: Caller) -> Response:
-        return json_response(encode_json(running(self._models.named())))
+        return _json(running(self._models.named()))
 
     async def show(self, request: Request, caller: Caller) -> Response:
         async with self._bodies.read(request, caller) as raw:
             body = self._show_reader.read(raw, caller.unknown)
             name = served_name(self._models, body.model or body.name)
-            return json_response(encode_json(shown(await self._models.model(name))))
+            return _json(shown(await self._models.model(name)))
 
     async def version(self, request: Request, caller: Caller) -> Response:
-        return json_response(encode_json({"version": API_VERSION, "jetflock": self._version}))
+        return _json(OllamaVersion(version=API_VERSION, jetflock=self._version))
 
     async def _started(
         self, surface: Surface, body: dict[str, Any], caller: Caller
@@ -95,16 +102,20 @@ class OllamaRoutes:
         answer = await self._inference.start(surface, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)
 
-    async def _loaded(
-        self, body: dict[str, Any], nothing: dict[str, Any], caller: Caller
-    ) -> Response:
-        """Of a body without a prompt, by which clients have a model loaded: it is, by workers."""
+    async def _loaded(self, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Of a body without a prompt, by which clients have a model loaded: it is, by workers.
+
+        Returns all of the answer that is not in place of the model's words.
+        """
         self._inference.admit_call(caller)
         given = body.get("model")
         name = served_name(self._models, given if isinstance(given, str) else None)
         model = await self._models.find(name)
-        answer = {**answer_head(model.name), **nothing, "done": True, "done_reason": "load"}
-        return json_response(encode_json(answer))
+        return {**answer_head(model.name), "done": True, "done_reason": "load"}
+
+
+def _json(answer: WireStruct) -> Response:
+    return json_response(encode_json(answer))
 
 
 def _streaming(body: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
+from frontend.text.wire_struct import WireStruct
 from shared.status.health import (
     LIVE_PATH,
     READY_PATH,
@@ -22,6 +23,12 @@ from shared.status.health import (
     live_answer,
     ready_answer,
 )
+
+
+class Version(WireStruct, frozen=True, kw_only=True):
+    """Of this server."""
+
+    version: str
 
 
 class StatusRoutes:
@@ -53,7 +60,7 @@ class StatusRoutes:
         return _health_response(ready_answer(self._readiness.checkup()))
 
     async def _get_version(self, request: Request, caller: Caller) -> Response:
-        return json_response(encode_json({"version": self._version}))
+        return json_response(encode_json(Version(version=self._version)))
 
     async def _get_metrics(self, request: Request, caller: Caller) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -11,7 +11,7 @@ from frontend.cluster.request_path_service import PathService
 from frontend.fields.request_body import rid_of_body
 from frontend.http.error_response import json_response
 from frontend.http.http_bodies import HttpBodies
-from frontend.inference.inference import Inference
+from frontend.inference.inference import Aborted, Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
@@ -71,4 +71,4 @@ class StreamRoutes:
         async with self._bodies.read(request, caller) as body:
             rid = rid_of_body(body)
             num_ended = await self._inference.abort(rid, caller)
-        return json_response(encode_json({"rid": rid, "num_aborted": num_ended}))
+        return json_response(encode_json(Aborted(rid=rid, num_aborted=num_ended)))

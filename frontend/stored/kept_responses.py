@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
@@ -12,6 +11,7 @@ from frontend.jobs.stored_response import KeptResponse, ResponseView
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.responses.object import done_response, unfinished_response
+from frontend.surfaces.responses.response_answer import InputItems, Response, ResponseDeleted
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.text.event_writer import public_id
 from shared.errors import BrokerError, InvalidRequest, ServiceUnavailable
@@ -30,7 +30,7 @@ class Responses:
         self._store = store
         self._models = models
 
-    async def get(self, response_id: str, caller: Caller) -> dict[str, Any]:
+    async def get(self, response_id: str, caller: Caller) -> Response:
         """The response object as of now. Raises NotFound or ServiceUnavailable."""
         return await self._object(await self._store.get(response_id, caller.owner))
 
@@ -44,7 +44,7 @@ class Responses:
             )
         return await self._inference.read_response(kept, caller, starting_after)
 
-    async def cancel(self, response_id: str, caller: Caller) -> dict[str, Any]:
+    async def cancel(self, response_id: str, caller: Caller) -> Response:
         """End it unless it has ended; returns the object. Raises RequestError."""
         kept = await self._store.get(response_id, caller.owner)
         if not kept.record.params.background:
@@ -55,7 +55,7 @@ class Responses:
             )
         return await self._object(await self._ended(kept, caller))
 
-    async def delete(self, response_id: str, caller: Caller) -> dict[str, Any]:
+    async def delete(self, response_id: str, caller: Caller) -> ResponseDeleted:
         """For good; it is ended first when it runs. Raises RequestError."""
         kept = await self._store.get(response_id, caller.owner)
         if kept.done is None:
@@ -64,11 +64,11 @@ class Responses:
             await self._store.delete(kept.record.rid)
         except BrokerError as exc:
             raise ServiceUnavailable("The response could not be deleted now.") from exc
-        return {"id": public_id(kept.record.reply), "object": "response", "deleted": True}
+        return ResponseDeleted(id=public_id(kept.record.reply), object="response", deleted=True)
 
     async def input_items(
         self, response_id: str, query: Mapping[str, str], caller: Caller
-    ) -> dict[str, Any]:
+    ) -> InputItems:
         """A page of the conversation that the output answers, the latest item first.
 
         Raises RequestError.
@@ -88,13 +88,13 @@ class Responses:
                 )
             start = ids.index(after) + 1
         page = items[start : start + limit]
-        return {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else "",
-            "last_id": page[-1]["id"] if page else "",
-            "has_more": start + limit < len(items),
-        }
+        return InputItems(
+            object="list",
+            data=page,
+            first_id=page[0]["id"] if page else "",
+            last_id=page[-1]["id"] if page else "",
+            has_more=start + limit < len(items),
+        )
 
     async def _ended(self, kept: KeptResponse, caller: Caller) -> KeptResponse:
         """With its result, once the detokenizer has written it."""
@@ -109,7 +109,7 @@ class Responses:
             kept = await self._store.get(public_id(record.reply), caller.owner)
         return kept
 
-    async def _object(self, kept: KeptResponse) -> dict[str, Any]:
+    async def _object(self, kept: KeptResponse) -> Response:
         if kept.done is None:
             return unfinished_response(kept.record, "queued" if kept.is_queued else "in_progress")
         text = await self._models.text(kept.record.tokenizer_hash)

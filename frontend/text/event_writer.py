@@ -10,12 +10,28 @@ import msgspec
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
 from frontend.text.usage import usage_of
+from frontend.text.wire_struct import WireStruct
 from shared.errors import RequestError
 from shared.protocol.finish import Beam
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.token_ids import unpack_token_ids
 
 encode_json = msgspec.json.Encoder().encode
+
+
+class ErrorObject(WireStruct, frozen=True, kw_only=True):
+    """What is wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(WireStruct, frozen=True, kw_only=True):
+    """What is answered in place of anything else."""
+
+    error: ErrorObject
 
 
 class EventWriter(Protocol):
@@ -130,12 +146,9 @@ def stop_fields(stream: TextStream) -> dict[str, Any]:
 def error_body(error: RequestError) -> bytes:
     """OpenAI's error object."""
     return encode_json(
-        {
-            "error": {
-                "message": error.message,
-                "type": error.error_type,
-                "param": error.param,
-                "code": error.code,
-            }
-        }
+        ErrorAnswer(
+            error=ErrorObject(
+                message=error.message, type=error.error_type, param=error.param, code=error.code
+            )
+        )
     )

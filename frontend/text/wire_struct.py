@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class WireStruct(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,3 +15,7 @@ class WireStruct(msgspec.Struct, frozen=True, kw_only=True):
 
     What is UNSET is not sent, and all else is: the OpenAPI document requires exactly that.
     """
+
+
+class TypedStruct(WireStruct, frozen=True, kw_only=True, tag_field="type"):
+    """An object whose first field, `type`, says what it is."""

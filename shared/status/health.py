@@ -26,6 +26,13 @@ class Checkup:
 STARTING = Checkup(not_ready=("it is starting",))
 
 
+class Health(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a probe is told, as JSON."""
+
+    status: str
+    why: tuple[str, ...] = ()  # not
+
+
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
     """What a probe is told."""
@@ -36,8 +43,8 @@ class HealthAnswer:
     @classmethod
     def of(cls, name: str, why_not: tuple[str, ...]) -> HealthAnswer:
         if not why_not:
-            return cls(200, msgspec.json.encode({"status": name}))
-        return cls(503, msgspec.json.encode({"status": f"not {name}", "why": why_not}))
+            return cls(200, msgspec.json.encode(Health(name)))
+        return cls(503, msgspec.json.encode(Health(f"not {name}", why_not)))
 
 
 def live_answer(checkup: Checkup) -> HealthAnswer:

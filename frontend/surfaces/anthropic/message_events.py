@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from frontend.surfaces.anthropic.errors import message_error_body
+from msgspec import UNSET, UnsetType
+
+from frontend.surfaces.anthropic.message_answer import (
+    Block,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    InputPiece,
+    Message,
+    MessageDelta,
+    MessageEvent,
+    MessageOutcome,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    Piece,
+    StopReason,
+    TextBlock,
+    TextPiece,
+    ThinkingBlock,
+    ThinkingPiece,
+    ThinkingTokens,
+    ToolUseBlock,
+    message_error_body,
+)
 from frontend.surfaces.chat.reasoning_tokens import num_reasoning_tokens
 from frontend.surfaces.event_feed import Event
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
@@ -33,7 +56,7 @@ class MessageEvents:
 
     def opening(self) -> list[Event]:
         message = self._message([], None, None, self._usage_at_start())
-        return [_event({"type": "message_start", "message": message})]
+        return [_event(MessageStart(message=message))]
 
     def text(self, text: str) -> list[Event]:
         """New text; no events while it says nothing yet."""
@@ -42,18 +65,13 @@ class MessageEvents:
     def finish(self) -> list[Event]:
         """The stream has ended by itself."""
         events = [event for part in self._last_parts() for event in self._part_events(part)]
-        reason, stop = self._stop()
+        reason, matched = self._stop()
+        stop = MessageOutcome(stop_reason=reason, stop_sequence=matched)
         return [
             *events,
             *self._close(),
-            _event(
-                {
-                    "type": "message_delta",
-                    "delta": {"stop_reason": reason, "stop_sequence": stop},
-                    "usage": self._usage(),
-                }
-            ),
-            _event({"type": "message_stop"}),
+            _event(MessageDelta(delta=stop, usage=self._usage())),
+            _event(MessageStop()),
         ]
 
     def error(self, error: RequestError) -> Event:
@@ -61,20 +79,14 @@ class MessageEvents:
 
     def whole(self, text: str) -> bytes:
         """The message object. The stream has ended by itself."""
-        blocks: dict[int, dict[str, Any]] = {}
-        arguments: dict[int, str] = {}
+        blocks: list[tuple[Part, list[str]]] = []  # the first part of each, and its pieces
         for part in [*self._parts(text), *self._last_parts()]:
             if self._open != _key(part):
                 self._open = _key(part)
-                blocks[len(blocks)] = self._empty_block(part)
-            block = blocks[len(blocks) - 1]
-            if isinstance(part, CallDelta):
-                arguments[len(blocks) - 1] = arguments.get(len(blocks) - 1, "") + part.arguments
-            else:
-                block[block["type"]] += part.text
-        for idx, written in arguments.items():
-            blocks[idx]["input"] = arguments_so_far(written)
-        return encode_json(self._message(list(blocks.values()), *self._stop(), self._usage()))
+                blocks.append((part, []))
+            blocks[-1][1].append(part.arguments if isinstance(part, CallDelta) else part.text)
+        content = [self._block(first, "".join(pieces)) for first, pieces in blocks]
+        return encode_json(self._message(content, *self._stop(), self._usage()))
 
     def _parts(self, text: str) -> list[Part]:
         if self._parser is not None:
@@ -93,28 +105,27 @@ class MessageEvents:
             yield from self._close()
             self._open = _key(part)
             self._num_blocks += 1
-            yield self._block_event("start", content_block=self._empty_block(part))
+            block = self._block(part, "")
+            yield _event(BlockStart(index=self._num_blocks - 1, content_block=block))
         delta = _delta(part)
         if delta is not None:
-            yield self._block_event("delta", delta=delta)
+            yield _event(BlockDelta(index=self._num_blocks - 1, delta=delta))
 
     def _close(self) -> Iterator[Event]:
         if self._open is not None:
-            yield self._block_event("stop")
+            yield _event(BlockStop(index=self._num_blocks - 1))
             self._open = None
 
-    def _block_event(self, what: str, **fields: Any) -> Event:
-        return _event({"type": f"content_block_{what}", "index": self._num_blocks - 1, **fields})
-
-    def _empty_block(self, part: Part) -> dict[str, Any]:
+    def _block(self, part: Part, text: str) -> Block:
+        """Of the same kind as a part of it, with this text or these arguments."""
         if isinstance(part, CallDelta):
             name = call_id(self._stream.rid, part.idx, self._tools)
-            return {"type": "tool_use", "id": name, "name": part.name, "input": {}}
+            return ToolUseBlock(id=name, name=part.name, input=arguments_so_far(text))
         if part.is_reasoning:
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "text", "text": ""}
+            return ThinkingBlock(thinking=text, signature="")
+        return TextBlock(text=text)
 
-    def _stop(self) -> tuple[str, str | None]:
+    def _stop(self) -> tuple[StopReason, str | None]:
         """`stop_reason` and `stop_sequence`."""
         finish = self._stream.finish
         assert finish is not None
@@ -128,46 +139,48 @@ class MessageEvents:
 
     def _message(
         self,
-        content: list[dict[str, Any]],
-        reason: str | None,
+        content: list[Block],
+        reason: StopReason | None,
         stop: str | None,
-        usage: dict[str, Any],
-    ) -> dict[str, Any]:
+        usage: MessageUsage,
+    ) -> Message:
         reply = self._stream.reply
-        return {
-            "id": public_id(reply),
-            "type": "message",
-            "role": "assistant",
-            "model": reply.model,
-            "content": content,
-            "stop_reason": reason,
-            "stop_sequence": stop,
-            "usage": usage,
-        }
+        return Message(
+            id=public_id(reply),
+            type="message",
+            role="assistant",
+            model=reply.model,
+            content=content,
+            stop_reason=reason,
+            stop_sequence=stop,
+            usage=usage,
+        )
 
-    def _usage_at_start(self) -> dict[str, Any]:
+    def _usage_at_start(self) -> MessageUsage:
         """What the cache had is not known yet; also not when the stream is told once more."""
-        return {
-            "input_tokens": self._stream.reply.num_prompt_tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 0,
-        }
+        return MessageUsage(
+            input_tokens=self._stream.reply.num_prompt_tokens,
+            cache_creation_input_tokens=0,
+            cache_read_input_tokens=0,
+            output_tokens=0,
+        )
 
-    def _usage(self) -> dict[str, Any]:
-        """What the cache had counts apart."""
+    def _usage(self) -> MessageUsage:
         num_cached = num_cached_tokens(self._stream)
-        usage: dict[str, Any] = {
-            "input_tokens": self._stream.reply.num_prompt_tokens - num_cached,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": num_cached,
-            "output_tokens": self._stream.position,
-        }
-        if self._parser is not None:
-            num_thinking = num_reasoning_tokens(self._parser, self._stream)
-            if num_thinking is not None:
-                usage["output_tokens_details"] = {"thinking_tokens": num_thinking}
-        return usage
+        return MessageUsage(
+            input_tokens=self._stream.reply.num_prompt_tokens - num_cached,
+            cache_creation_input_tokens=0,
+            cache_read_input_tokens=num_cached,
+            output_tokens=self._stream.position,
+            output_tokens_details=self._thinking_tokens(),
+        )
+
+    def _thinking_tokens(self) -> ThinkingTokens | UnsetType:
+        """UNSET where nobody can tell."""
+        if self._parser is None:
+            return UNSET
+        count = num_reasoning_tokens(self._parser, self._stream)
+        return UNSET if count is None else ThinkingTokens(thinking_tokens=count)
 
 
 def _key(part: Part) -> str | int:
@@ -177,15 +190,15 @@ def _key(part: Part) -> str | int:
     return "thinking" if part.is_reasoning else "text"
 
 
-def _delta(part: Part) -> dict[str, Any] | None:
+def _delta(part: Part) -> Piece | None:
     if isinstance(part, CallDelta):
-        if not part.arguments:
-            return None
-        return {"type": "input_json_delta", "partial_json": part.arguments}
+        return InputPiece(partial_json=part.arguments) if part.arguments else None
     if part.is_reasoning:
-        return {"type": "thinking_delta", "thinking": part.text}
-    return {"type": "text_delta", "text": part.text}
+        return ThinkingPiece(thinking=part.text)
+    return TextPiece(text=part.text)
 
 
-def _event(fields: dict[str, Any]) -> Event:
-    return Event(b"", encode_json(fields), fields["type"].encode())
+def _event(event: MessageEvent) -> Event:
+    name = event.__struct_config__.tag
+    assert isinstance(name, str)
+    return Event(b"", encode_json(event), name.encode())

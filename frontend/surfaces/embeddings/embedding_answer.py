@@ -1,4 +1,4 @@
-"""What /v1/embeddings answers."""
+"""What /v1/embeddings and /api/embed answer."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ class EmbeddingList(WireStruct, frozen=True, kw_only=True):
     data: list[Embedding]
     model: str
     usage: PromptUsage
+
+
+class OllamaEmbeddings(WireStruct, frozen=True, kw_only=True):
+    """What /api/embed answers: the vectors of all inputs; durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: Count
+    load_duration: Count
+    prompt_eval_count: Count

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from frontend.streams.durations import total_duration
 from frontend.streams.generation import Generation
+from frontend.surfaces.embeddings.embedding_answer import OllamaEmbeddings
 from frontend.surfaces.embeddings.embedding_events import vector_of
 from frontend.text.event_writer import encode_json
 from frontend.text.text_stream import TextStream
@@ -33,11 +34,11 @@ class OllamaEmbedEvents:
     def whole(self, texts: Sequence[str]) -> bytes:
         streams = self._generation.streams
         return encode_json(
-            {
-                "model": self._generation.reply.model,
-                "embeddings": [vector_of(stream) for stream in streams],
-                "total_duration": total_duration(self._generation),
-                "load_duration": 0,
-                "prompt_eval_count": usage_of(streams).prompt_tokens,
-            }
+            OllamaEmbeddings(
+                model=self._generation.reply.model,
+                embeddings=[vector_of(stream) for stream in streams],
+                total_duration=total_duration(self._generation),
+                load_duration=0,
+                prompt_eval_count=usage_of(streams).prompt_tokens,
+            )
         )

@@ -9,7 +9,14 @@ from typing import Any
 from frontend.streams.durations import run_durations, total_duration
 from frontend.streams.generation import Generation
 from frontend.surfaces.event_feed import Event
-from frontend.surfaces.ollama.errors import ollama_error_body
+from frontend.surfaces.ollama.ollama_answer import (
+    OllamaCall,
+    OllamaChat,
+    OllamaFunction,
+    OllamaGenerated,
+    OllamaMessage,
+    ollama_error_body,
+)
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
 from frontend.surfaces.tools.arguments import arguments_so_far
 from frontend.surfaces.tools.call_id import call_id
@@ -85,34 +92,32 @@ class OllamaEvents:
     def _call_said(self) -> Iterator[dict[str, Any]]:
         call, self._call = self._call, CallDelta(-1)
         if call.idx >= 0:
-            function = {
-                "index": call.idx,
-                "name": call.name,
-                "arguments": arguments_so_far(call.arguments),
-            }
+            function = OllamaFunction(
+                index=call.idx, name=call.name, arguments=arguments_so_far(call.arguments)
+            )
             name = call_id(self._stream.rid, call.idx, self._tools)
-            yield {"tool_calls": [{"id": name, "function": function}]}
+            yield {"tool_calls": [OllamaCall(id=name, function=function)]}
 
     def _event(self, **said: Any) -> Event:
-        return Event(b"", encode_json({**self._object({"content": "", **said}), "done": False}))
+        return Event(b"", encode_json(self._object({"content": "", **said}, done=False)))
 
-    def _end(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _end(self, message: dict[str, Any]) -> OllamaChat | OllamaGenerated:
         finish = self._stream.finish
         assert finish is not None
-        return {
-            **self._object(message),
-            "done": True,
-            "done_reason": finish.reason.value,
-            "total_duration": total_duration(self._generation),
+        return self._object(
+            message,
+            done=True,
+            done_reason=finish.reason.value,
+            total_duration=total_duration(self._generation),
             **run_durations(self._generation),
-        }
+        )
 
-    def _object(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _object(self, message: dict[str, Any], **end: Any) -> OllamaChat | OllamaGenerated:
         head = answer_head(self._generation.reply.model)
         if self._is_chat:
-            return {**head, "message": {"role": "assistant", **message}}
+            return OllamaChat(**head, message=OllamaMessage(role="assistant", **message), **end)
         content = message.pop("content")
-        return {**head, "response": content, **message}
+        return OllamaGenerated(**head, response=content, **message, **end)
 
 
 def answer_head(model: str) -> dict[str, Any]:

@@ -9,6 +9,14 @@ from typing import Any
 
 from frontend.models.model_directory import NamedModel, ServedModel
 from frontend.surfaces.ollama.model_name import tagged
+from frontend.surfaces.ollama.ollama_answer import (
+    ListedModel,
+    OllamaDetails,
+    OllamaRunning,
+    OllamaShown,
+    OllamaTags,
+    RunningModel,
+)
 from shared.catalog.model_status import ModelStatus
 from shared.protocol.model_cards import ModelCard
 
@@ -16,32 +24,34 @@ _FOR_EVER = "2999-12-31T23:59:59Z"  # workers unload no model
 _ARCHITECTURE = "jetflock"  # before it, in keys of `model_info`
 
 
-def tags(models: Sequence[NamedModel]) -> dict[str, Any]:
+def tags(models: Sequence[NamedModel]) -> OllamaTags:
     """All models that can be asked for."""
-    return {"models": [_listed(model) for model in models]}
+    return OllamaTags(
+        models=[ListedModel(**_head(model), modified_at=_modified_at(model)) for model in models]
+    )
 
 
-def running(models: Sequence[NamedModel]) -> dict[str, Any]:
+def running(models: Sequence[NamedModel]) -> OllamaRunning:
     """Those that a worker has loaded."""
     loaded = [model for model in models if model.status is ModelStatus.READY]
-    return {
-        "models": [
-            {
+    return OllamaRunning(
+        models=[
+            RunningModel(
                 **_head(model),
-                "expires_at": _FOR_EVER,
-                "size_vram": 0,
-                "context_length": model.card.max_context_len,
-            }
+                expires_at=_FOR_EVER,
+                size_vram=0,
+                context_length=model.card.max_context_len,
+            )
             for model in loaded
         ]
-    }
+    )
 
 
-def shown(model: ServedModel) -> dict[str, Any]:
+def shown(model: ServedModel) -> OllamaShown:
     """One model."""
     card, template = model.card, model.text.chat_template
     named = NamedModel(card, model.adapter)
-    info: dict[str, Any] = {
+    info: dict[str, str | int] = {
         "general.architecture": _ARCHITECTURE,
         f"{_ARCHITECTURE}.context_length": card.max_context_len,
         f"{_ARCHITECTURE}.vocab_size": card.vocab_size,
@@ -57,19 +67,15 @@ def shown(model: ServedModel) -> dict[str, Any]:
         "vision": card.vision is not None,
         "embedding": card.embedding is not None,
     }
-    return {
-        "modelfile": "",
-        "parameters": _parameters(model),
-        "template": model.text.facts.chat_template or "",
-        "details": _details(model.card),
-        "model_info": info,
-        "capabilities": [name for name, has in capabilities.items() if has],
-        "modified_at": _modified_at(named),
-    }
-
-
-def _listed(model: NamedModel) -> dict[str, Any]:
-    return {**_head(model), "modified_at": _modified_at(model)}
+    return OllamaShown(
+        modelfile="",
+        parameters=_parameters(model),
+        template=model.text.facts.chat_template or "",
+        details=_details(model.card),
+        model_info=info,
+        capabilities=[name for name, has in capabilities.items() if has],
+        modified_at=_modified_at(named),
+    )
 
 
 def _head(model: NamedModel) -> dict[str, Any]:
@@ -85,15 +91,15 @@ def _head(model: NamedModel) -> dict[str, Any]:
     }
 
 
-def _details(card: ModelCard) -> dict[str, Any]:
-    return {
-        "parent_model": "",
-        "format": "",
-        "family": "",
-        "families": [],
-        "parameter_size": "",
-        "quantization_level": card.stored_format,
-    }
+def _details(card: ModelCard) -> OllamaDetails:
+    return OllamaDetails(
+        parent_model="",
+        format="",
+        family="",
+        families=[],
+        parameter_size="",
+        quantization_level=card.stored_format,
+    )
 
 
 def _modified_at(model: NamedModel) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import msgspec
+
 from frontend.images.source import ImageSource
 from frontend.jobs.stored_response import KeptResponse
 from frontend.models.message_parts import joined
@@ -28,7 +30,7 @@ def conversation_of(previous: KeptResponse) -> list[_Item]:
     output = OutputParser(record, lambda _: [])
     output.add(done.text, 0)
     output.finish(done.finish, 0)
-    return [*record.items, *output.views()]
+    return [*record.items, *msgspec.to_builtins(output.views())]
 
 
 def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:

@@ -12,6 +12,7 @@ from frontend.streams.generation import error_of
 from frontend.surfaces.responses.object import finished_response, unfinished_response
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
 from frontend.surfaces.responses.output_parser import Change, Closed, Grown, Opened, OutputParser
+from frontend.surfaces.responses.response_answer import Response, ResponseStatus
 from frontend.text.event_writer import encode_json
 from frontend.text.logprob_view import TokenLogprobView, token_views
 from frontend.text.text_pieces import TextPieces
@@ -61,7 +62,7 @@ class ResponseEvents:
 
     def opening(self) -> list[NamedEvent]:
         """Before any text."""
-        status = "queued" if self._record.params.background else "in_progress"
+        status: ResponseStatus = "queued" if self._record.params.background else "in_progress"
         return [
             self._of_response("response.created", unfinished_response(self._record, status)),
             self._of_response(
@@ -89,14 +90,13 @@ class ResponseEvents:
         changes += self._output.finish(stream.finish, stream.position)
         events = [event for change in changes for event in self._told(change)]
         response = self.response()
-        return [*events, self._of_response(_LAST[response["status"]], response)]
+        return [*events, self._of_response(_LAST[response.status], response)]
 
-    def response(self) -> dict[str, Any]:
+    def response(self) -> Response:
         """The response object as of now."""
         stream, finish = self._stream, self._stream.finish
         if finish is None:
-            status = "in_progress" if stream.position else "queued"
-            return unfinished_response(self._record, status)
+            return unfinished_response(self._record, "in_progress" if stream.position else "queued")
         error = error_of(stream)
         return finished_response(
             self._record,
@@ -138,13 +138,13 @@ class ResponseEvents:
         place, part = self._place(item), item.part()
         match item.kind:
             case ItemKind.CALL:
-                done = {"name": item.name, "arguments": item.text}
+                done: dict[str, Any] = {"name": item.name, "arguments": item.text}
                 name = "response.function_call_arguments.done"
             case ItemKind.REASONING:
-                done = {"text": part["text"]}
+                done = {"text": item.text}
                 name = "response.reasoning_text.done"
             case ItemKind.MESSAGE:
-                done = {"text": part["text"], "logprobs": part["logprobs"]}
+                done = {"text": item.text, "logprobs": item.logprobs}
                 name = "response.output_text.done"
         events = [self._event(name, {**place, **done})]
         if item.kind is not ItemKind.CALL:
@@ -159,7 +159,7 @@ class ResponseEvents:
     def _logprobs(self, tokens: slice) -> list[TokenLogprobView]:
         return token_views(self._stream.records(tokens), self._texts)
 
-    def _of_response(self, name: str, response: dict[str, Any]) -> NamedEvent:
+    def _of_response(self, name: str, response: Response) -> NamedEvent:
         return self._event(name, {"response": response})
 
     def _event(self, name: str, fields: dict[str, Any]) -> NamedEvent:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from frontend.images.source import image_source
-from frontend.surfaces.responses.output_items import output_text, reasoning_text
+from frontend.surfaces.responses.output_items import output_text
+from frontend.surfaces.responses.response_answer import (
+    CallItem,
+    CallOutputItem,
+    InputImage,
+    InputMessage,
+    InputText,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseItem,
+    Role,
+    SummaryText,
+)
 from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.subjects import new_rid
 
-ROLES = ("user", "assistant", "system", "developer")
+ROLES: tuple[Role, ...] = get_args(Role)
 KINDS = ("message", "function_call", "function_call_output", "reasoning")
 MAX_ITEMS = 4096
 IMAGE = "input_image"
@@ -40,7 +55,10 @@ def input_items(value: Any) -> list[_Item]:
         raise InvalidRequest(
             f"'input' has {len(value)} items, must have 1 to {MAX_ITEMS}", param="input"
         )
-    return [_item(item, f"input[{i}]") for i, item in enumerate(value)]
+    items: list[_Item] = msgspec.to_builtins(
+        [_item(item, f"input[{i}]") for i, item in enumerate(value)]
+    )
+    return items
 
 
 def check_calls(items: list[_Item], num_earlier: int) -> None:
@@ -61,7 +79,7 @@ def check_calls(items: list[_Item], num_earlier: int) -> None:
             )
 
 
-def _item(item: Any, where: str) -> _Item:
+def _item(item: Any, where: str) -> ResponseItem:
     if not isinstance(item, dict):
         raise InvalidRequest(f"'{where}' must be an object", param=where, code="invalid_type")
     match item.get("type", "message"):
@@ -79,7 +97,7 @@ def _item(item: Any, where: str) -> _Item:
             )
 
 
-def _message(item: _Item, where: str) -> _Item:
+def _message(item: _Item, where: str) -> InputMessage:
     role = item.get("role")
     if role not in ROLES:
         raise InvalidRequest(
@@ -87,31 +105,27 @@ def _message(item: _Item, where: str) -> _Item:
             param=f"{where}.role",
         )
     content, where = item.get("content"), f"{where}.content"
+    parts: list[InputText | InputImage | OutputText]
     if role == "assistant":
         parts = [output_text(text) for text in _texts(content, where)]
     else:
         parts = [
             _image(part, f"{where}[{i}]")
             if isinstance(part, dict) and part.get("type") == IMAGE
-            else {"type": "input_text", "text": _part_text(part, f"{where}[{i}]")}
+            else InputText(text=_part_text(part, f"{where}[{i}]"))
             for i, part in enumerate(_parts(content, where))
         ]
-    return {
-        "id": f"msg_{new_rid()}",
-        "type": "message",
-        "role": role,
-        "status": "completed",
-        "content": parts,
-    }
+    return InputMessage(
+        id=f"msg_{new_rid()}", type="message", role=role, status="completed", content=parts
+    )
 
 
-def _image(part: _Item, where: str) -> _Item:
+def _image(part: _Item, where: str) -> InputImage:
     source = image_source(part, where)
-    detail = part.get("detail") or "auto"
-    return {"type": IMAGE, "image_url": source.url, "detail": detail, "file_id": None}
+    return InputImage(image_url=source.url, detail=part.get("detail") or "auto", file_id=None)
 
 
-def _call(item: _Item, where: str) -> _Item:
+def _call(item: _Item, where: str) -> CallItem:
     name, call_id, arguments = (_required_text(item, key, where) for key in _OF_CALL)
     try:
         value = read_arguments(arguments or "{}")
@@ -123,43 +137,40 @@ def _call(item: _Item, where: str) -> _Item:
             param=f"{where}.arguments",
             code="invalid_type",
         )
-    return {
-        "id": f"fc_{new_rid()}",
-        "type": "function_call",
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "status": "completed",
-    }
+    return CallItem(
+        id=f"fc_{new_rid()}",
+        type="function_call",
+        call_id=call_id,
+        name=name,
+        arguments=arguments,
+        status="completed",
+    )
 
 
-def _call_output(item: _Item, where: str) -> _Item:
-    return {
-        "id": f"fco_{new_rid()}",
-        "type": "function_call_output",
-        "call_id": _required_text(item, "call_id", where),
-        "output": "\n".join(_texts(item.get("output"), f"{where}.output")),
-        "status": "completed",
-    }
+def _call_output(item: _Item, where: str) -> CallOutputItem:
+    return CallOutputItem(
+        id=f"fco_{new_rid()}",
+        type="function_call_output",
+        call_id=_required_text(item, "call_id", where),
+        output="\n".join(_texts(item.get("output"), f"{where}.output")),
+        status="completed",
+    )
 
 
-def _reasoning(item: _Item, where: str) -> _Item:
+def _reasoning(item: _Item, where: str) -> ReasoningItem:
     if item.get("encrypted_content"):
         raise UnsupportedParameter(
             f"{where}.encrypted_content", "is not supported: reasoning is told in 'content'"
         )
-    return {
-        "id": f"rs_{new_rid()}",
-        "type": "reasoning",
-        "summary": [
-            {"type": "summary_text", "text": text}
-            for text in _texts(item.get("summary") or [], f"{where}.summary")
-        ],
-        "content": [
-            reasoning_text(text) for text in _texts(item.get("content") or [], f"{where}.content")
-        ],
-        "status": "completed",
-    }
+    summary = _texts(item.get("summary") or [], f"{where}.summary")
+    content = _texts(item.get("content") or [], f"{where}.content")
+    return ReasoningItem(
+        id=f"rs_{new_rid()}",
+        type="reasoning",
+        summary=[SummaryText(text=text) for text in summary],
+        content=[ReasoningText(text=text) for text in content],
+        status="completed",
+    )
 
 
 def _required_text(item: _Item, key: str, where: str) -> str:

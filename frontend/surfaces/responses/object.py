@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,41 +10,51 @@ from frontend.jobs.stored_response import ResponseView, StoredResponse
 from frontend.parsers.reasoning_parsers import REASONING_PARSERS
 from frontend.streams.generation import failure_of
 from frontend.surfaces.responses.output_parser import OutputParser
+from frontend.surfaces.responses.response_answer import (
+    IncompleteDetails,
+    Response,
+    ResponseError,
+    ResponseStatus,
+)
 from frontend.text.event_writer import public_id
 from frontend.text.logprob_view import token_views
 from frontend.text.text_pieces import TextPieces
+from frontend.text.usage import InputTokensDetails, OutputTokensDetails, TokenUsage
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.logprobs import unpack_logprobs
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.text import Done
 from shared.protocol.token_ids import unpack_token_ids
 
-_STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
+_STATUS: Mapping[FinishReason, ResponseStatus] = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "incomplete",
+}
 
 
-def status_of(finish: Finish) -> str:
+def status_of(finish: Finish) -> ResponseStatus:
     """As OpenAI spells it."""
     if finish.reason is FinishReason.CANCEL:
         return "cancelled"
     return _STATUS.get(finish.reason, "failed")
 
 
-def unfinished_response(record: StoredResponse, status: str) -> dict[str, Any]:
+def unfinished_response(record: StoredResponse, status: ResponseStatus) -> Response:
     """Of a request that waits or runs: `queued` or `in_progress`."""
-    return {
-        "id": public_id(record.reply),
-        "object": "response",
-        "created_at": record.reply.created,
-        "status": status,
-        "error": None,
-        "incomplete_details": None,
-        "model": record.reply.model,
-        "output": [],
+    return Response(
+        id=public_id(record.reply),
+        object="response",
+        created_at=record.reply.created,
+        status=status,
+        error=None,
+        incomplete_details=None,
+        model=record.reply.model,
+        output=[],
         **msgspec.structs.asdict(record.params),
-    }
+    )
 
 
-def done_response(view: ResponseView, done: Done) -> dict[str, Any]:
+def done_response(view: ResponseView, done: Done) -> Response:
     """Of a result as it is stored."""
     error = failure_of(done.finish, view.record.reply)
     token_ids = unpack_token_ids(done.token_ids)
@@ -87,24 +97,32 @@ def finished_response(
     output: OutputParser,
     token_ids: list[int],
     error: str,
-) -> dict[str, Any]:
+) -> Response:
     """`error`: what went wrong, of a request that failed."""
     status = status_of(finish)
-    response = unfinished_response(record, status)
-    response["output"] = output.views()
-    if finish.reason is FinishReason.LENGTH:
-        response["incomplete_details"] = {"reason": "max_output_tokens"}
-    if status == "failed":
-        response["error"] = {"code": "server_error", "message": error}
+    is_cut = finish.reason is FinishReason.LENGTH
+    has_failed = status == "failed"
+    return msgspec.structs.replace(
+        unfinished_response(record, status),
+        output=output.views(),
+        incomplete_details=IncompleteDetails(reason="max_output_tokens") if is_cut else None,
+        error=ResponseError(code="server_error", message=error) if has_failed else None,
+        usage=_usage(record, finish, output, token_ids),
+    )
+
+
+def _usage(
+    record: StoredResponse, finish: Finish, output: OutputParser, token_ids: list[int]
+) -> TokenUsage:
     num_prompt_tokens = record.reply.num_prompt_tokens
-    response["usage"] = {
-        "input_tokens": num_prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": finish.num_cached_tokens,
-            "cache_write_tokens": 0,
-        },
-        "output_tokens": len(token_ids),
-        "output_tokens_details": {"reasoning_tokens": output.num_reasoning_tokens(token_ids)},
-        "total_tokens": num_prompt_tokens + len(token_ids),
-    }
-    return response
+    return TokenUsage(
+        input_tokens=num_prompt_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=finish.num_cached_tokens, cache_write_tokens=0
+        ),
+        output_tokens=len(token_ids),
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=output.num_reasoning_tokens(token_ids)
+        ),
+        total_tokens=num_prompt_tokens + len(token_ids),
+    )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
 
+from frontend.surfaces.responses.response_answer import (
+    CallItem,
+    ItemStatus,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseItem,
+)
 from frontend.text.logprob_view import TokenLogprobView
-
-_Item = dict[str, Any]
 
 
 class ItemKind(enum.Enum):
@@ -36,42 +42,54 @@ class OutputItem:
     def text(self) -> str:
         return "".join(self.texts)
 
-    def view(self) -> _Item:
+    def view(self) -> ResponseItem:
         """The item when no more of it comes."""
-        status = "completed" if self.is_whole else "incomplete"
-        return self._view(status, [self.part()], self.text)
+        return self._view("completed" if self.is_whole else "incomplete", self.text)
 
-    def begun(self) -> _Item:
+    def begun(self) -> ResponseItem:
         """The item before there is anything of it."""
-        return self._view("in_progress", [], "")
+        return self._view("in_progress", None)
 
-    def part(self) -> _Item:
+    def part(self) -> OutputText | ReasoningText:
         """The one part that its content has; a call has none."""
         if self.kind is ItemKind.REASONING:
-            return reasoning_text(self.text)
+            return ReasoningText(text=self.text)
         return output_text(self.text, self.logprobs)
 
-    def begun_part(self) -> _Item:
+    def begun_part(self) -> OutputText | ReasoningText:
         """The part before there is anything of it."""
-        return reasoning_text("") if self.kind is ItemKind.REASONING else output_text("")
+        return ReasoningText(text="") if self.kind is ItemKind.REASONING else output_text("")
 
-    def _view(self, status: str, content: list[_Item], arguments: str) -> _Item:
+    def _view(self, status: ItemStatus, text: str | None) -> ResponseItem:
+        """`text`: None where there is nothing of it yet."""
         match self.kind:
             case ItemKind.MESSAGE:
-                own = {"type": "message", "role": "assistant", "content": content}
+                return OutputMessage(
+                    id=self.item_id,
+                    type="message",
+                    role="assistant",
+                    content=[] if text is None else [output_text(text, self.logprobs)],
+                    status=status,
+                )
             case ItemKind.REASONING:
-                own = {"type": "reasoning", "summary": [], "content": content}
+                return ReasoningItem(
+                    id=self.item_id,
+                    type="reasoning",
+                    summary=[],
+                    content=[] if text is None else [ReasoningText(text=text)],
+                    status=status,
+                )
             case ItemKind.CALL:
-                call = {"call_id": self.call_id, "name": self.name, "arguments": arguments}
-                own = {"type": "function_call", **call}
-        return {"id": self.item_id, **own, "status": status}
+                return CallItem(
+                    id=self.item_id,
+                    type="function_call",
+                    call_id=self.call_id,
+                    name=self.name,
+                    arguments=text or "",
+                    status=status,
+                )
 
 
-def output_text(text: str, logprobs: list[TokenLogprobView] | None = None) -> _Item:
+def output_text(text: str, logprobs: list[TokenLogprobView] | None = None) -> OutputText:
     """A part of what the model said."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
-
-
-def reasoning_text(text: str) -> _Item:
-    """A part of what it thought."""
-    return {"type": "reasoning_text", "text": text}
+    return OutputText(text=text, annotations=[], logprobs=logprobs or [])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from frontend.jobs.stored_response import StoredResponse
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
+from frontend.surfaces.responses.response_answer import ResponseItem
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
 from frontend.surfaces.tools.call_id import call_id
 from frontend.text.logprob_view import TokenLogprobView
@@ -103,7 +104,7 @@ class OutputParser:
         parser = self._parser
         return parser is not None and parser.has_thought and not parser.is_thinking
 
-    def views(self) -> list[dict[str, Any]]:
+    def views(self) -> list[ResponseItem]:
         return [item.view() for item in self.items]
 
     def _changes(self, parts: list[TextDelta | CallDelta], num_tokens: int) -> list[Change]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
 import msgspec
 import pytest
-from jsonschema import Draft202012Validator
 
+from frontend.cluster.cluster_answer import RequestPath
 from frontend.cluster.load_answer import Loads
-from frontend.openapi.document import openapi_document
-from frontend.openapi.schemas.struct_schemas import EVENTS
+from frontend.inference.inference import Aborted
+from frontend.openapi.answers import EVENTS
 from frontend.routes.model_object import Model, ModelList
+from frontend.routes.status_routes import Version
+from frontend.stored.erasing.erasing_service import Erased
+from frontend.surfaces.anthropic.message_answer import MessageError, MessageTokens
 from frontend.surfaces.chat.chat_answer import ChatCompletion
 from frontend.surfaces.completions.completion_answer import Completion
 from frontend.surfaces.embeddings.embedding_answer import EmbeddingList
 from frontend.surfaces.generate.generate_answer import GeneratedText
+from frontend.surfaces.responses.response_answer import InputItems, ResponseDeleted
 from frontend.surfaces.scores.score_answer import Ranking, ScoreList
 from frontend.surfaces.tokens.token_answers import (
     Detokenized,
@@ -26,38 +29,36 @@ from frontend.surfaces.tokens.token_answers import (
     Tokenized,
     TokenizerInfo,
 )
+from frontend.text.event_writer import ErrorAnswer
 from frontend.text.wire_struct import WireStruct
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.model_cards import EmbeddingCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
+from shared.status.health import Checkup, Health, live_answer, ready_answer
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events
+from tests.frontend.surfaces.test_answer_bytes import ITEMS
+from tests.frontend.surfaces.test_response_tools import NOW, WEATHER
 from tests.frontend.surfaces.test_tools import BODY as TOOLS
 from tests.frontend.surfaces.test_tools import STYLES, TEXT, pieces
+from tests.frontend.told_answers import check_answer, check_items, check_response_answer
 
 pytestmark = pytest.mark.integration
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
 TEXTS: dict[str, Any] = {"model": "tiny", "prompt": ["Hi", "Ho"], "max_tokens": 8}
-SCHEMAS = openapi_document("0")["components"]["schemas"]
+RESPONSE_TOOLS = [WEATHER, NOW]
 TOKEN_IDS = {"return_token_ids": True}
 USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-
-
-def check(kind: type[WireStruct], told: Any) -> None:
-    """By the struct, and by the document that is made of it."""
-    assert json.loads(msgspec.json.encode(msgspec.convert(told, kind))) == told
-    root = {"$ref": f"#/components/schemas/{kind.__name__}", "components": {"schemas": SCHEMAS}}
-    Draft202012Validator(root).validate(told)
 
 
 def check_event(kind: type[WireStruct], told: Any) -> None:
     kinds = EVENTS.get(kind, (kind,))
     names = {one: {field.encode_name for field in msgspec.structs.fields(one)} for one in kinds}
     (of_event,) = [one for one in kinds if told.keys() <= names[one]]
-    check(of_event, told)
+    check_answer(of_event, told)
 
 
 async def check_both(
@@ -68,7 +69,7 @@ async def check_both(
         answer = await http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         for told in answer.json() if isinstance(answer.json(), list) else [answer.json()]:
-            check(kind, told)
+            check_answer(kind, told)
         if "prompt_logprobs" in body or "use_beam_search" in body:
             return  # no event has a place for them
         streamed = {**body, **(USAGE if path.startswith("/v1/c") else {}), "stream": True}
@@ -139,17 +140,65 @@ async def test_what_is_told_of_models_and_loads(stack: Stack) -> None:
             ("/tokenizer_info", TokenizerInfo),
             ("/props", Props),
         ):
-            check(kind, (await http.get(path)).json())
+            check_answer(kind, (await http.get(path)).json())
         for path, body, answer in (
             ("/tokenize", {"prompt": "Hi"}, Tokenized),
             ("/tokenize", {"prompt": "Hi", "return_token_strs": True}, Tokenized),
             ("/detokenize", {"tokens": [65, 66]}, Detokenized),
             ("/apply-template", {"messages": MESSAGES}, Templated),
         ):
-            check(answer, (await http.post(path, json=body)).json())
+            check_answer(answer, (await http.post(path, json=body)).json())
+
+
+async def test_responses(stack: Stack) -> None:
+    running = await stack.start_frontend(**STYLES)
+    stack.say(*pieces(TEXT), twice=True)
+    path = "/v1/responses"
+    items = [{"role": "user", "content": "Hi"}, *ITEMS[1:]]
+    body = {"model": "tiny", "input": items, "tools": RESPONSE_TOOLS, "top_logprobs": 1}
+    async with running.client() as http:
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        whole = answer.json()
+        check_response_answer(whole)
+        assert {item["type"] for item in whole["output"]} == {
+            "reasoning",
+            "message",
+            "function_call",
+        }
+        kept = f"{path}/{whole['id']}"
+        check_response_answer((await http.get(kept)).json())
+        page = (await http.get(f"{kept}/input_items")).json()
+        check_answer(InputItems, page)
+        check_items(page["data"])
+        assert len(page["data"]) == len(items)
+        check_answer(ResponseDeleted, (await http.delete(kept)).json())
+        check_answer(ErrorAnswer, (await http.get(kept)).json())
+
+
+async def test_what_is_told_of_requests_and_of_this_server(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    async with running.client() as http:
+        started = await http.post("/v1/completions", json={**TEXTS, "prompt": "Hi"})
+        rid = started.headers["x-request-id"]
+        check_answer(RequestPath, (await http.get(f"/v1/streams/{rid}/path")).json())
+        check_answer(Aborted, (await http.post("/abort_request", json={"rid": rid})).json())
+        check_answer(Erased, (await http.delete(f"/v1/streams/{rid}")).json())
+        check_answer(Version, (await http.get("/version")).json())
+        check_answer(Health, (await http.get("/health")).json())
+        answer = await http.post("/v1/messages/count_tokens", json=CHAT)
+        check_answer(MessageTokens, answer.json())
+        check_answer(MessageError, (await http.post("/v1/messages", json={})).json())
+
+
+def test_a_probe_is_told_why() -> None:
+    told = ready_answer(Checkup(not_ready=("it is starting",)))
+    assert told.body == b'{"status":"not ready","why":["it is starting"]}'
+    check_answer(Health, msgspec.json.decode(told.body))
+    assert live_answer(Checkup()).body == b'{"status":"live"}'
 
 
 def test_an_answer_that_says_more_is_found() -> None:
-    told = json.loads('{"prompt": "x", "extra": 1}')
+    told = {"prompt": "x", "extra": 1}
     with pytest.raises(AssertionError):
-        check(Detokenized, told)
+        check_answer(Detokenized, told)

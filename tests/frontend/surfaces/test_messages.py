@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from frontend.jobs.job import Caller
-from frontend.openapi.document import openapi_document
+from frontend.openapi.answers import EVENTS
 from frontend.surfaces.anthropic.conversation import chat_messages, continues
+from frontend.surfaces.anthropic.message_answer import Message
 from frontend.surfaces.anthropic.message_request import MessageRequests
 from shared.errors import RequestError
 from shared.protocol.finish import Finish, FinishReason
@@ -36,6 +36,7 @@ from tests.frontend.sse import sse_events
 from tests.frontend.surfaces.test_reasoning_tokens import BEGIN, END, thinking_bundle
 from tests.frontend.surfaces.test_tools import CHATML_TOOLS, STYLES, TEXT, pieces
 from tests.frontend.tiny_model import make_card, make_tokenizer, register
+from tests.frontend.told_answers import check_answer
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -49,6 +50,7 @@ TOOLS: list[Any] = [
     },
     {"type": "custom", "name": "now", "input_schema": {"type": "object"}},
 ]
+EVENT_KINDS = {str(kind.__struct_config__.tag): kind for kind in EVENTS[Message]}
 BODY: dict[str, Any] = {
     "model": "tiny",
     "max_tokens": 100,
@@ -148,8 +150,9 @@ async def test_the_wire_has_names_indices_and_an_order(
         )
         assert "have no ids" in refused.json()["error"]["message"]
         whole = (await http.get(f"/v1/streams/{rid}?stream=false")).json()
-    schemas = openapi_document("0")["components"]
-    Draft202012Validator({**schemas["schemas"]["Message"], "components": schemas}).validate(whole)
+    check_answer(Message, whole)
+    for event in events:
+        check_answer(EVENT_KINDS[event["type"]], event)
     assert whole["content"] == folded(events)
     start, *_, end, stop = events
     assert start["message"]["content"] == []

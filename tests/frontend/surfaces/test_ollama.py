@@ -10,13 +10,21 @@ from typing import Any
 
 import httpx
 import pytest
-from jsonschema import Draft202012Validator
 
 from frontend.jobs.job import Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.openapi.document import openapi_document
 from frontend.surfaces.completions.completion_request import CompletionRequests
+from frontend.surfaces.embeddings.embedding_answer import OllamaEmbeddings
 from frontend.surfaces.ollama.conversation import chat_messages
+from frontend.surfaces.ollama.ollama_answer import (
+    OllamaChat,
+    OllamaError,
+    OllamaGenerated,
+    OllamaRunning,
+    OllamaShown,
+    OllamaTags,
+    OllamaVersion,
+)
 from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions
 from shared.errors import RequestError
 from shared.protocol.finish import Finish, FinishReason, RunFacts
@@ -31,16 +39,12 @@ from tests.frontend.seeing_model import image_bytes, make_image
 from tests.frontend.surfaces.test_embeddings import put_card
 from tests.frontend.surfaces.test_tools import CHATML_TOOLS, STYLES, TEXT, TOOLS, pieces
 from tests.frontend.tiny_model import make_tokenizer
+from tests.frontend.told_answers import check_answer
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": "tiny:latest", "messages": HI}
 GENERATE: dict[str, Any] = {"model": "tiny", "prompt": "Hi"}
 RUN = RunFacts(("w",), 0.5, 0.25, 1.5)
-SCHEMAS = openapi_document("0")["components"]
-
-
-def check(schema: str, value: Any) -> None:
-    Draft202012Validator({**SCHEMAS["schemas"][schema], "components": SCHEMAS}).validate(value)
 
 
 async def lines_of(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[Any]:
@@ -94,7 +98,7 @@ async def test_a_chat_and_its_stream_say_the_same(
         )
         assert "have no ids" in refused.json()["error"]["message"]
     for line in [*lines, whole]:
-        check("OllamaChat", line)
+        check_answer(OllamaChat, line)
         assert line["model"] == "tiny"
     assert [line["done"] for line in lines] == [*[False] * (len(lines) - 1), True]
     assert whole["message"] == again.json()["message"]
@@ -123,7 +127,7 @@ async def test_generate_and_embed(stack: Stack, key: dict[str, str]) -> None:
         raw = {**GENERATE, "raw": True, "stream": False, "options": {"num_predict": 5}}
         assert (await http.post("/api/generate", json=raw)).json()["response"] == "Hello"
         for line in [*lines, whole]:
-            check("OllamaGenerated", line)
+            check_answer(OllamaGenerated, line)
         assert "".join(line["response"] for line in lines) == whole["response"] == "Hello"
         assert lines[-1]["done_reason"] == "length"
         first, _, last = stack.backend.runs.values()
@@ -136,7 +140,7 @@ async def test_generate_and_embed(stack: Stack, key: dict[str, str]) -> None:
         answer = await http.post("/api/embed", json=body)
         assert answer.status_code == 200, answer.text
         embedded = answer.json()
-        check("OllamaEmbeddings", embedded)
+        check_answer(OllamaEmbeddings, embedded)
         assert embedded["embeddings"] == [[1, 0.5], [1, 0.5]]
         rid = answer.headers["x-request-id"]
         again = await http.get(f"/v1/streams/{rid}?stream=false")
@@ -152,19 +156,19 @@ async def test_what_is_served_is_shown(
 ) -> None:
     async with running.client(headers=key) as http:
         tags = (await http.get("/api/tags")).json()
-        check("OllamaTags", tags)
+        check_answer(OllamaTags, tags)
         assert [model["model"] for model in tags["models"]] == ["tiny:latest"]
         for name in ({"model": "tiny"}, {"model": "tiny:latest"}, {"name": "tiny"}):
             shown = (await http.post("/api/show", json={**name, "verbose": True})).json()
-            check("OllamaShown", shown)
+            check_answer(OllamaShown, shown)
             assert "completion" in shown["capabilities"]
             length = shown["model_info"]["jetflock.context_length"]
             assert length == stack.card.max_context_len
         running_now = (await http.get("/api/ps")).json()
-        check("OllamaRunning", running_now)
+        check_answer(OllamaRunning, running_now)
         assert running_now["models"] == []  # the fake has no heartbeat
         version = (await http.get("/api/version")).json()
-        check("OllamaVersion", version)
+        check_answer(OllamaVersion, version)
         assert all(part.isdecimal() for part in version["version"].split("."))
         # By these Ollama loads a model, or unloads it: nothing is generated.
         for path, body in (
@@ -185,7 +189,7 @@ async def test_errors_have_ollamas_shape(
     async with running.client(headers=key) as http:
         for path in ("/api/chat", "/api/generate", "/api/embed", "/api/show"):
             broken = await http.post(path, content=b"{")
-            check("OllamaError", broken.json())
+            check_answer(OllamaError, broken.json())
             assert (broken.status_code, broken.json()["code"]) == (400, "invalid_json")
             nobody = await http.post(path, json={}, headers={"authorization": "Bearer no"})
             assert (nobody.status_code, nobody.json()["code"]) == (401, "invalid_api_key")

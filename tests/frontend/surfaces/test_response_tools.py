@@ -229,7 +229,7 @@ async def test_reasoning_tokens_end_with_the_closing_mark() -> None:
             token_ids = tokenizer.encode(text, add_special_tokens=False).ids
             finish = Finish(FinishReason.STOP)
             done = Done(RID, pack_token_ids(token_ids), text, finish, view.record.reply)
-            usage = done_response(view, done)["usage"]
+            usage = msgspec.to_builtins(done_response(view, done))["usage"]
             assert usage["output_tokens_details"] == {"reasoning_tokens": num_reasoning}, text
             assert streamed(view, done, [])[-1]["response"]["usage"] == usage
 
@@ -247,7 +247,7 @@ async def test_a_call_that_was_cut_is_incomplete() -> None:
     for end, status in (("</tool_call>\n<tool_call>", "completed"), ("Osló\\n", "incomplete")):
         text = TEXT[: TEXT.index(end) + len(end)]
         done = Done(RID, b"", text, Finish(FinishReason.LENGTH), view.record.reply)
-        response = done_response(view, done)
+        response = msgspec.to_builtins(done_response(view, done))
         assert response["status"] == "incomplete"
         assert response["output"][-1]["type"] == "function_call"
         assert response["output"][-1]["status"] == status

@@ -1,0 +1,152 @@
+"""JSON Schema of all answers: of the structs that are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from frontend.cluster.cluster_answer import ClusterView, RequestPath
+from frontend.cluster.load_answer import Loads
+from frontend.inference.inference import Aborted
+from frontend.routes.model_object import ModelList
+from frontend.routes.status_routes import Version
+from frontend.stored.batches.batch_answer import BatchList
+from frontend.stored.erasing.erasing_service import Erased
+from frontend.stored.files.file_answer import FileDeleted, FileList
+from frontend.surfaces.anthropic.message_answer import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Message,
+    MessageDelta,
+    MessageError,
+    MessageStart,
+    MessageStop,
+    MessageTokens,
+)
+from frontend.surfaces.chat.chat_answer import ChatChunk, ChatCompletion
+from frontend.surfaces.completions.completion_answer import Completion, CompletionChunk
+from frontend.surfaces.embeddings.embedding_answer import (
+    Embedding,
+    EmbeddingList,
+    OllamaEmbeddings,
+)
+from frontend.surfaces.generate.generate_answer import GeneratedText
+from frontend.surfaces.ollama.ollama_answer import (
+    OllamaChat,
+    OllamaError,
+    OllamaGenerated,
+    OllamaRunning,
+    OllamaShown,
+    OllamaTags,
+    OllamaVersion,
+)
+from frontend.surfaces.responses.response_answer import (
+    ITEM_KINDS,
+    InputItems,
+    Response,
+    ResponseDeleted,
+)
+from frontend.surfaces.scores.score_answer import RankedEvent, Ranking, Score, ScoreList
+from frontend.surfaces.tokens.token_answers import (
+    Detokenized,
+    Props,
+    Templated,
+    Tokenized,
+    TokenizerInfo,
+)
+from frontend.text.event_writer import ErrorAnswer
+from frontend.text.wire_struct import WireStruct
+from shared.status.health import Health
+
+ANSWERS: tuple[type[msgspec.Struct], ...] = (
+    ChatCompletion,
+    Completion,
+    GeneratedText,
+    EmbeddingList,
+    ScoreList,
+    Ranking,
+    Tokenized,
+    Detokenized,
+    Templated,
+    TokenizerInfo,
+    Props,
+    ModelList,
+    Loads,
+    ClusterView,
+    RequestPath,
+    FileList,
+    FileDeleted,
+    BatchList,
+    Message,
+    MessageTokens,
+    MessageError,
+    OllamaChat,
+    OllamaGenerated,
+    OllamaEmbeddings,
+    OllamaShown,
+    OllamaTags,
+    OllamaRunning,
+    OllamaVersion,
+    OllamaError,
+    Response,
+    InputItems,
+    ResponseDeleted,
+    Aborted,
+    Erased,
+    Health,
+    Version,
+    ErrorAnswer,
+)
+# By the answer that it is a piece of: the data of a stream's events, where they differ from it.
+EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
+    ChatCompletion: (ChatChunk,),
+    Completion: (CompletionChunk,),
+    EmbeddingList: (Embedding, EmbeddingList),
+    ScoreList: (Score, ScoreList),
+    Ranking: (RankedEvent, Ranking),
+    Message: (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop),
+    OllamaChat: (OllamaChat,),
+    OllamaGenerated: (OllamaGenerated,),
+}
+
+
+# What a stream may be read again as.
+_RESUMABLE = (
+    "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated",
+    "Message", "OllamaChat", "OllamaGenerated", "OllamaEmbeddings", "Response",
+)  # fmt: skip
+
+
+def answer_schemas() -> dict[str, dict[str, Any]]:
+    """By the names of the structs, for the components of an OpenAPI document."""
+    events = [event for events in EVENTS.values() for event in events]
+    _, schemas = msgspec.json.schema_components(
+        [*ANSWERS, *events, *ITEM_KINDS], ref_template="#/components/schemas/{name}"
+    )
+    texts = {"type": "array", "items": _ref("GeneratedText")}
+    del schemas["ResponseItem"]["properties"], schemas["ResponseItem"]["required"]
+    schemas["ResponseItem"]["anyOf"] = [_ref(kind.__name__) for kind in ITEM_KINDS]
+    return {
+        **schemas,
+        "Generated": {"anyOf": [_ref("GeneratedText"), texts]},
+        "Answer": {"anyOf": [_ref(name) for name in _RESUMABLE]},
+        "Document": {"type": "object", "required": ["openapi", "paths"]},
+    }
+
+
+def event_schema(answer: str) -> dict[str, Any]:
+    """What the data of each event of a stream is, but for the last one, `[DONE]`, and an error.
+
+    OpenAPI 3.1 has no field for it.
+    """
+    for kind, events in EVENTS.items():
+        if kind.__name__ == answer:
+            return {"x-event-schema": {"anyOf": [_ref(event.__name__) for event in events]}}
+    return {}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    """To a component of the document."""
+    return {"$ref": f"#/components/schemas/{name}"}
