@@ -34,7 +34,7 @@ from frontend.stored.batches.batch_record import ENDPOINTS
 from frontend.stored.files.file_record import SHORTEST_TTL_S
 from frontend.surfaces.anthropic.body import MessageBody
 from frontend.surfaces.chat.chat_request import ROLES, ChatBody
-from frontend.surfaces.chat.reasoning_effort import EFFORTS
+from frontend.surfaces.chat.reasoning import EFFORTS
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
 from frontend.surfaces.generate.generate_request import ALIASES, GenerateBody

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.images.source import DETAILS
-from frontend.surfaces.chat.reasoning_effort import EFFORTS
+from frontend.surfaces.chat.reasoning import EFFORTS
 from frontend.surfaces.responses.input_items import IMAGE, MAX_ITEMS, ROLES
 from frontend.surfaces.tools.tool_fields import MAX_TOOLS, NAME_PATTERN
 

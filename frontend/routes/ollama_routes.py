@@ -18,8 +18,7 @@ from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
 from frontend.surfaces.ollama.answer_events import answer_head
 from frontend.surfaces.ollama.body import SHOW_IGNORED, OllamaShowBody
-from frontend.surfaces.ollama.model_name import served_name
-from frontend.surfaces.ollama.model_views import running, shown, tags
+from frontend.surfaces.ollama.model_views import running, served_name, shown, tags
 from frontend.surfaces.ollama.ollama_answer import (
     OllamaChat,
     OllamaGenerated,

@@ -8,11 +8,9 @@ from typing import NamedTuple, Protocol
 from frontend.streams.generation import Generation, error_of
 from frontend.surfaces.chat.chat_events import ChatEvents
 from frontend.surfaces.completions.completion_events import CompletionEvents
-from frontend.surfaces.embeddings.embedding_events import EmbeddingEvents
-from frontend.surfaces.embeddings.ollama_embed_events import OllamaEmbedEvents
+from frontend.surfaces.embeddings.embedding_events import EmbeddingEvents, OllamaEmbedEvents
 from frontend.surfaces.generate.generate_events import GenerateEvents
-from frontend.surfaces.scores.rerank_events import RerankEvents
-from frontend.surfaces.scores.score_events import ScoreEvents
+from frontend.surfaces.scores.score_events import RerankEvents, ScoreEvents
 from frontend.text.event_writer import EventWriter, error_body
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.text.text_stream import TextStream

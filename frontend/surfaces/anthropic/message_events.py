@@ -29,11 +29,10 @@ from frontend.surfaces.anthropic.message_answer import (
     ToolUseBlock,
     message_error_body,
 )
-from frontend.surfaces.chat.reasoning_tokens import num_reasoning_tokens
+from frontend.surfaces.chat.reasoning import num_reasoning_tokens
 from frontend.surfaces.event_feed import Event
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
-from frontend.surfaces.tools.arguments import arguments_so_far
-from frontend.surfaces.tools.call_id import call_id
+from frontend.surfaces.tools.calls import arguments_so_far, call_id
 from frontend.text.event_writer import encode_json, public_id
 from frontend.text.text_stream import TextStream
 from frontend.text.usage import num_cached_tokens

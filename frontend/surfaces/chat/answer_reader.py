@@ -15,9 +15,9 @@ from frontend.surfaces.chat.chat_answer import (
     ToolCall,
     ToolCallDelta,
 )
-from frontend.surfaces.chat.reasoning_tokens import num_reasoning_tokens
+from frontend.surfaces.chat.reasoning import num_reasoning_tokens
 from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
-from frontend.surfaces.tools.call_id import call_id
+from frontend.surfaces.tools.calls import call_id
 from frontend.text.event_writer import end_reason
 from frontend.text.text_stream import TextStream
 from shared.protocol.finish import FinishReason

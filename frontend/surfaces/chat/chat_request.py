@@ -32,10 +32,10 @@ from frontend.models.message_parts import joined
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.reasoning_parsers import REASONING_PARSERS
-from frontend.surfaces.chat.reasoning_effort import effort_kwargs
+from frontend.surfaces.chat.reasoning import effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
-from frontend.surfaces.tools.constrained import with_answer
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
+from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import checked_tool_calls, for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import AnswerFormat, Surface

@@ -1,4 +1,4 @@
-"""The wire format of /v1/embeddings."""
+"""The wire formats of /v1/embeddings and /api/embed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import base64
 import sys
 from collections.abc import Sequence
 
-from frontend.surfaces.embeddings.embedding_answer import Embedding, EmbeddingList
+from frontend.streams.durations import total_duration
+from frontend.streams.generation import Generation
+from frontend.surfaces.embeddings.embedding_answer import Embedding, EmbeddingList, OllamaEmbeddings
 from frontend.surfaces.embeddings.pooled_events import PooledEvents
+from frontend.text.event_writer import encode_json
 from frontend.text.text_stream import TextStream
-from frontend.text.usage import prompt_usage_of
+from frontend.text.usage import prompt_usage_of, usage_of
 from shared.protocol.reply import EncodingFormat
 
 
@@ -47,3 +50,34 @@ def vector_of(stream: TextStream) -> list[float]:
 def _bytes_of(stream: TextStream) -> bytes:
     assert stream.finish is not None
     return stream.finish.embedding
+
+
+class OllamaEmbedEvents:
+    """It is never streamed."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def opening(self) -> list[bytes]:
+        raise AssertionError("it is told in one piece")
+
+    def text(self, stream: TextStream, text: str) -> bytes:
+        raise AssertionError("it is told in one piece")
+
+    def finish(self, stream: TextStream) -> bytes:
+        raise AssertionError("it is told in one piece")
+
+    def closing(self) -> list[bytes]:
+        raise AssertionError("it is told in one piece")
+
+    def whole(self, texts: Sequence[str]) -> bytes:
+        streams = self._generation.streams
+        return encode_json(
+            OllamaEmbeddings(
+                model=self._generation.reply.model,
+                embeddings=[vector_of(stream) for stream in streams],
+                total_duration=total_duration(self._generation),
+                load_duration=0,
+                prompt_eval_count=usage_of(streams).prompt_tokens,
+            )
+        )

@@ -18,8 +18,7 @@ from frontend.surfaces.ollama.ollama_answer import (
     ollama_error_body,
 )
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
-from frontend.surfaces.tools.arguments import arguments_so_far
-from frontend.surfaces.tools.call_id import call_id
+from frontend.surfaces.tools.calls import arguments_so_far, call_id
 from frontend.text.event_writer import encode_json
 from shared.errors import RequestError
 from shared.protocol.finish import FinishReason

@@ -1,4 +1,7 @@
-"""Models as Ollama shows them. What nobody knows is empty, or 0 where clients want a number."""
+"""Models as Ollama's clients name and see them: with a tag, which is `latest` where none is.
+
+What nobody knows of a model is empty, or 0 where clients want a number.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from frontend.models.model_directory import NamedModel, ServedModel
-from frontend.surfaces.ollama.model_name import tagged
+from frontend.fields.request_body import required_model
+from frontend.models.model_directory import ModelDirectory, NamedModel, ServedModel
 from frontend.surfaces.ollama.ollama_answer import (
     ListedModel,
     OllamaDetails,
@@ -20,6 +23,7 @@ from frontend.surfaces.ollama.ollama_answer import (
 from shared.catalog.model_status import ModelStatus
 from shared.protocol.model_cards import ModelCard
 
+_LATEST = ":latest"
 _FOR_EVER = "2999-12-31T23:59:59Z"  # workers unload no model
 _ARCHITECTURE = "jetflock"  # before it, in keys of `model_info`
 
@@ -118,3 +122,16 @@ def _parameters(model: ServedModel) -> str:
         "repeat_penalty": card.default_repetition_penalty,
     }
     return "\n".join(f"{name} {value}" for name, value in defaults.items() if value is not None)
+
+
+def tagged(name: str) -> str:
+    """As lists show it: clients add the tag themselves, and look for it there."""
+    return name if ":" in name.rpartition("/")[2] else name + _LATEST
+
+
+def served_name(models: ModelDirectory, name: str | None) -> str:
+    """Without the tag, unless a model bears it. Raises InvalidRequest."""
+    name = required_model(name)
+    if name.endswith(_LATEST) and all(name != each.name for each in models.named()):
+        return required_model(name.removesuffix(_LATEST))
+    return name

@@ -1,7 +1,11 @@
-"""Bodies of /api/chat, /api/generate and /api/embed to jobs, whose answers Ollama's words tell."""
+"""Bodies of /api/chat, /api/generate and /api/embed to jobs, whose answers Ollama's words tell.
+
+`options`, `format` and `think` become fields of a chat or a completion.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,6 +14,7 @@ import msgspec
 
 from frontend.fields.renamed_errors import renamed_errors
 from frontend.fields.request_body import BodyReader
+from frontend.fields.unknown_fields import UnknownFields
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
@@ -20,19 +25,33 @@ from frontend.surfaces.ollama.body import (
     EMBED_REFUSED,
     GENERATE_REFUSED,
     IGNORED,
+    OPTIONS_IGNORED,
+    OPTIONS_REFUSED,
     REFUSED,
     OllamaChatBody,
     OllamaEmbedBody,
     OllamaFields,
     OllamaGenerateBody,
+    OllamaOptions,
 )
 from frontend.surfaces.ollama.conversation import chat_messages, continues, user_message
-from frontend.surfaces.ollama.model_name import served_name
-from frontend.surfaces.ollama.options import NAMES, fields_of, thinking_of
+from frontend.surfaces.ollama.model_views import served_name
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
-_NAME = re.compile(rf"(?<=')({'|'.join(NAMES)})(?=')")
+_READER = BodyReader(OllamaOptions, OPTIONS_REFUSED, OPTIONS_IGNORED, prefix="options.")
+_SAME = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "stop",
+    "presence_penalty", "frequency_penalty", "repeat_last_n",
+)  # fmt: skip
+# How chats and completions call it, and how Ollama does.
+_NAMES = {
+    **{name: f"options.{name}" for name in (*_SAME, "seed")},
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "reasoning_effort": "think",
+}
+_NAME = re.compile(rf"(?<=')({'|'.join(_NAMES)})(?=')")
 _FORMAT = re.compile(r"(?<=')response_format(\.json_schema(\.schema)?)?(?=\b)")
 _PART = re.compile(r"(?<=')messages\[(\d+)\]\.content\[(\d+)\]")
 
@@ -50,8 +69,8 @@ class OllamaChats:
         body = self._reader.read(raw, caller.unknown)
         messages = chat_messages(body.messages)
         chat = {
-            **fields_of(body, caller.unknown),
-            **thinking_of(body.think),
+            **_fields_of(body, caller.unknown),
+            **_thinking(body.think),
             "model": served_name(self._models, body.model),
             "messages": messages,
             "continue_final_message": continues(messages),
@@ -75,12 +94,12 @@ class OllamaCompletions:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
         name = served_name(self._models, body.model)
-        fields = {**fields_of(body, caller.unknown), "model": name}
+        fields = {**_fields_of(body, caller.unknown), "model": name}
         if body.raw or body.suffix:
             return await self._raw_job(body, fields, caller)
         system = [{"role": "system", "content": body.system}] if body.system else []
         messages = [*system, user_message(body.prompt or "", body.images)]
-        chat = {**fields, **thinking_of(body.think), "messages": messages}
+        chat = {**fields, **_thinking(body.think), "messages": messages}
         return await chat_job(self._chats, chat, body, Surface.OLLAMA_GENERATE, caller)
 
     async def _raw_job(
@@ -136,7 +155,7 @@ def _told(job: Job, surface: Surface) -> Job:
     """What is found wrong later is named as it stands in Ollama's body, too."""
     sampling = msgspec.structs.replace(
         job.sampling,
-        max_tokens_param=NAMES["max_tokens"],
+        max_tokens_param=_NAMES["max_tokens"],
         prompt_param="messages" if surface is Surface.OLLAMA_CHAT else "prompt",
         grammar_param="format",
     )
@@ -150,8 +169,58 @@ def _renamed(text: str, fields: dict[str, Any], surface: Surface | None = None) 
         part = fields["messages"][int(found[1])]["content"][int(found[2])]
         return str(part["where"])
 
-    text = _NAME.sub(lambda found: NAMES[found[1]], text)
+    text = _NAME.sub(lambda found: _NAMES[found[1]], text)
     text = _PART.sub(of_part, _FORMAT.sub("format", text))
     if surface is Surface.OLLAMA_GENERATE:
         text = re.sub(r"(?<=')messages(\[\d+\]\.content)?(?=')", "prompt", text)
     return text
+
+
+def _fields_of(body: OllamaFields, unknown: UnknownFields) -> dict[str, Any]:
+    """What both kinds of bodies take. Raises InvalidRequest."""
+    return {**_sampling(body.options or {}, unknown), **_format(body.format), "stream": body.stream}
+
+
+def _thinking(think: Any) -> dict[str, Any]:
+    """Of a chat. Raises InvalidRequest."""
+    match think:
+        case None:
+            return {}
+        case True:
+            return {"chat_template_kwargs": {"enable_thinking": True}}
+        case False:
+            kwargs = {"enable_thinking": False}
+            return {"chat_template_kwargs": kwargs, "include_reasoning": False}
+        case "low" | "medium" | "high" | "max":
+            return {"reasoning_effort": think}
+        case _:
+            raise InvalidRequest(
+                f"'think' is {json.dumps(think)[:100]}, must be true, false, low, medium, high or "
+                "max",
+                param="think",
+            )
+
+
+def _sampling(given: dict[str, Any], unknown: UnknownFields) -> dict[str, Any]:
+    options = _READER.read(given, unknown)
+    fields = {name: getattr(options, name) for name in _SAME}
+    if options.num_predict is not None and options.num_predict >= 0:
+        fields["max_tokens"] = options.num_predict  # below 0: the rest of the context
+    if options.seed is not None and options.seed >= 0:
+        fields["seed"] = options.seed  # below 0: any
+    fields["repetition_penalty"] = options.repeat_penalty
+    return fields
+
+
+def _format(wanted: Any) -> dict[str, Any]:
+    if wanted is None or wanted == "":
+        return {}
+    if wanted == "json":
+        return {"response_format": {"type": "json_object"}}
+    if not isinstance(wanted, dict):
+        raise InvalidRequest(
+            f"'format' is {json.dumps(wanted)[:100]}, must be json or a JSON schema",
+            param="format",
+        )
+    schema = {"name": "answer", "schema": wanted}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}

@@ -12,7 +12,7 @@ from frontend.jobs.stored_response import KeptResponse
 from frontend.models.message_parts import joined
 from frontend.surfaces.responses.input_items import IMAGE
 from frontend.surfaces.responses.output_parser import OutputParser
-from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
+from frontend.surfaces.tools.calls import InvalidJson, read_arguments
 from shared.errors import InvalidRequest
 from shared.protocol.finish import FinishReason
 

@@ -21,7 +21,7 @@ from frontend.surfaces.responses.response_answer import (
     Role,
     SummaryText,
 )
-from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
+from frontend.surfaces.tools.calls import InvalidJson, read_arguments
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.subjects import new_rid
 

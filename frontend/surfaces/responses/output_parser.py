@@ -9,7 +9,7 @@ from frontend.jobs.stored_response import StoredResponse
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
 from frontend.surfaces.responses.response_answer import ResponseItem
 from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
-from frontend.surfaces.tools.call_id import call_id
+from frontend.surfaces.tools.calls import call_id
 from frontend.text.logprob_view import TokenLogprobView
 from shared.protocol.finish import Finish, FinishReason
 

@@ -27,13 +27,13 @@ from frontend.jobs.job import Caller, Job, ResponseDraft
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.jobs.stored_response import ResponseParams
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.surfaces.chat.reasoning_effort import effort_kwargs
+from frontend.surfaces.chat.reasoning import effort_kwargs
 from frontend.surfaces.responses.conversation import conversation_of, images_of, messages_of
 from frontend.surfaces.responses.input_items import check_calls, input_items
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.surfaces.tools.answer_styles import AnswerStyles
-from frontend.surfaces.tools.constrained import with_answer
 from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
+from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface

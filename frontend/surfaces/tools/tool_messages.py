@@ -8,7 +8,7 @@ from typing import Any
 from frontend.models.chat_template import ChatTemplate
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.tools.plain_json import PlainJson
-from frontend.surfaces.tools.arguments import InvalidJson, read_arguments
+from frontend.surfaces.tools.calls import InvalidJson, read_arguments
 from shared.errors import InvalidRequest
 
 

@@ -1,11 +1,16 @@
-"""The arguments of a tool call: JSON within a text."""
+"""The arguments of a call, JSON within a text; and its id, the same whoever tells of it."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import jiter
 import msgspec
+
+from frontend.parsers.tool_parsers import TOOL_PARSERS
+
+_ID_LEN = 24
 
 
 class InvalidJson(ValueError):
@@ -28,3 +33,10 @@ def arguments_so_far(written: str) -> Any:
         return jiter.from_json(written.encode(), partial_mode=True) if written else {}
     except ValueError:  # no JSON: the model was free to write what it liked
         return {}
+
+
+def call_id(rid: str, idx: int, parser: str | None) -> str:
+    """Of one call of a request. `parser`: the name of the one that read it."""
+    digest = hashlib.sha256(f"{rid}.{idx}".encode()).hexdigest()
+    only_len = None if parser is None else TOOL_PARSERS.stored(parser).call_id_len
+    return f"call_{digest[:_ID_LEN]}" if only_len is None else digest[:only_len]
