@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from frontend.inference.acceptor import Acceptor
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.queue_timeout import take_queue_timeout
-from frontend.inference.idempotency.keyed_start import KeyedStarts
-from frontend.inference.keyed_request import KeyedRequest
+from frontend.inference.idempotency.keyed_start import Absent, KeyedStarts
 from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
 from frontend.inference.telemetry.server_span import ServerSpans
 from frontend.jobs.client_request_id import client_id_of_body
 from frontend.jobs.idempotency_key import FIELD, fingerprint, key_name, key_of
-from frontend.jobs.job import Caller
+from frontend.jobs.job import Caller, Job
 from frontend.jobs.stored_response import KeptResponse
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.job_reader import JobReader
@@ -95,8 +94,8 @@ class InferenceSide:
                 fingerprint(surface, body),
             )
 
-    def _keyed(self, surface: Surface, body: dict[str, Any], caller: Caller) -> KeyedRequest:
-        return KeyedRequest(self._jobs, self._acceptor, self._resumer, surface, body, caller)
+    def _keyed(self, surface: Surface, body: dict[str, Any], caller: Caller) -> _KeyedRequest:
+        return _KeyedRequest(self._jobs, self._acceptor, self._resumer, surface, body, caller)
 
     async def read_response(
         self, kept: KeptResponse, caller: Caller, starting_after: int
@@ -132,3 +131,31 @@ def _taken(body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:
     queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
     client_id = client_id_of_body(body, caller.client_id)
     return key, replace(caller, queue_timeout_s=queue_timeout_s, client_id=client_id)
+
+
+@dataclass(slots=True)
+class _KeyedRequest:
+    """A request with an idempotency key: what is checked once stays checked."""
+
+    jobs: JobReader
+    acceptor: Acceptor
+    resumer: Resumer
+    surface: Surface
+    body: dict[str, Any]
+    caller: Caller
+    arrived_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    job: Job | None = None
+
+    async def validate(self) -> None:
+        if self.job is None:
+            self.job = await self.jobs.job(self.surface, self.body, self.caller)
+
+    async def queue(self, group: RequestGroup, *, is_first: bool) -> Answer | Absent:
+        assert self.job is not None, "checked before"
+        answer = await self.acceptor.queue(
+            self.job, group, self.caller, self.arrived_at, is_shared=True, is_first=is_first
+        )
+        return Absent.OVER if answer is None else answer
+
+    async def join(self, group: RequestGroup) -> Answer | Absent:
+        return await self.resumer.join(group, self.caller, stream=bool(self.body.get("stream")))
