@@ -6,7 +6,7 @@ from typing import Any
 
 from frontend.openapi.answers import answer_schemas, event_schema
 from frontend.openapi.bodies import body_schemas
-from frontend.routes.api_paths import (
+from frontend.routes.api_route import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
     MODEL_PATHS,

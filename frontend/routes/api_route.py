@@ -15,6 +15,14 @@ from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.cluster_events import ClusterEvents
 from frontend.text.event_writer import error_body
 
+# Of routes that have several: without /v1 for clients whose base URL has none.
+CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
+EMBEDDING_PATHS = ("/v1/embeddings", "/embeddings")
+RESPONSE_PATHS = ("/v1/responses", "/responses")
+MODEL_PATHS = ("/v1/models", "/models")
+SCORE_PATHS = ("/v1/score", "/score")
+RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
+
 RouteAnswer: TypeAlias = Response | AnswerResponse | ClusterEvents
 Handler: TypeAlias = Callable[[Request, Caller], Awaitable[RouteAnswer]]
 

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
 from frontend.routes.answer_response import AnswerResponse
-from frontend.routes.api_paths import (
+from frontend.routes.api_route import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
     RERANK_PATHS,
     RESPONSE_PATHS,
     SCORE_PATHS,
+    ApiRoute,
 )
-from frontend.routes.api_route import ApiRoute
 from frontend.routes.job_starts import JobStarts
 from frontend.surfaces.invocations import invocation
 from shared.protocol.reply import Surface

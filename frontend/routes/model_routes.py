@@ -10,8 +10,7 @@ from starlette.responses import Response
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
-from frontend.routes.api_paths import MODEL_PATHS
-from frontend.routes.api_route import ApiRoute
+from frontend.routes.api_route import MODEL_PATHS, ApiRoute
 from frontend.routes.model_object import model_list, model_object
 from frontend.text.event_writer import encode_json
 

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.document import openapi_document
-from frontend.routes.api_paths import (
+from frontend.routes.api_route import (
     CHAT_PATHS,
     EMBEDDING_PATHS,
     MODEL_PATHS,

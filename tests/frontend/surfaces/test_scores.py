@@ -15,7 +15,7 @@ import jetflock.client.call
 from frontend.jobs.job import Caller
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory
-from frontend.routes.api_paths import RERANK_PATHS, SCORE_PATHS
+from frontend.routes.api_route import RERANK_PATHS, SCORE_PATHS
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
 from frontend.surfaces.scores.pair_layout import INSTRUCTION, JUDGE
 from frontend.surfaces.scores.rerank_request import RerankRequests
