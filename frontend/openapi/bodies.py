@@ -17,23 +17,33 @@ from frontend.fields.pooled_fields import MAX_INPUTS
 from frontend.fields.sampler_order import SAMPLER_LETTERS, SAMPLER_NAMES
 from frontend.fields.sampling_fields import (
     MAX_STOP,
-    MAX_STOP_CHARS,
     SamplingFields,
 )
-from frontend.images.source import DETAILS
 from frontend.inference.admission.queue_timeout import FIELD as QUEUE_TIMEOUT
 from frontend.jobs.client_request_id import FIELDS as CLIENT_ID_FIELDS
 from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN
 from frontend.jobs.dry_fields import MAX_BREAKER_CHARS, MAX_BREAKERS
 from frontend.jobs.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.jobs.idempotency_key import MAX_KEY_CHARS
-from frontend.openapi.file_form import file_form
-from frontend.openapi.response_fields import RESPONSE_FIELDS
+from frontend.openapi.request_shapes import (
+    SOME_TEXT,
+    STOP_STRING,
+    chat_message,
+    chat_tool_choice,
+    chat_tools,
+    list_of,
+    message_fields,
+    object_with,
+    ollama_images,
+    ollama_message,
+    optional,
+    response_fields,
+)
 from frontend.stored.batches.batch_body import WINDOW_PATTERN, BatchBody
 from frontend.stored.batches.batch_record import ENDPOINTS
-from frontend.stored.files.file_record import SHORTEST_TTL_S
+from frontend.stored.files.file_record import SHORTEST_TTL_S, UPLOADED
 from frontend.surfaces.anthropic.body import MessageBody
-from frontend.surfaces.chat.chat_request import ROLES, ChatBody
+from frontend.surfaces.chat.chat_request import ChatBody
 from frontend.surfaces.chat.reasoning import EFFORTS
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
@@ -50,240 +60,38 @@ from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
 from frontend.surfaces.scores.rerank_request import TOP_N, RerankBody
 from frontend.surfaces.scores.score_request import ScoreBody
 from frontend.surfaces.tokens.token_bodies import DetokenizeBody, TemplateBody, TokenizeBody
-from frontend.surfaces.tools.tool_fields import MAX_TOOLS, NAME_PATTERN
 
 _ID = {"type": "integer", "minimum": 0}
-_TEXT = {"type": "string", "minLength": 1}
-_TEXT_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_IMAGE_URL = {
-    "type": "object",
-    "properties": {
-        "url": {"type": "string", "description": "data: or https: URL of a PNG, JPEG, WebP or GIF"},
-        "detail": {"enum": list(DETAILS)},
-    },
-    "required": ["url"],
-}
-_IMAGE_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "image_url"}, "image_url": _IMAGE_URL},
-    "required": ["type", "image_url"],
-}
-_TOOL_CALL = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
-            "required": ["name"],
-        },
-    },
-    "required": ["function"],
-}
-_OLLAMA_CALL = {
-    "type": "object",
-    "properties": {
-        "function": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
-            "required": ["name"],
-        },
-    },
-    "required": ["function"],
-}
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": sorted(ROLES)},
-        "content": {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}},
-                {"type": "null"},
-            ]
-        },
-        "name": {"type": "string"},
-        "tool_calls": {
-            "anyOf": [{"type": "array", "items": _TOOL_CALL}, {"type": "null"}],
-        },
-        "tool_call_id": {"type": "string"},
-    },
-    "required": ["role"],
-}
-_FUNCTION_NAME = {"type": "string", "pattern": NAME_PATTERN}
-_FUNCTION = {
-    "type": "object",
-    "properties": {
-        "name": _FUNCTION_NAME,
-        "description": {"type": ["string", "null"]},
-        "parameters": {"type": ["object", "null"]},
-        "strict": {"type": ["boolean", "null"]},
-    },
-    "required": ["name"],
-}
-_TOOL = {
-    "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-    "required": ["type", "function"],
-}
-_NAMED_FUNCTION = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "properties": {"name": _FUNCTION_NAME},
-            "required": ["name"],
-        },
-    },
-    "required": ["type", "function"],
-}
-_ALLOWED_FUNCTIONS = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "allowed_tools"},
-        "allowed_tools": {
-            "type": "object",
-            "properties": {
-                "mode": {"enum": ["auto", "required"]},
-                "tools": {"type": "array", "items": _NAMED_FUNCTION, "minItems": 1},
-            },
-            "required": ["mode", "tools"],
-        },
-    },
-    "required": ["type", "allowed_tools"],
-}
-
-
-def _optional(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _kind_of(*kinds: str, **fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"type": {"enum": list(kinds)}, **fields},
-        "required": ["type", *fields],
-    }
-
-
-_TEXT_OR_BLOCKS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}
-_ANTHROPIC_IMAGE = {
-    "anyOf": [
-        _kind_of("base64", media_type={"type": "string"}, data={"type": "string"}),
-        _kind_of("url", url={"type": "string"}),
-    ]
-}
-_ANTHROPIC_BLOCK = {
-    "anyOf": [
-        _TEXT_PART,
-        _kind_of("image", source=_ANTHROPIC_IMAGE),
-        _kind_of("thinking", thinking={"type": "string"}),
-        _kind_of(
-            "tool_use",
-            id={"type": "string"},
-            name={"type": "string"},
-            input={"type": "object"},
-        ),
-        _kind_of("tool_result", tool_use_id={"type": "string"}, content=_TEXT_OR_BLOCKS),
-    ]
-}
-_ANTHROPIC_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["user", "assistant", "system"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _ANTHROPIC_BLOCK}]},
-    },
-    "required": ["role", "content"],
-}
-_ANTHROPIC_TOOL = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["custom", None]},
-        "name": _FUNCTION_NAME,
-        "description": {"type": ["string", "null"]},
-        "input_schema": {"type": "object"},
-        "strict": {"type": ["boolean", "null"]},
-    },
-    "required": ["name", "input_schema"],
-}
-_ANTHROPIC_CHOICE = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["auto", "any", "tool", "none"]},
-        "name": _FUNCTION_NAME,
-        "disable_parallel_tool_use": {"type": "boolean"},
-    },
-    "required": ["type"],
-}
-_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
-_SESSION = {
-    "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS}, {"type": "null"}]
-}
+_SESSION = optional({"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS})
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
-    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
-    "stop": {
-        "anyOf": [
-            _STOP_STRING,
-            {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP},
-            {"type": "null"},
-        ]
-    },
-    "dry_sequence_breakers": _optional(
-        {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER_CHARS},
-            "minItems": 1,
-            "maxItems": MAX_BREAKERS,
-        }
+    "messages": list_of(chat_message(), minItems=1),
+    "stop": optional(STOP_STRING, list_of(STOP_STRING, maxItems=MAX_STOP)),
+    "dry_sequence_breakers": optional(
+        list_of(
+            {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER_CHARS},
+            minItems=1,
+            maxItems=MAX_BREAKERS,
+        )
     ),
-    "samplers": {
-        "anyOf": [
-            {"type": "array", "items": {"enum": sorted(SAMPLER_NAMES)}, "uniqueItems": True},
-            {"type": "string", "pattern": f"^[{''.join(SAMPLER_LETTERS)}]*$"},
-            {"type": "null"},
-        ]
-    },
-    "cache_salt": {
-        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}, {"type": "null"}]
-    },
+    "samplers": optional(
+        {"type": "array", "items": {"enum": sorted(SAMPLER_NAMES)}, "uniqueItems": True},
+        {"type": "string", "pattern": f"^[{''.join(SAMPLER_LETTERS)}]*$"},
+    ),
+    "cache_salt": optional({"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}),
     **dict.fromkeys(("session_id", "prompt_cache_key"), _SESSION),
-    "response_format": {"anyOf": [{"type": "object"}, {"type": "null"}]},
-    "reasoning_effort": {"anyOf": [{"enum": list(EFFORTS)}, {"type": "null"}]},
-    "tools": {
-        "anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, {"type": "null"}]
-    },
-    "query": _TEXT,
-    "instruction": {
-        "anyOf": [
-            {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION_CHARS},
-            {"type": "null"},
-        ]
-    },
-    "tool_choice": {
-        "anyOf": [
-            {"enum": ["none", "auto", "required"]},
-            _NAMED_FUNCTION,
-            _ALLOWED_FUNCTIONS,
-            {"type": "null"},
-        ]
-    },
+    "response_format": optional({"type": "object"}),
+    "reasoning_effort": optional({"enum": list(EFFORTS)}),
+    "tools": chat_tools(),
+    "query": SOME_TEXT,
+    "instruction": optional({"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION_CHARS}),
+    "tool_choice": chat_tool_choice(),
 }
-_CLIENT_ID: dict[str, Any] = {
-    "anyOf": [{"type": "string", "pattern": CLIENT_ID_PATTERN}, {"type": "null"}]
-}
+_CLIENT_ID = optional({"type": "string", "pattern": CLIENT_ID_PATTERN})
 # Read before the route's own fields.
 _OF_EVERY_BODY: dict[str, dict[str, Any]] = {
-    QUEUE_TIMEOUT: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
-    IDEMPOTENCY_KEY: {
-        "anyOf": [{"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS}, {"type": "null"}]
-    },
+    QUEUE_TIMEOUT: optional({"type": "number", "exclusiveMinimum": 0}),
+    IDEMPOTENCY_KEY: optional({"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS}),
     **dict.fromkeys(CLIENT_ID_FIELDS, _CLIENT_ID),
 }
 _MORE_RANGES = {
@@ -338,12 +146,10 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _require(schemas["ChatBody"], "model", "messages")
     _require(schemas["CompletionBody"], "model", "prompt")
     _require(schemas["EmbeddingBody"], "model", "input")
-    schemas["RerankBody"]["properties"]["documents"] = {
-        "type": "array",
-        "items": {"anyOf": [_TEXT, {"$ref": "#/components/schemas/RerankDocument"}]},
-        "minItems": 1,
-        "maxItems": MAX_INPUTS,
-    }
+    document = {"$ref": "#/components/schemas/RerankDocument"}
+    schemas["RerankBody"]["properties"]["documents"] = list_of(
+        {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
+    )
     _require(schemas["RerankBody"], "model", "query", "documents")
     _require(schemas["ScoreBody"], "model")
     schemas["ScoreBody"]["allOf"] = [
@@ -356,10 +162,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_response = schemas["ResponseBody"]["properties"]
     for name in REFUSED.keys() & of_response.keys():
         del of_response[name]
-    of_response |= RESPONSE_FIELDS
-    of_response["include"] = {
-        "anyOf": [{"type": "array", "items": {"enum": list(INCLUDABLE)}}, {"type": "null"}]
-    }
+    of_response |= response_fields()
+    of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
     schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
     schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
     of_generate = schemas["GenerateBody"]["properties"]
@@ -367,7 +171,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
     schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
     schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
-    schemas["DetokenizeBody"]["properties"]["tokens"] = {"type": "array", "items": _ID}
+    schemas["DetokenizeBody"]["properties"]["tokens"] = list_of(_ID)
     schemas["DetokenizeBody"]["required"] = ["tokens"]
     _require(schemas["TemplateBody"], "messages")
     schemas |= _message_bodies(schemas["MessageBody"])
@@ -376,28 +180,31 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
     of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
     schemas["KeepPrefixField"]["properties"] = {
-        "tokens": {"anyOf": [{"type": "integer", **KEEP_TOKENS.json_schema()}, {"type": "null"}]},
-        "seconds": {"anyOf": [{"type": "number", **KEEP_SECONDS.json_schema()}, {"type": "null"}]},
+        "tokens": optional({"type": "integer", **KEEP_TOKENS.json_schema()}),
+        "seconds": optional({"type": "number", **KEEP_SECONDS.json_schema()}),
     }
     schemas["FileExpiry"]["properties"] = {
         "anchor": {"const": "created_at"},
         "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
     }
-    schemas["FileForm"] = file_form()
+    schemas["FileForm"] = _file_form()
     return schemas
+
+
+def _file_form() -> dict[str, Any]:
+    """Its fields are those of multipart/form-data."""
+    return object_with(
+        {"purpose": {"enum": [UPLOADED]}, "file": {"type": "string", "format": "binary"}},
+        {"expires_after[anchor]": {"const": "created_at"}, "expires_after[seconds]": _ID},
+    )
 
 
 def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Of a message, and of its tokens' count, which needs no limit of the answer."""
     fields = schema["properties"] | {
         "model": {"type": "string"},
-        "system": _optional(_TEXT_OR_BLOCKS),
-        "messages": {"type": "array", "minItems": 1, "items": _ANTHROPIC_MESSAGE},
-        "stop_sequences": _optional({"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP}),
-        "tools": _optional({"type": "array", "items": _ANTHROPIC_TOOL, "maxItems": MAX_TOOLS}),
-        "tool_choice": _optional(_ANTHROPIC_CHOICE),
-        "thinking": _optional(_kind_of("adaptive", "disabled", "enabled")),
-        "output_config": _optional({"type": "object"}),
+        "stop_sequences": optional(list_of(STOP_STRING, maxItems=MAX_STOP)),
+        **message_fields(),
     }
     count = {**schema, "properties": fields, "required": ["model", "messages"]}
     limit = fields["max_tokens"]["anyOf"][0]
@@ -410,29 +217,16 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _complete_ollama_bodies(schemas: dict[str, dict[str, Any]]) -> None:
-    images = _optional({"type": "array", "items": {"type": "string", "minLength": 1}})
-    message = {
-        "type": "object",
-        "properties": {
-            "role": {"enum": ["system", "user", "assistant", "tool"]},
-            "content": {"type": ["string", "null"]},
-            "thinking": {"type": ["string", "null"]},
-            "images": images,
-            "tool_calls": _optional({"type": "array", "items": _OLLAMA_CALL}),
-            "tool_name": {"type": ["string", "null"]},
-        },
-        "required": ["role"],
-    }
     options = {"$ref": "#/components/schemas/OllamaOptions"}
     for name in ("OllamaChatBody", "OllamaGenerateBody"):
         fields = schemas[name]["properties"]
-        fields["options"] = _optional(options)
-        fields["think"] = _optional({"enum": [True, False, "low", "medium", "high", "max"]})
-        fields["format"] = _optional({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
+        fields["options"] = optional(options)
+        fields["think"] = optional({"enum": [True, False, "low", "medium", "high", "max"]})
+        fields["format"] = optional({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
         fields |= _OF_EVERY_BODY
     schemas["OllamaEmbedBody"]["properties"] |= _OF_EVERY_BODY
-    schemas["OllamaChatBody"]["properties"]["messages"] = {"type": "array", "items": message}
-    schemas["OllamaGenerateBody"]["properties"]["images"] = images
+    schemas["OllamaChatBody"]["properties"]["messages"] = list_of(ollama_message())
+    schemas["OllamaGenerateBody"]["properties"]["images"] = ollama_images()
     schemas["OllamaEmbedBody"]["properties"]["input"] = {"anyOf": _texts(MAX_INPUTS)}
     for name in ("OllamaChatBody", "OllamaGenerateBody", "OllamaEmbedBody", "OllamaShowBody"):
         _require(schemas[name], "model")
@@ -468,9 +262,9 @@ def _prompts(max_prompts: int) -> dict[str, Any]:
 
 
 def _texts(max_prompts: int) -> list[dict[str, Any]]:
-    return [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": max_prompts}]
+    return [SOME_TEXT, list_of(SOME_TEXT, minItems=1, maxItems=max_prompts)]
 
 
 def _ids(max_prompts: int) -> list[dict[str, Any]]:
-    ids = {"type": "array", "items": _ID, "minItems": 1}
-    return [ids, {"type": "array", "items": ids, "minItems": 1, "maxItems": max_prompts}]
+    ids = list_of(_ID, minItems=1)
+    return [ids, list_of(ids, minItems=1, maxItems=max_prompts)]

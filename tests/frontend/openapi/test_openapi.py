@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from frontend.openapi.answers import answer_schemas
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.document import openapi_document
 from frontend.routes.api_route import (
@@ -74,6 +75,10 @@ def test_all_schemas_are_valid_and_all_references_lead_somewhere() -> None:
         Draft202012Validator.check_schema(schema)
     referred = set(re.findall(r"#/components/schemas/(\w+)", repr(document)))
     assert referred <= schemas.keys()
+
+
+def test_no_body_has_the_name_of_an_answer() -> None:
+    assert not body_schemas().keys() & answer_schemas().keys()
 
 
 @pytest.mark.integration
