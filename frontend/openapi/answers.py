@@ -125,13 +125,13 @@ def answer_schemas() -> dict[str, dict[str, Any]]:
     _, schemas = msgspec.json.schema_components(
         [*ANSWERS, *events, *ITEM_KINDS], ref_template="#/components/schemas/{name}"
     )
-    texts = {"type": "array", "items": _ref("GeneratedText")}
+    texts = {"type": "array", "items": schema_ref("GeneratedText")}
     del schemas["ResponseItem"]["properties"], schemas["ResponseItem"]["required"]
-    schemas["ResponseItem"]["anyOf"] = [_ref(kind.__name__) for kind in ITEM_KINDS]
+    schemas["ResponseItem"]["anyOf"] = [schema_ref(kind.__name__) for kind in ITEM_KINDS]
     return {
         **schemas,
-        "Generated": {"anyOf": [_ref("GeneratedText"), texts]},
-        "Answer": {"anyOf": [_ref(name) for name in _RESUMABLE]},
+        "Generated": {"anyOf": [schema_ref("GeneratedText"), texts]},
+        "Answer": {"anyOf": [schema_ref(name) for name in _RESUMABLE]},
         "Document": {"type": "object", "required": ["openapi", "paths"]},
     }
 
@@ -143,10 +143,10 @@ def event_schema(answer: str) -> dict[str, Any]:
     """
     for kind, events in EVENTS.items():
         if kind.__name__ == answer:
-            return {"x-event-schema": {"anyOf": [_ref(event.__name__) for event in events]}}
+            return {"x-event-schema": {"anyOf": [schema_ref(event.__name__) for event in events]}}
     return {}
 
 
-def _ref(name: str) -> dict[str, Any]:
+def schema_ref(name: str) -> dict[str, Any]:
     """To a component of the document."""
     return {"$ref": f"#/components/schemas/{name}"}

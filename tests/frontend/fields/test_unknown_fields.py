@@ -10,8 +10,8 @@ import pytest
 from frontend.fields.peer_fields import PEER_FIELDS, Touches
 from frontend.fields.request_body import BodyReader
 from frontend.fields.unknown_fields import MAX_TOLD, UnknownFields, nearest
-from frontend.openapi.api_table import MESSAGES, ROUTES, TOKEN_ROUTES
 from frontend.openapi.bodies import body_schemas
+from frontend.openapi.body_routes import MESSAGES, ROUTES, TOKEN_ROUTES
 from frontend.surfaces.anthropic.body import REFUSED as OF_MESSAGES
 from frontend.surfaces.chat.chat_request import ChatBody
 from shared.errors import UnknownField

@@ -11,8 +11,9 @@ import pytest
 from frontend.jobs.job import Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory
-from frontend.openapi.api_table import DEFAULTS, MESSAGES, OLLAMA, ROUTES, BodyRoute, api_table
+from frontend.openapi.api_table import api_table
 from frontend.openapi.bodies import body_schemas
+from frontend.openapi.body_routes import DEFAULTS, MESSAGES, OLLAMA, ROUTES, BodyRoute
 from frontend.surfaces.anthropic.message_request import MessageRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
 from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions, OllamaEmbeddings
