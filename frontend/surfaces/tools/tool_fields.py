@@ -192,7 +192,7 @@ def _tool(tool: Any, where: str, shape: ToolShape) -> Tool:
         raise UnsupportedParameter(
             f"{where}.type", f"is {kind[:100]!r}: only function is supported"
         )
-    function = shape.function_of(tool) if kind else None
+    function = shape.function_of(tool) if kind == "function" else None
     if not isinstance(function, dict):
         raise InvalidRequest(
             f"'{where}' must be an object with type function"
