@@ -62,16 +62,17 @@ _URL: Schema = {
     "type": "string",
     "description": "data: or https: URL of a PNG, JPEG, WebP or GIF",
 }
+_ARGUMENTS: Schema = {"anyOf": [{**TEXT, "description": "an object in JSON"}, {"type": "object"}]}
 _DETAIL: Schema = {"enum": list(DETAILS)}
 
 
 def chat_message() -> Schema:
     """Of a chat."""
     image = _typed("image_url", {"image_url": object_with({"url": _URL}, {"detail": _DETAIL})})
-    function = object_with({"name": TEXT}, {"arguments": TEXT})
+    function = object_with({"name": TEXT}, {"arguments": _ARGUMENTS})
     call = object_with({"function": function}, {"id": TEXT, "type": {"const": "function"}})
     more = {
-        "content": optional(TEXT, list_of({"anyOf": [_TEXT_PART, image]})),
+        "content": optional(TEXT, list_of({"anyOf": [_TEXT_PART, image, TEXT]})),
         "name": TEXT,
         "tool_calls": optional(list_of(call)),
         "tool_call_id": TEXT,
@@ -111,23 +112,30 @@ def response_fields() -> dict[str, Schema]:
 def _items() -> tuple[Schema, ...]:
     image_url = {"type": "string", "description": "data: or https: URL"}
     image = _typed(IMAGE, {"image_url": image_url}, {"detail": _DETAIL})
-    part = {"anyOf": [_kind_of("input_text", "output_text", text=TEXT), image]}
+    part = {"anyOf": [_kind_of("input_text", "output_text", text=TEXT), image, TEXT]}
     content = {"anyOf": [TEXT, list_of(part)]}
     arguments = {"type": "string", "description": "an object in JSON"}
     call = {"call_id": SOME_TEXT, "name": SOME_TEXT, "arguments": arguments}
-    output = {"anyOf": [TEXT, list_of(_kind_of("input_text", text=TEXT))]}
     return (
         object_with(
             {"role": {"enum": list(ITEM_ROLES)}, "content": content}, {"type": {"const": "message"}}
         ),
         _typed("function_call", call),
-        _typed("function_call_output", {"call_id": SOME_TEXT, "output": output}),
+        _typed("function_call_output", {"call_id": SOME_TEXT, "output": _texts("input_text")}),
         _typed(
             "reasoning",
-            {"summary": list_of(_kind_of("summary_text", text=TEXT))},
-            {"content": optional(list_of(_kind_of("reasoning_text", text=TEXT)))},
+            {},
+            {
+                "summary": optional(_texts("summary_text")),
+                "content": optional(_texts("reasoning_text")),
+            },
         ),
     )
+
+
+def _texts(kind: str) -> Schema:
+    """A text, or a list of them, as parts or bare."""
+    return {"anyOf": [TEXT, list_of({"anyOf": [_kind_of(kind, text=TEXT), TEXT]})]}
 
 
 def message_fields() -> dict[str, Schema]:
@@ -160,7 +168,9 @@ def _blocks(texts: Schema) -> tuple[Schema, ...]:
         _kind_of("image", source=source),
         _kind_of("thinking", thinking=TEXT),
         _kind_of("tool_use", id=TEXT, name=TEXT, input={"type": "object"}),
-        _kind_of("tool_result", tool_use_id=TEXT, content=texts),
+        object_with(
+            {"type": {"enum": ["tool_result"]}, "tool_use_id": TEXT}, {"content": optional(texts)}
+        ),
     )
 
 
@@ -171,7 +181,7 @@ def ollama_images() -> Schema:
 
 def ollama_message() -> Schema:
     """Of /api/chat."""
-    function = object_with({"name": TEXT}, {"arguments": {"type": "object"}})
+    function = object_with({"name": TEXT}, {"arguments": _ARGUMENTS})
     more = {
         "content": _TEXT_OR_NULL,
         "thinking": _TEXT_OR_NULL,
