@@ -46,6 +46,4 @@ class ClockReading:
 
 def parse_time(text: str) -> datetime.datetime:
     """RFC 3339 with up to nanoseconds, as the server writes it; microseconds are kept."""
-    head, _, fraction = text.rstrip("Z").partition(".")
-    moment = datetime.datetime.fromisoformat(head).replace(tzinfo=datetime.UTC)
-    return moment + datetime.timedelta(microseconds=int(fraction[:6].ljust(6, "0")))
+    return datetime.datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.broker.clock_reading import ClockReading
+from shared.broker.clock_reading import ClockReading, parse_time
 from shared.errors import BrokerUnavailable
 
 EPOCH = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -81,3 +81,11 @@ def test_who_knows_no_leader_tells_no_time() -> None:
 
 def _text(moment: datetime.datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [("", 0), (".5", 500_000), (".01", 10_000), (".123456789", 123_456), (".9999999", 999_999)],
+)
+def test_a_stamp_has_as_many_digits_as_it_needs(text: str, microseconds: int) -> None:
+    assert parse_time(f"2026-01-01T00:00:00{text}Z") == EPOCH.replace(microsecond=microseconds)
