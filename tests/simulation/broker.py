@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import datetime
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from tests.simulation.pull_consumer import PullConsumer
 from tests.simulation.push_consumer import PushConsumer
-from tests.simulation.stored_stream import Headers, StoredStream, matches
+from tests.simulation.stored_stream import Headers, StoredStream, is_pattern, matcher
 from tests.simulation.world import EPOCH_S, World
 
 _encode = msgspec.json.encode
@@ -41,7 +42,7 @@ class Broker:
         self._push_consumers: dict[str, PushConsumer] = {}
         self._exact: dict[str, list[tuple[Listener, int]]] = {}
         # By the first two tokens, which no pattern of ours leaves open.
-        self._patterns: dict[str, list[tuple[str, Listener, int]]] = {}
+        self._patterns: dict[str, list[tuple[Callable[[str], Any], Listener, int]]] = {}
         self._num_consumers = 0
         self.num_messages = 0
         self.is_down = False
@@ -62,8 +63,9 @@ class Broker:
     # Connections
 
     def subscribe(self, listener: Listener, sid: int, subject: str) -> None:
-        if "*" in subject or ">" in subject:
-            self._patterns.setdefault(_head(subject), []).append((subject, listener, sid))
+        if is_pattern(subject):
+            entry = (matcher(subject), listener, sid)
+            self._patterns.setdefault(_head(subject), []).append(entry)
             return
         self._exact.setdefault(subject, []).append((listener, sid))
         for consumer in list(self._push_consumers.values()):
@@ -71,7 +73,7 @@ class Broker:
                 consumer.serve()
 
     def unsubscribe(self, listener: Listener, sid: int, subject: str) -> None:
-        if "*" in subject or ">" in subject:
+        if is_pattern(subject):
             entries = self._patterns.get(_head(subject), [])
             entries[:] = [e for e in entries if e[1] is not listener or e[2] != sid]
             return
@@ -95,7 +97,7 @@ class Broker:
         patterns = self._patterns.get(_head(subject))
         if patterns:
             found = found + [
-                (listener, sid) for pattern, listener, sid in patterns if matches(pattern, subject)
+                (listener, sid) for accepts, listener, sid in patterns if accepts(subject)
             ]
         return found
 
@@ -137,7 +139,7 @@ class Broker:
                 (
                     stream
                     for stream in self.streams.values()
-                    if any(matches(pattern, subject) for pattern in stream.subjects)
+                    if any(matcher(pattern)(subject) for pattern in stream.subjects)
                 ),
                 None,
             )
@@ -294,10 +296,10 @@ class Broker:
 
 
 def _head(subject: str) -> str:
-    first, _, rest = subject.partition(".")
-    return f"{first}.{rest.partition('.')[0]}"
+    end = subject.find(".", subject.find(".") + 1)
+    return subject if end < 0 else subject[:end]
 
 
 def _time_text(at: float) -> str:
     moment = datetime.datetime.fromtimestamp(EPOCH_S + at, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

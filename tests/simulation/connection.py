@@ -250,10 +250,10 @@ class Connection:
     # The wire
 
     def _delay(self) -> float:
-        weather, rng = self._weather, self._rng
-        delay = weather.base_s + rng.random() * weather.spread_s
-        if weather.slow_share and rng.random() < weather.slow_share:
-            delay += rng.random() * weather.slow_s
+        weather, draw = self._weather, self._rng.random
+        delay = weather.base_s + draw() * weather.spread_s
+        if weather.slow_share and draw() < weather.slow_share:
+            delay += draw() * weather.slow_s
         return delay
 
     def _send(self, kind: str, function: Callable[..., None], *args: Any) -> None:
@@ -267,11 +267,16 @@ class Connection:
             return
         if self._is_lossy and kind != "core" and self._rng.random() < self._is_lossy:
             return
-        arrival = self._sent_until = max(self._sent_until, self._world.now + self._delay())
-        when = arrival
+        arrival = self._world.now + self._delay()
+        if arrival < self._sent_until:
+            arrival = self._sent_until
+        when = self._sent_until = arrival
         if kind != "core":
             when += self._rng.random() * self._weather.spread_s
-            when = self._handled_until[kind] = max(when, self._handled_until.get(kind, 0.0))
+            handled_until = self._handled_until.get(kind, 0.0)
+            if when < handled_until:
+                when = handled_until
+            self._handled_until[kind] = when
         self._world.at(when, self._arrive, self._life, arrival, function, args)
 
     def _arrive(
@@ -293,7 +298,10 @@ class Connection:
             return
         if self._is_lossy and self._rng.random() < self._is_lossy:
             return
-        when = self._received_until = max(self._received_until, self._world.now + self._delay())
+        when = self._world.now + self._delay()
+        if when < self._received_until:
+            when = self._received_until
+        self._received_until = when
         self._world.at(when, self._come_in, self._life, function, args)
 
     def _come_in(self, life: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -15,16 +18,13 @@ if TYPE_CHECKING:
 _task_numbers = itertools.count(1)
 
 
-class Callback:
+class Callback(msgspec.Struct, eq=False):
     """What `call_soon` and `call_at` give back."""
 
-    __slots__ = ("args", "function", "is_cancelled", "when_s")
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], when_s: float) -> None:
-        self.function = function
-        self.args = args
-        self.when_s = when_s
-        self.is_cancelled = False
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    when_s: float = 0.0
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -59,17 +59,21 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
+        self._runnable = world.runnable
         self.name = name
         self._ready: deque[Callback] = deque()
         self._is_listed = False  # among the world's runnable ones
         self.is_stopped = False
         self.is_dead = False
+        # Without a call of Python's: a schedule makes a thousand of them.
+        self.create_future = functools.partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     # What asyncio needs
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Callback:  # type: ignore[override]
-        entry = Callback(callback, args, 0.0)
-        self.make_ready(entry)
+        entry = Callback(callback, args)
+        if not self.is_dead:
+            self._make_ready(entry)
         return entry
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -77,7 +81,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> Callback:
-        return self.call_at(self._world.now + delay, callback, *args)
+        world = self._world
+        timer = Callback(callback, args, world.now + delay)
+        world.at(timer.when_s, self._expire, timer)
+        return timer
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
@@ -88,9 +95,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         return self._world.now
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Any = None
@@ -110,8 +114,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.call_soon(finish)
         return future
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # False; asked for each future and each task
 
     def is_running(self) -> bool:
         return True
@@ -125,25 +128,25 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # What the world does with it
 
-    def make_ready(self, entry: Callback) -> None:
-        if self.is_dead:
-            return
+    def _make_ready(self, entry: Callback) -> None:
         self._ready.append(entry)
         if not self._is_listed and not self.is_stopped:
             self._is_listed = True
-            self._world.runnable.append(self)
+            self._runnable.append(self)
 
     def _expire(self, timer: Callback) -> None:
-        if not timer.is_cancelled:
-            self.make_ready(timer)
+        if not timer.is_cancelled and not self.is_dead:
+            self._make_ready(timer)
 
     def run_turn(self) -> None:
         """Run what is ready by now; what becomes ready meanwhile waits for the next turn."""
         self._is_listed = False
-        if self.is_dead or self.is_stopped:
-            return
         ready = self._ready
-        events._set_running_loop(self)  # the world resets it
+        if not ready or self.is_dead or self.is_stopped:
+            return
+        if self._world.running is not self:
+            self._world.running = self
+            events._set_running_loop(self)  # the world resets it
         for _ in range(len(ready)):
             entry = ready.popleft()
             if not entry.is_cancelled:
@@ -152,7 +155,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                     break
         if ready and not self.is_stopped:
             self._is_listed = True
-            self._world.runnable.append(self)
+            self._runnable.append(self)
 
     def stop_process(self) -> None:
         """As SIGSTOP does."""
@@ -163,7 +166,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.is_stopped = False
         if self._ready and not self._is_listed and not self.is_dead:
             self._is_listed = True
-            self._world.runnable.append(self)
+            self._runnable.append(self)
 
     def kill_process(self) -> None:
         self.is_dead = True

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tests.simulation.stored_stream import Headers, StoredMsg, StoredStream, matches
+from tests.simulation.stored_stream import Headers, StoredMsg, StoredStream, matcher
 from tests.simulation.world import EPOCH_S, World
 
 
@@ -49,6 +49,7 @@ class PullConsumer:
         self._stream = stream
         self.name: str = config["durable_name"]
         self._filter: str = config["filter_subject"]
+        self._accepts = matcher(self._filter)
         self._ack_wait_s: float = config["ack_wait"] / 1e9
         self._pulls: deque[_Pull] = deque()
         self._pending: dict[int, _Pending] = {}
@@ -108,7 +109,7 @@ class PullConsumer:
     # Delivering
 
     def _on_stored(self, msg: StoredMsg) -> None:
-        if matches(self._filter, msg.subject):
+        if self._accepts(msg.subject):
             self._serve()
 
     def _serve(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.pull_consumer import Router
-from tests.simulation.stored_stream import StoredMsg, StoredStream, matches
+from tests.simulation.stored_stream import StoredMsg, StoredStream, matcher
 from tests.simulation.world import EPOCH_S, World
 
 
@@ -26,6 +26,7 @@ class PushConsumer:
         self.name = name
         self.inbox: str = config["deliver_subject"]
         self._filters: list[str] = config["filter_subjects"]
+        self._accept = [matcher(subject) for subject in self._filters]
         self._next_seq: int = config["opt_start_seq"]
         self._heartbeat_s: float = config["idle_heartbeat"] / 1e9
         self._inactive_s: float = config["inactive_threshold"] / 1e9
@@ -58,7 +59,7 @@ class PushConsumer:
             self._deliver(msg, len(waiting) - 1 - idx)
 
     def _on_stored(self, msg: StoredMsg) -> None:
-        if msg.seq < self._next_seq or not any(matches(f, msg.subject) for f in self._filters):
+        if msg.seq < self._next_seq or not any(accepts(msg.subject) for accepts in self._accept):
             return
         self.serve()
 

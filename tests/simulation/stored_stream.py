@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,19 +18,32 @@ from shared.broker.jetstream import (
 Headers = dict[str, str]
 
 
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject falls under a pattern with `*` and `>`."""
-    if pattern == subject or pattern == ">":
-        return True
-    if "*" not in pattern and ">" not in pattern:
-        return False
-    wanted, tokens = pattern.split("."), subject.split(".")
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """What is true of the subjects that fall under a pattern with `*` and `>`."""
+    if not is_pattern(pattern):
+        return pattern.__eq__
+    head, _, last = pattern.rpartition(".")
+    if not head or is_pattern(head):
+        return functools.partial(_falls_under, pattern.split("."))
+    start, length = f"{head}.", len(head) + 1
+    if last == ">":
+        return lambda subject: subject.startswith(start)
+    return lambda subject: subject.startswith(start) and subject.find(".", length) < 0
+
+
+def _falls_under(wanted: list[str], subject: str) -> bool:
+    tokens = subject.split(".")
     for idx, token in enumerate(wanted):
         if token == ">":
             return len(tokens) > idx
         if idx >= len(tokens) or (token != "*" and token != tokens[idx]):
             return False
     return len(wanted) == len(tokens)
+
+
+def is_pattern(subject: str) -> bool:
+    """Whether it stands for many subjects."""
+    return "*" in subject or ">" in subject
 
 
 @dataclass(slots=True)
@@ -111,21 +125,24 @@ class StoredStream:
 
     def last_msg(self, pattern: str) -> StoredMsg | None:
         """The last message of a subject or pattern."""
-        if "*" in pattern or ">" in pattern:
+        if is_pattern(pattern):
             return max(self.all_from([pattern], 1), key=lambda msg: msg.seq, default=None)
         return self.messages.get(self.last_of(pattern))
 
     def first_from(self, pattern: str, seq: int) -> StoredMsg | None:
         """The first message at `seq` or later."""
-        if "*" in pattern or ">" in pattern:
+        if is_pattern(pattern):
             return next(self.all_from([pattern], seq), None)
         seqs = self._by_subject.get(pattern, [])
         idx = bisect_left(seqs, seq)
         return self.messages[seqs[idx]] if idx < len(seqs) else None
 
     def all_from(self, patterns: list[str], seq: int) -> Iterator[StoredMsg]:
+        if seq > self.last_seq:
+            return
+        accept = [matcher(pattern) for pattern in patterns]
         for msg in list(self.messages.values()):
-            if msg.seq >= seq and any(matches(pattern, msg.subject) for pattern in patterns):
+            if msg.seq >= seq and any(accepts(msg.subject) for accepts in accept):
                 yield msg
 
     def remove(self, seq: int) -> bool:
@@ -138,10 +155,11 @@ class StoredStream:
         return True
 
     def purge(self, pattern: str, before_seq: int | None = None) -> int:
+        accepts = matcher(pattern)
         doomed = [
             msg.seq
             for msg in self.messages.values()
-            if matches(pattern, msg.subject) and (before_seq is None or msg.seq < before_seq)
+            if accepts(msg.subject) and (before_seq is None or msg.seq < before_seq)
         ]
         for seq in doomed:
             self.remove(seq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 import secrets
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from shared.telemetry.loop_watch import LoopWatch
 from tests.simulation.process_loop import ProcessLoop
 
 _TURN_S = 1e-6
@@ -28,6 +30,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 100.0
         self.runnable: list[ProcessLoop] = []
+        self.running: ProcessLoop | None = None  # the last one that was
         self._events: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._num_events = 0
         self.is_over = False
@@ -46,13 +49,14 @@ class World:
         try:
             self._run_until(when)
         finally:
+            self.running = None
             events._set_running_loop(None)
 
     def _run_until(self, when: float) -> None:
-        queue, runnable = self._events, self.runnable
+        queue, runnable, draw = self._events, self.runnable, self.rng.random
         while True:
             while runnable:
-                idx = int(self.rng.random() * len(runnable))
+                idx = int(draw() * len(runnable))
                 runnable[idx], runnable[-1] = runnable[-1], runnable[idx]
                 runnable.pop().run_turn()
                 self.now += _TURN_S
@@ -63,6 +67,11 @@ class World:
                 self.now = at
             function(*args)
         self.now = max(self.now, when)
+
+    def _running_loop(self) -> ProcessLoop:
+        if self.running is None:
+            raise RuntimeError("no running event loop")
+        return self.running
 
     def note(self, who: str, what: str) -> None:
         """A line of the trace."""
@@ -81,6 +90,12 @@ class World:
         random.seed(self.rng.getrandbits(64))
         with (
             patch.object(time, "monotonic", lambda: self.now),
+            # Those of asyncio ask the operating system who they are, each time.
+            patch.object(asyncio, "get_running_loop", self._running_loop),
+            patch.object(events, "get_running_loop", self._running_loop),
+            patch.object(events, "_get_running_loop", lambda: self.running),
+            # Histograms of it are nobody's business here, and it costs a system call.
+            patch.object(LoopWatch.__init__, "__defaults__", (lambda: self.now,)),
             patch.object(time, "time", lambda: EPOCH_S + self.now),
             patch.object(
                 secrets,
