@@ -19,3 +19,17 @@ def failing_once(
         raise error
 
     monkeypatch.setattr(owner, name, fail)
+
+
+def answer_lost_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: Exception
+) -> None:
+    """The next call has its effect, and its caller does not learn of it."""
+    work: Callable[..., Any] = getattr(owner, name)
+
+    async def work_and_fail(*args: object, **options: object) -> None:
+        monkeypatch.setattr(owner, name, work)
+        await work(*args, **options)
+        raise error
+
+    monkeypatch.setattr(owner, name, work_and_fail)

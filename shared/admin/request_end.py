@@ -7,7 +7,7 @@ import contextlib
 import nats.errors
 
 from shared.cluster import Cluster
-from shared.errors import BrokerError
+from shared.errors import BrokerError, CasConflict
 from shared.protocol.codec import encode
 from shared.protocol.log_records import End
 from shared.protocol.notices import Cancel
@@ -25,15 +25,26 @@ async def end_request(cluster: Cluster, rid: str, pool: str, end: End) -> bool:
     return prev is not None
 
 
-async def end_unclaimed(cluster: Cluster, rid: str, pool: str, end: End) -> None:
+async def end_unclaimed(
+    cluster: Cluster, rid: str, pool: str, end: End, *, may_be_stored: bool = False
+) -> None:
     """The ownership log itself decides who was first, a worker or we.
 
-    Raises CasConflict when it is claimed or has ended, perhaps by an earlier try of ours, or
-    BrokerError.
+    `may_be_stored` tells that the answer to an earlier try of ours was lost. Raises CasConflict
+    when it is claimed or has ended otherwise, or BrokerError.
     """
-    await cluster.ownership.append(rid, end)
+    try:
+        await cluster.ownership.append(rid, end)
+    except CasConflict:
+        if not may_be_stored or not await _was_ended_by(cluster, rid, end.by):
+            raise
     await _tell_workers(cluster, rid, pool)
     await _leave_queue(cluster, rid)
+
+
+async def _was_ended_by(cluster: Cluster, rid: str, by: str) -> bool:
+    last = await cluster.ownership.last(rid)
+    return last is not None and isinstance(last.record, End) and last.record.by == by
 
 
 async def _tell_workers(cluster: Cluster, rid: str, pool: str) -> None:

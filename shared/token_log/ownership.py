@@ -113,13 +113,14 @@ class OwnershipLog:
     async def end(self, rid: str, end: End, *, attempts: int = 8) -> int | None:
         """Append an `end` after whatever is last: sequence of that, 0 if nobody ever claimed it.
 
-        None when the log already has an end. `end.prev` is replaced. Raises BrokerUnavailable when
-        the broker stays away.
+        None when the log already has an end, and not from an attempt of this call whose answer was
+        lost. `end.prev` is replaced. Raises BrokerUnavailable when the broker stays away.
         """
+        may_be_stored = False
         for attempt in range(attempts):
             last = await self.last(rid)
             if last is not None and isinstance(last.record, End):
-                return None
+                return last.record.prev if may_be_stored and last.record.by == end.by else None
             prev = 0 if last is None else last.seq
             record = End(
                 prev=prev, reason=end.reason, by=end.by, message=end.message, reply=end.reply
@@ -131,6 +132,7 @@ class OwnershipLog:
             except BrokerUnavailable:
                 if attempt == attempts - 1:
                     raise
+                may_be_stored = True
                 continue
             return prev
         raise BrokerUnavailable(f"could not end {rid}: its ownership log kept changing")

@@ -104,12 +104,14 @@ class Terminator:
         reason = end.reason
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _MAX_TRY_S
+        may_be_stored = False
         while loop.time() < give_up_at:
             try:
-                await end_unclaimed(self._cluster, rid, pool, end)
+                await end_unclaimed(self._cluster, rid, pool, end, may_be_stored=may_be_stored)
             except CasConflict:
-                return  # claimed, or ended: perhaps by an earlier try of ours
+                return  # claimed, or ended by somebody else
             except BrokerError as exc:
+                may_be_stored = True
                 log.warning("request_not_ended", rid=rid, reason=reason.value, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
             else:

@@ -13,10 +13,10 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.request import GenerateRequest
 from shared.subjects import choice_rid
-from tests.bad_moment import failing_once
+from tests.bad_moment import answer_lost_once, failing_once
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
-from tests.frontend.inference.test_accept import until_object_is_gone
+from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.sse import sse_events, text_of
 from tests.worker.io_stage import eventually, eventually_async
@@ -74,6 +74,30 @@ async def test_what_waited_too_long_is_ended_once_nats_is_back(
     async with running.client() as client, client.stream("POST", CHAT, json=body) as response:
         rid = response.headers["x-request-id"]
         assert (await until_ended(stack, rid)).reason is FinishReason.QUEUE_TIMEOUT
+
+
+@pytest.mark.parametrize("queue_timeout_s", [None, 0.1])
+async def test_an_end_whose_answer_was_lost_is_known_for_ones_own(
+    stack: Stack,
+    monkeypatch: pytest.MonkeyPatch,
+    impatience: None,
+    queue_timeout_s: float | None,
+) -> None:
+    """Its request leaves the queue, and counts as ended once."""
+    stack.backend.hold.clear()
+    running = await stack.start_frontend()
+    ownership = running.frontend.side.streams.cluster.ownership
+    answer_lost_once(monkeypatch, ownership, "append", BrokerUnavailable("no answer"))
+    body = {**STREAM, "queue_timeout_s": queue_timeout_s}
+    async with running.client() as client, client.stream("POST", CHAT, json=body) as response:
+        rid = response.headers["x-request-id"]
+        if queue_timeout_s is not None:
+            await until_ended(stack, rid)
+    reason = (await until_ended(stack, rid)).reason
+    await until_queued(stack, 0)
+    assert len(await stack.cluster.ownership.read(rid)) == 1
+    ended = running.metrics.answers.ended.labels(reason.value)
+    await eventually(lambda: ended._value.get() == 1)
 
 
 async def test_what_was_claimed_in_time_is_not_tried_again(stack: Stack) -> None:

@@ -14,6 +14,7 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.notices import Cancel
 from shared.protocol.request import FEATURE_LEVEL
+from tests.bad_moment import answer_lost_once
 from tests.nats_server import NatsServer
 from tests.shared.simulated_log import REPLY, RID, make_claim
 
@@ -65,6 +66,15 @@ async def test_an_end_follows_whatever_is_last_and_only_once(cluster: Cluster) -
     assert len(records) == 2
     stamped = End(first, END.reason, END.by, END.message, END.reply, FEATURE_LEVEL)
     assert records[1].record == stamped
+
+
+async def test_an_end_whose_answer_was_lost_is_found_as_ones_own(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await cluster.ownership.append(RID, make_claim(0, "w1"))
+    answer_lost_once(monkeypatch, cluster.ownership, "append", BrokerUnavailable("no answer"))
+    assert await cluster.ownership.end(RID, END) == first
+    assert len(await cluster.ownership.read(RID)) == 2
 
 
 async def test_an_end_wins_against_claims_that_come_in_between(cluster: Cluster) -> None:
