@@ -182,11 +182,19 @@ class FakeBackend:
         rid = message.subject.rpartition(".")[2]
         if rid in self.runs or rid not in self._queued:
             return
-        if not isinstance(decode_ownership(message.data), End):
+        record = decode_ownership(message.data)
+        if not isinstance(record, End):
             return
+        # It is heard before it is stored.
+        while await self._last_seq(rid) == record.prev:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         run = Run(request := self._queued[rid], subjects=[request.reply.subject])
         if await self._apply_end(run):  # what a compare-and-set refused is heard, too
             self.runs.setdefault(rid, run)
+
+    async def _last_seq(self, rid: str) -> int:
+        last = await self._cluster.ownership.last(rid)
+        return 0 if last is None else last.seq
 
     async def _say(
         self, run: Run, piece: str, finish: Finish | None, script: Script, i: int
