@@ -217,6 +217,16 @@ async def test_every_call_that_makes_work_is_one_of_the_minute(
     assert "3 requests per minute" in second.text
 
 
+async def test_joining_a_request_by_its_key_is_one_of_the_minute(
+    stack: Stack, tmp_path: Path
+) -> None:
+    running = await stack.start_frontend(api_keys_file=key_file(tmp_path, requests_per_minute=2))
+    async with running.client(headers={**ALICE, "Idempotency-Key": "k"}) as client:
+        answers = [await client.post(CHAT, json=BODY) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert len(stack.backend.runs) == 1
+
+
 async def test_a_refused_request_costs_nothing(stack: Stack, tmp_path: Path) -> None:
     stack.backend.hold.clear()
     path = key_file(tmp_path, requests_per_minute=60)
