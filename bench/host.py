@@ -27,8 +27,7 @@ from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import ModelRunner
 from worker.engine.layers.kv_group import KVGroup
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_result import BatchRunner

@@ -25,8 +25,7 @@ from worker.engine.device.gpu_device import Work
 from worker.engine.device.host_device import HostDevice
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import KVGroup
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.sampling.sampling_batch import StepSampling
 from worker.engine.schedule.kv_ledger import KVLedger

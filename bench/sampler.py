@@ -19,7 +19,7 @@ from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.sampler import Sampler
 from worker.engine.sampling.sampling_batch import SamplingBatch

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from shared.protocol.model_cards import VisionCard
-from worker.engine.models.model_input import ImageRows
+from worker.engine.models.model import ImageRows
 from worker.engine.request.req_image import ReqImage
 from worker.engine.request.schedule_batch import ScheduleBatch
 

@@ -18,9 +18,8 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
-from worker.engine.request.step_result import DoneStep, StepHandle, StepResult
+from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler

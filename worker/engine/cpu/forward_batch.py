@@ -14,10 +14,10 @@ import torch
 
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.lora.lora_adapter import LoraBatch, lora_batch
-from worker.engine.models.model_input import ImageRows
+from worker.engine.models.model import ImageRows
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import SampleError
 from worker.engine.request.token_ranges import ranges_before
 
 

@@ -12,13 +12,11 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
-from worker.engine.request.step_result import DoneStep, StepResult
+from worker.engine.request.step_result import DoneStep, SampleError, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.sampler import Sampler
@@ -90,7 +88,7 @@ class ModelRunner:
 
 
 class TorchForward:
-    """Plans attention once a step, then runs the model."""
+    """A model in torch: plans attention once a step, then runs the model."""
 
     def __init__(self, model: Model, attention: TorchAttentionBackend) -> None:
         self._model = model

@@ -9,7 +9,7 @@ import torch
 
 from shared.errors import NotCapturable
 from worker.engine.device.gpu_device import Moment, Work
-from worker.engine.device.memory_errors import is_out_of_memory
+from worker.engine.device.gpu_memory import is_out_of_memory
 
 
 def has_gpu() -> bool:

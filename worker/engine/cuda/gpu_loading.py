@@ -13,7 +13,7 @@ from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_layer_ops import RankLayerOps
 from worker.engine.cuda.tensor_parallel.rank_weights import RankReader, divide
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.device.memory_errors import memory_for
+from worker.engine.device.gpu_memory import memory_for
 from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig

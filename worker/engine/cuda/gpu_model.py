@@ -32,12 +32,11 @@ from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.device.gpu_card import gpu_card
 from worker.engine.device.gpu_device import GpuDevice, upload
-from worker.engine.device.memory_errors import memory_for
+from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraPair, LoraWeights
+from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters
-from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
-from worker.engine.models.encoder_config import EncoderConfig, make_encoder
+from worker.engine.models.encoder_config import (
+    ENCODER_ATTENTION,
+    EncoderConfig,
+    make_encoder,
+    register_encoder_attention,
+)
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.transformers_model import load_pretrained
 from worker.engine_link.engine_config import LoadFormat

@@ -11,12 +11,11 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.device.gpu_device import GpuDevice, Moment, download, upload
-from worker.engine.device.halving import compute_halved, has_memory
+from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.encoder.encoder_model import EncoderModel
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
-from worker.engine.request.step_result import StepHandle, StepResult
+from worker.engine.request.step_result import SampleError, StepHandle, StepResult
 from worker.engine.sampling.pooler import score_vector
 
 

@@ -10,8 +10,8 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.device.gpu_card import gpu_card
+from worker.engine.device.gpu_memory import memory_for
 from worker.engine.device.host_device import HostDevice
-from worker.engine.device.memory_errors import memory_for
 from worker.engine.encoder.encoder_model import EncoderModel, load_encoder
 from worker.engine.encoder.encoder_runner import EncoderRunner
 from worker.engine.grammar.grammar_matcher import GrammarBackend

@@ -14,11 +14,10 @@ from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu, num_gpus
 from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
-from worker.engine.device.free_memory import FreeMemory
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_memory import FreeMemory, memory_for
 from worker.engine.device.host_device import HostDevice
 from worker.engine.device.host_limits import num_usable_cores
-from worker.engine.device.memory_errors import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend

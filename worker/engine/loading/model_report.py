@@ -19,8 +19,8 @@ from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.stored_weights import told_of_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.dtype_choice import choose_dtype
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.model_setup import choose_dtype
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import native_obstacle
 from worker.engine_link.engine_config import EngineConfig

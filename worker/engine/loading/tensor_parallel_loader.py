@@ -12,8 +12,7 @@ from worker.engine.loading import determinism
 from worker.engine.loading.gpu_loader import load_on_gpu
 from worker.engine.loading.load_site import LoadSite
 from worker.engine.loading.loaded_model import LoadedModel
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup

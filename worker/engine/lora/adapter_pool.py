@@ -10,8 +10,7 @@ import torch
 
 from shared.errors import ConfigError
 from worker.engine.lora.lora_adapter import LoraAdapter
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights, read_lora_weights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights, read_lora_weights
 
 MakeProjections = Callable[[LoraWeights], dict[str, LoraProjection]]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.request.adapter import Adapter
+from worker.engine.request.arrival import Adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False)

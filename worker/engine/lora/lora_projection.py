@@ -1,14 +1,40 @@
-"""What an adapter adds to one projection of a model, which may be several joined to one."""
+"""The matrices of an adapter, and what they add to one projection of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load
 
+from shared.checkpoint.lora_files import LoraFiles, module_of
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.lora.lora_weights import LoraPair
+
+
+class LoraPair(NamedTuple):
+    """What is added to a linear layer: x -> x @ down.T @ up.T."""
+
+    down: torch.Tensor  # [rank, in_features]
+    up: torch.Tensor  # [out_features, rank], scaled
+
+
+LoraWeights = dict[str, LoraPair]  # by the module's name in the checkpoint
+
+
+def read_lora_weights(path: Path, dtype: torch.dtype, max_rank: int) -> LoraWeights:
+    """Raises ConfigError."""
+    files = LoraFiles.read(path)
+    files.check_rank(max_rank)
+    sides: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in load(files.weights).items():
+        module, side = module_of(name)
+        sides.setdefault(module, {})[side] = tensor.float()
+    return {
+        module: LoraPair(pair["A"].to(dtype), (pair["B"] * files.scale).to(dtype))
+        for module, pair in sides.items()
+    }
 
 
 class LoraSlice(NamedTuple):

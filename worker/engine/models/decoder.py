@@ -9,10 +9,13 @@ from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_lora import (
+from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
+from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.model_lora import (
     DOWN,
     GATE_UP,
     OUTPUT,
@@ -20,10 +23,6 @@ from worker.engine.models.decoder_lora import (
     decoder_projections,
     projection_name,
 )
-from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
-from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.loader import WeightReader
-from worker.engine.models.model_input import ModelInput
 
 
 class DecoderModel:

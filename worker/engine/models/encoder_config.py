@@ -12,9 +12,10 @@ import torch
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.score_files import encoder_context_len
 from shared.errors import ConfigError
-from worker.engine.models.encoder_attention import ENCODER_ATTENTION, register_encoder_attention
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import MODEL_ERRORS, forget_quantization
+
+ENCODER_ATTENTION = "jetflock_encoder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +69,30 @@ def make_encoder(hf_config: Any, dtype: torch.dtype) -> Any:
         copy.deepcopy(hf_config), dtype=dtype, attn_implementation=ENCODER_ATTENTION
     )
     return model.eval()
+
+
+def register_encoder_attention() -> None:
+    """Makes `attn_implementation=ENCODER_ATTENTION` known: torch's own, with the masks below."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(ENCODER_ATTENTION, sdpa_attention_forward)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(ENCODER_ATTENTION, _mask)
+
+
+def _mask(
+    *,
+    attention_mask: torch.Tensor | None = None,
+    allow_is_bidirectional_skip: bool = False,
+    **options: Any,
+) -> torch.Tensor | None:
+    """Looks at no values: transformers would, to see whether it is needed, and on a GPU wait."""
+    from transformers.masking_utils import sdpa_mask
+
+    mask: torch.Tensor | None = sdpa_mask(
+        attention_mask=attention_mask,
+        allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
+        **options,
+    )
+    return mask

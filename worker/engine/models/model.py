@@ -1,16 +1,47 @@
-"""The seam to a model: what every forward asks of a decoder."""
+"""The seam to a model: what every forward asks of a decoder, and what a decoder reads of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
-from worker.engine.models.model_input import ModelInput
+from worker.engine.lora.lora_adapter import LoraBatch
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+
+
+class ImageRows(NamedTuple):
+    """What the model sees in the place of some tokens' embeddings."""
+
+    start: int  # index of the first of them in the step
+    rows: torch.Tensor  # [num_rows, hidden_size]
+
+
+class ModelInput(Protocol):
+    """Tokens of all requests, one after the other, on the device of the model.
+
+    Where the step's keys and values go is its attention's business.
+    """
+
+    @property
+    def input_ids(self) -> torch.Tensor:
+        """[num_tokens] int64."""
+        ...
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """[num_tokens] int64."""
+        ...
+
+    @property
+    def image_rows(self) -> Sequence[ImageRows]: ...
+
+    @property
+    def loras(self) -> LoraBatch | None:
+        """None: no request of this step has an adapter."""
+        ...
 
 
 class Model(Protocol):

@@ -16,7 +16,6 @@ from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import check_one_shape
-from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
 from worker.engine.models.transformers_attention import (
@@ -217,3 +216,28 @@ def _max_context_limit(hf_config: Any, max_positions: int) -> int:
         case _:
             return max_positions
     return max(max_positions, int(parameters["factor"] * trained))
+
+
+def fix_rope(model: Any, max_context_len: int) -> None:
+    """Frequencies that follow the length of the text become those of the longest text.
+
+    Keys that are cached under one set of frequencies cannot be read under another.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        kinds = kind if isinstance(kind, dict) else {None: kind}
+        for layer_type, each in kinds.items():
+            if each not in ("dynamic", "longrope"):
+                continue
+            named = {} if layer_type is None else {"layer_type": layer_type}
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[each](
+                module.config, torch.device("cpu"), seq_len=max_context_len, **named
+            )
+            prefix = "" if layer_type is None else f"{layer_type}_"
+            getattr(module, prefix + "inv_freq").copy_(frequencies)
+            setattr(module, prefix + "attention_scaling", scaling)
+            kinds[layer_type] = "fixed"  # transformers' code updates the kinds that it knows
+        if kind is not None:
+            module.rope_type = kinds if isinstance(kind, dict) else kinds[None]

@@ -21,14 +21,12 @@ from worker.engine.formats.stored_checkpoint import (
     open_checkpoint,
 )
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters
-from worker.engine.models.fixed_rope import fix_rope
 from worker.engine.models.loader import OnProgress
+from worker.engine.models.model import ModelInput
 from worker.engine.models.model_config import is_classifier
-from worker.engine.models.model_input import ModelInput
-from worker.engine.models.module_lora import ModuleLoras
+from worker.engine.models.model_lora import ModuleLoras
 from worker.engine.models.transformers_attention import (
     PagedStep,
     register_attention,
@@ -40,6 +38,7 @@ from worker.engine.models.transformers_config import (
     attention_names,
     auto_model,
     choose_experts,
+    fix_rope,
     make_model,
     trial,
 )

@@ -10,8 +10,7 @@ import torch
 
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.native.native_library import AddLora, BatchStruct, LayerStruct, ShapeStruct
 from worker.engine.native.native_lora import NativeLoras

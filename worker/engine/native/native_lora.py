@@ -11,10 +11,9 @@ import torch
 
 from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_lora import (
+from worker.engine.models.model_lora import (
     DOWN,
     GATE_UP,
     OUTPUT,

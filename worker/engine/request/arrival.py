@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.engine.request.adapter import Adapter
 from worker.engine.request.req_image import ReqImage
 from worker.engine_link.engine_messages import AddRequest
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Adapter:
+    """What a request runs with, as far as its plan has to know it.
+
+    Requests of one step that share it are computed together; its weights are the model's.
+    """
+
+    adapter_id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

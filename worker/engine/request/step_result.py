@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
+
+
+class SampleError(enum.Enum):
+    """Why no token could be chosen in a place: it fails its request, and no other one.
+
+    The value is what the client reads.
+    """
+
+    NOT_A_NUMBER = "the model's output for this request is not a number"
+    NOTHING_ALLOWED = (
+        "no token is left to choose: logit_bias, allowed_token_ids, bad_words and min_tokens "
+        "together exclude every one"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 
 from worker.engine.grammar.grammar_matcher import Bitmask, GrammarBackend
 from worker.engine.request.req import Req
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 
 RowPoint: TypeAlias = tuple[int, SamplePoint]  # a row of logits, and what is asked for there
 

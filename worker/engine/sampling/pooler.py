@@ -8,8 +8,8 @@ import torch
 
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.step_result import SampleError
 
 _MIN_NORM = 1e-12
 

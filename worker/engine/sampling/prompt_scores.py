@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.request.step_result import SampleError
 from worker.engine.sampling.row_logprobs import first_prompt_record, row_logprobs
 
 _SLAB_ROWS = 64  # logits of a whole chunk would be the largest tensor of all

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.grammar.grammar_matcher import Bitmask
-from worker.engine.request.sample_error import SampleError
+from worker.engine.request.step_result import SampleError
 from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE, GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.row_logprobs import row_logprobs

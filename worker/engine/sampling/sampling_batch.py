@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, Vocabulary
 from worker.engine.sampling.row_params import RowParams
 

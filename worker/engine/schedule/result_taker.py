@@ -9,9 +9,8 @@ import msgspec
 
 from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
-from worker.engine.request.sample_error import SampleError
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
-from worker.engine.request.step_result import StepResult
+from worker.engine.request.step_result import SampleError, StepResult
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
 from worker.engine.speculation.drafter import Drafter

@@ -16,7 +16,7 @@ MAX_BUDGET_SHARE = 4  # a fourth of what the decodes leave: the rest is for pref
 
 
 class DraftPace:
-    """More drafts after a step that confirmed all of them, fewer after one that did not.
+    """How much one request should guess: more after a step that confirmed all, else fewer.
 
     After a step that confirmed none, some steps go without: their number doubles each time.
     """

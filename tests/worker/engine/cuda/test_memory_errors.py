@@ -9,8 +9,7 @@ from shared.errors import ConfigError
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
-from worker.engine.device.free_memory import GRAIN_S, FreeMemory
-from worker.engine.device.memory_errors import is_out_of_memory, memory_for
+from worker.engine.device.gpu_memory import GRAIN_S, FreeMemory, is_out_of_memory, memory_for
 
 
 def test_what_has_no_room_at_the_start_is_named(tiny_llama: Path) -> None:

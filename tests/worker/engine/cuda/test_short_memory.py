@@ -21,8 +21,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder
 from worker.engine.device.gpu_device import Work
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraPair, LoraWeights
+from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.request.token_ranges import Ints
 from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
 

@@ -27,8 +27,7 @@ from tests.worker.engine.tiny_models import (
 from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.lora.adapter_pool import AdapterPool
-from worker.engine.lora.lora_projection import LoraProjection
-from worker.engine.lora.lora_weights import LoraWeights
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine_link.engine_messages import AdapterLoaded, AddRequest, DropAdapter, LoadAdapter
 

@@ -13,7 +13,7 @@ import torch
 from shared.errors import ConfigError
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.loading.engine_loader import EngineLoader
-from worker.engine.models.dtype_choice import choose_dtype, has_fast_bfloat16
+from worker.engine.models.model_setup import choose_dtype, has_fast_bfloat16
 from worker.engine.models.registry import read_model_config
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineLoading

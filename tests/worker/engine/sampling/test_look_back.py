@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.worker.engine.sampling.test_sampler import make_req, some_logits
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 from worker.engine.sampling.sampler import HostLogits
 from worker.engine.sampling.sampling_batch import SamplingBatch
 

@@ -15,7 +15,7 @@ from shared.protocol.sampling import SamplingParams
 from tests.worker.engine.sampling.test_sampler import draw_counts, make_req, sample, some_logits
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
-from worker.engine.request.sample_error import SampleError
+from worker.engine.request.step_result import SampleError
 from worker.engine.sampling.narrowing import Narrowing, narrows, xtc_coin
 
 VOCAB_SIZE = 40

@@ -11,8 +11,8 @@ from shared.protocol.logprobs import TokenLogprob, num_top_of, unpack_logprobs
 from tests.worker.engine_fakes import make_add
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.sample_error import SampleError
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
+from worker.engine.request.step_result import SampleError
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.counter_hash import CounterHash
 from worker.engine.sampling.kept_set import kept_threshold

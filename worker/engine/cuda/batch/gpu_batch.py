@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.models.model_input import ImageRows
+from worker.engine.models.model import ImageRows
 
 
 def with_awaited(

@@ -22,8 +22,7 @@ from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
 from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
 from worker.engine.cuda.tensor_parallel.rank_weights import divide
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.dtype_choice import DTYPES
-from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.model_setup import DTYPES, ModelSetup
 from worker.engine.models.registry import read_model_config
 from worker.engine.process import die_with_parent, leave
 from worker.engine.request.step_limits import StepLimits

@@ -17,13 +17,12 @@ from worker.engine.cuda.steps.step_piece import StepPiece
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder, RunHead, RunStep
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
-from worker.engine.device.halving import compute_halved, has_memory
+from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_adapter import lora_batch
-from worker.engine.models.model_input import ImageRows
-from worker.engine.request.sample_error import SampleError
+from worker.engine.models.model import ImageRows
 from worker.engine.request.schedule_batch import ScheduleBatch
-from worker.engine.request.step_result import StepHandle, StepResult
+from worker.engine.request.step_result import SampleError, StepHandle, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.sampling_batch import SamplingBatch, StepSampling

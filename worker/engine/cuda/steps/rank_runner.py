@@ -15,7 +15,7 @@ from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.models.model_input import ImageRows
+from worker.engine.models.model import ImageRows
 
 
 class RankRunner:

@@ -10,8 +10,8 @@ import msgspec
 
 from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
 from worker.engine.images import ImageSpan, cut_spans
-from worker.engine.request.adapter import Adapter
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.arrival import Adapter
+from worker.engine.request.schedule_batch import SamplePoint
 
 
 @dataclass(frozen=True, slots=True)

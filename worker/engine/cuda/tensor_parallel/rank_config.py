@@ -13,7 +13,7 @@ from worker.engine.cuda.tensor_parallel.rank_weights import divide
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.dtype_choice import DTYPES
+from worker.engine.models.model_setup import DTYPES
 from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 

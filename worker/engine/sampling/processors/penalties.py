@@ -13,7 +13,7 @@ import torch
 
 from worker.engine.request.dry_penalty import DryPenalty
 from worker.engine.request.req import Req
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 from worker.engine.sampling.logits_processor import (
     LogitChange,
     LogitPlace,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from worker.engine.request.req import Req
-from worker.engine.request.sample_point import SamplePoint
+from worker.engine.request.schedule_batch import SamplePoint
 from worker.engine.sampling.logits_processor import (
     LogitChange,
     LogitPlace,
