@@ -7,18 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.key_splits import count_splits
 from worker.engine.cuda.batch.step_inputs import StepInputs
-from worker.engine.cuda.batch.step_rows import StepRows
-from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine.cuda.batch.step_plan import StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.sampling.draws import DeviceParams
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
-from worker.engine.cuda.steps.gpu_forward import GpuForward
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
-from worker.engine.cuda.steps.gpu_state import GpuState
+from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_graphs import StepGraphs
 from worker.engine.device.gpu_device import Work

@@ -12,8 +12,7 @@ import torch
 from bench.gpu.backends import BACKENDS
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer

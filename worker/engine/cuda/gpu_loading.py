@@ -10,8 +10,7 @@ import torch
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
-from worker.engine.cuda.tensor_parallel.rank_layer_ops import RankLayerOps
-from worker.engine.cuda.tensor_parallel.rank_weights import RankReader, divide
+from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankReader, divide
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.layers.linear import Linears, PlainLinears
@@ -94,7 +93,7 @@ def _make_linears(
 ) -> tuple[Linears, Callable[[], None]]:
     """And what is to be done when all are made."""
     if config.deterministic:
-        from worker.engine.cuda.layers.fixed_linears import FixedLinears
+        from worker.engine.cuda.layers.triton_layer_ops import FixedLinears
 
         return FixedLinears(), lambda: None
     if config.linears == "auto" and config.attention_backend != "torch" and dtype == torch.bfloat16:

@@ -14,20 +14,17 @@ from shared.protocol.model_cards import VisionCard
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
-from worker.engine.cuda.batch.step_plan import StepPlan
-from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.sampling.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler, most_demanding
-from worker.engine.cuda.steps.gpu_forward import GpuForward
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
-from worker.engine.cuda.steps.gpu_state import GpuState
-from worker.engine.cuda.steps.graph_rehearsal import rehearse
+from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
 from worker.engine.cuda.steps.graph_sizes import graph_shapes
 from worker.engine.cuda.steps.rank_runner import RankRunner
-from worker.engine.cuda.steps.step_graphs import StepGraphs
+from worker.engine.cuda.steps.step_graphs import StepGraphs, rehearse
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.device.gpu_card import gpu_card

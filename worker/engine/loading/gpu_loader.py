@@ -7,7 +7,7 @@ from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
-from worker.engine.cuda.tensor_parallel.rank_weights import divide
+from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.loading import determinism
 from worker.engine.loading.load_site import LoadSite

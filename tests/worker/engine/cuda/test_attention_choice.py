@@ -16,8 +16,7 @@ from worker.engine.cuda.attention import attention_task
 from worker.engine.cuda.attention.attention_choice import choose_kernel
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
 from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig

@@ -57,7 +57,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("num_outputs", "width"), [(70, 72), (33, 8)])
 def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.device) -> None:
-    from worker.engine.cuda.layers.fixed_linears import FixedLinears
+    from worker.engine.cuda.layers.triton_layer_ops import FixedLinears
 
     weight, bias = random(num_outputs, width, seed=1), random(num_outputs, seed=2)
     x = random(150, width)
@@ -74,7 +74,7 @@ def test_a_product_of_a_row(num_outputs: int, width: int, exact_device: torch.de
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_product_of_a_row_on_a_gpu(dtype: torch.dtype, gpu: CudaDevice) -> None:
     """Wherever in a tile of tensor cores it lies."""
-    from worker.engine.cuda.layers.fixed_linears import FixedLinears
+    from worker.engine.cuda.layers.triton_layer_ops import FixedLinears
 
     for num_outputs in (1000, 8192, 32768):  # of each width of tiles
         weight = random(num_outputs, 1024).to(gpu.torch_device, dtype)

@@ -16,11 +16,10 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.cuda.attention.gpu_attention import AttentionPart
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import QueryBlocks, cut_queries
-from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate

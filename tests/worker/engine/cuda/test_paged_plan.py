@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.worker.engine.cuda.late_device import LateDevice
-from worker.engine.cuda.attention.paged_plan import PagedPlan
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.attention.row_planner import PagedPlan
+from worker.engine.cuda.batch.gpu_batch import StepRows
 
 
 @pytest.mark.parametrize("seed", range(20))

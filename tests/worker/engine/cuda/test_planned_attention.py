@@ -14,7 +14,7 @@ from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.attention import attention_choice
 from worker.engine.cuda.attention.plain_attention import PlainAttention
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import StepRows
 
 
 class PlannedAttention(PlainAttention):

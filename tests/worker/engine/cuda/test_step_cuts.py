@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.cuda.batch.key_splits import MAX_SPLITS, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import block_queries, cut_queries, most_blocks
-from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
 
 

@@ -13,8 +13,7 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests, told
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
-from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan, StepShape
 from worker.engine.cuda.steps.step_graphs import StepGraphs
 from worker.engine_link.engine_messages import AddRequest, EngineEvent
 

@@ -21,7 +21,7 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.tensor_parallel.rank_weights import RankReader
+from worker.engine.cuda.tensor_parallel.rank_share import RankReader
 from worker.engine.formats.made_codes import make_codes
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.registry import read_model_config

@@ -7,11 +7,9 @@ from functools import cached_property
 
 import torch
 
-from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import KernelName, PartName
-from worker.engine.cuda.attention.fixed_attention import FixedAttention
-from worker.engine.cuda.attention.gpu_attention import GpuAttention
-from worker.engine.cuda.attention.kernel_attention import KernelAttention
+from worker.engine.cuda.attention.gpu_attention import AttentionPart, GpuAttention
+from worker.engine.cuda.attention.kernel_attention import FixedAttention, KernelAttention
 from worker.engine.cuda.attention.triton_attention import TritonDecode, TritonExtend
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
@@ -64,11 +62,11 @@ class AttentionKernels:
 
                 return XqaDecode(pool, layers, self._device)
             case "decode", "fa2":
-                from worker.engine.cuda.attention.flashinfer_decode import FlashinferDecode
+                from worker.engine.cuda.attention.flashinfer_attention import FlashinferDecode
 
                 return FlashinferDecode(pool, layers, self._device, self._dtype, self._floats)
             case "prefill", ("fa2" | "fa3") as backend:
-                from worker.engine.cuda.attention.flashinfer_extend import FlashinferExtend
+                from worker.engine.cuda.attention.flashinfer_attention import FlashinferExtend
 
                 return FlashinferExtend(
                     backend, pool, layers, self._device, self._dtype, self._floats

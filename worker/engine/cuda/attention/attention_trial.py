@@ -12,10 +12,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from worker.engine.cuda.attention.attention_part import AttentionPart
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.attention.gpu_attention import AttentionPart
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice, upload

@@ -1,4 +1,4 @@
-"""The seam between a step on a GPU and the way that its attention is computed."""
+"""The seams between a step on a GPU and the way that its attention is computed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Protocol
 
 import torch
 
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.models.rotary import RotaryEmbedding
@@ -67,3 +66,24 @@ class PagedGpuAttention(ABC):
 
         [num_tokens, num_heads * head_dim].
         """
+
+
+class AttentionPart(Protocol):
+    """Half of a step's attention: of the rows that decode, or of those behind them.
+
+    Different kernels are fast for one query a row and for many: a step may take two.
+    """
+
+    def plan(self, rows: StepRows) -> None:
+        """As `GpuAttention.plan`."""
+        ...
+
+    def attend(
+        self,
+        q: torch.Tensor,  # [num_tokens, num_heads, head_dim], of the whole step
+        batch: GpuBatch,
+        layer_id: int,
+        output: torch.Tensor,  # as `q`: its own rows' tokens are written
+    ) -> None:
+        """Keys and values of the step are in the pool."""
+        ...

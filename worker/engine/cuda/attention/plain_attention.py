@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.attention.gpu_attention import PagedGpuAttention
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.rotary import RotaryEmbedding
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import (
     QueryBlocks,
@@ -19,7 +19,6 @@ from worker.engine.cuda.batch.query_blocks import (
     cut_queries,
     most_blocks,
 )
-from worker.engine.cuda.batch.step_rows import StepRows
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool

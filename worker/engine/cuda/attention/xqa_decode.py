@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from flashinfer.decode import xqa_batch_decode_with_kv_cache
 
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
 
 # More rows, or wider ones, and a program of the extend kernel runs out of registers.

@@ -7,10 +7,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from worker.engine.cuda.batch.gpu_batch import GpuBatch, with_awaited
-from worker.engine.cuda.batch.step_plan import StepPlan
-from worker.engine.cuda.batch.step_rows import StepRows
-from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows, with_awaited
+from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
 from worker.engine.request.token_ranges import Ints
 

@@ -20,7 +20,7 @@ from worker.engine.cuda.tensor_parallel.followers import CANNOT_LOAD
 from worker.engine.cuda.tensor_parallel.rank_config import rank_device
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
 from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
-from worker.engine.cuda.tensor_parallel.rank_weights import divide
+from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_setup import DTYPES, ModelSetup
 from worker.engine.models.registry import read_model_config

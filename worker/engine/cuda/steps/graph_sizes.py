@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.errors import ConfigError
-from worker.engine.cuda.batch.step_shape import StepShape
+from worker.engine.cuda.batch.step_plan import StepShape
 from worker.engine_link.engine_config import EngineConfig
 
 _FIRST_ROWS = (1, 2, 4)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 from worker.engine.cuda.batch.step_inputs import pack, packed_size
-from worker.engine.cuda.batch.step_plan import StepPlan
-from worker.engine.cuda.batch.step_shape import StepShape
-from worker.engine.cuda.steps.gpu_forward import GpuForward
-from worker.engine.cuda.steps.gpu_state import GpuState
+from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
+from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
 from worker.engine.device.gpu_device import GpuDevice, Work, upload_to
 from worker.engine.models.model_config import ModelConfig
 
@@ -104,3 +102,27 @@ class StepGraphs:
 
     def _forward(self, shape: StepShape) -> GpuForward:
         return self._state.forward if shape.is_decode else self._state.mixed
+
+
+def rehearse(
+    device: GpuDevice,
+    capture: Callable[[Sequence[StepShape]], StepGraphs],
+    shapes: Sequence[StepShape],
+) -> int:
+    """How many bytes graphs will take, before what is left is divided. Raises NotCapturable.
+
+    The two largest graphs of each kind are captured and given up. The first takes what smaller ones
+    use after it, and the second what each of them takes for itself.
+    """
+    kinds = [
+        sorted((shape for shape in shapes if shape.is_decode == is_decode), reverse=True)
+        for is_decode in (True, False)
+    ]
+    before = device.free_bytes()
+    graphs = capture([shape for kind in kinds for shape in kind[:2]])
+    num_bytes = before - device.free_bytes()
+    for kind in kinds:
+        if len(kind) > 2:
+            num_bytes += (len(kind) - 2) * graphs.taken_bytes[kind[1]]
+    graphs.close()
+    return max(0, num_bytes)

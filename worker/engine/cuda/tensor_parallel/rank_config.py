@@ -9,7 +9,7 @@ import torch
 from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
-from worker.engine.cuda.tensor_parallel.rank_weights import divide
+from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.models.decoder_config import DecoderConfig

@@ -1,18 +1,17 @@
-"""Decode attention by flashinfer's fa2 kernels, planned on the host."""
+"""Paged attention by flashinfer's fa2 and fa3 kernels, planned on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
+from flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 
-from worker.engine.cuda.attention.layer_kind import LayerKind
 from worker.engine.cuda.attention.row_planner import RowPlanner
-from worker.engine.cuda.batch.gpu_batch import GpuBatch
-from worker.engine.cuda.batch.step_rows import StepRows
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -21,6 +20,37 @@ INT_BYTES = 1 << 20  # for what each processor has to do
 # Query heads to a KV head from which tensor cores are used: that kernel takes any number, the other
 # one only some.
 TENSOR_CORE_GROUP = 4
+
+
+class LayerKind(NamedTuple):
+    """An `AttentionLayer` without tensors, to be a key: layers that are alike share a plan."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+    @classmethod
+    def of(cls, layer: AttentionLayer) -> Self:
+        heads = (layer.num_heads, layer.num_kv_heads, layer.head_dim)
+        return cls(*heads, layer.scale, layer.window, layer.soft_cap)
+
+    @property
+    def group(self) -> int:
+        """Query heads to a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    def plan_options(self, dtype: torch.dtype, kv_dtype: torch.dtype) -> dict[str, Any]:
+        """Keywords that the plans of all wrappers take."""
+        return {
+            "sm_scale": self.scale,
+            "window_left": -1 if self.window is None else self.window - 1,
+            "logits_soft_cap": self.soft_cap,
+            "q_data_type": dtype,
+            "kv_data_type": kv_dtype,
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +68,8 @@ class _GraphBuffers:
 
 
 class FlashinferDecode:
-    """Wrappers for each kind of layers: some for steps, and some for each size of a CUDA graph,
-    since a graph keeps to the buffers that it was captured with.
+    """Of rows that decode, by fa2. Wrappers for each kind of layers: some for steps, and some for
+    each size of a CUDA graph, since a graph keeps to the buffers that it was captured with.
     """
 
     def __init__(
@@ -121,3 +151,55 @@ class FlashinferDecode:
         )
         wrapper.reset_workspace_buffer(self._floats, self._ints[kind])
         return wrapper
+
+
+class FlashinferExtend:
+    """Of prefill, by fa2 or fa3: a wrapper for each kind of layers.
+
+    Not in CUDA graphs: the plan decides on its grid.
+    """
+
+    def __init__(
+        self,
+        backend: Literal["fa2", "fa3"],
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        device: GpuDevice,
+        dtype: torch.dtype,
+        floats: torch.Tensor,  # [num_bytes] uint8, for what parts of a row leave to be merged
+    ) -> None:
+        self._pool = pool
+        self._dtype = dtype
+        self._kinds = [LayerKind.of(layer) for layer in layers]
+        self._planner = RowPlanner(device, pool.page_size)
+        self._wrappers: dict[LayerKind, Any] = {
+            kind: BatchPrefillWithPagedKVCacheWrapper(floats, "NHD", backend=backend)
+            for kind in dict.fromkeys(self._kinds)
+        }
+
+    def plan(self, rows: StepRows) -> None:
+        rows = rows.extending
+        if not rows.num_rows:
+            return
+        assert not rows.in_graph, "a CUDA graph cannot hold it"
+        with self._planner.planning(rows) as (plan, pages):
+            for kind, wrapper in self._wrappers.items():
+                wrapper.plan(
+                    plan.qo_indptr,
+                    plan.kv_indptr,
+                    pages,
+                    plan.last_page_len,
+                    kind.num_heads,
+                    kind.num_kv_heads,
+                    kind.head_dim,
+                    self._pool.page_size,
+                    causal=True,
+                    seq_lens=plan.seq_lens,
+                    **kind.plan_options(self._dtype, self._pool.dtype),
+                )
+
+    def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
+        own = slice(batch.num_decode, None)
+        self._wrappers[self._kinds[layer_id]].run(
+            q[own], self._pool.keys_and_values(layer_id), out=output[own]
+        )
