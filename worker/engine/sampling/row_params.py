@@ -13,9 +13,8 @@ import numpy.typing as npt
 from shared.protocol.sampling import SamplingParams
 from worker.engine.request.req import Req
 from worker.engine.sampling.logits_processor import LogitsProcessor
-from worker.engine.sampling.narrowing import narrows
 from worker.engine.sampling.processors.grammars import Grammars
-from worker.engine.sampling.processors.narrowings import Narrowings
+from worker.engine.sampling.processors.narrowing import Narrowings, narrows
 from worker.engine.sampling.processors.penalties import Penalties
 from worker.engine.sampling.processors.token_rules import AllowedTokens, BannedTokens, TokenBiases
 

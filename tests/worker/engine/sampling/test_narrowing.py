@@ -16,7 +16,7 @@ from tests.worker.engine.sampling.test_sampler import draw_counts, make_req, sam
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.request.step_result import SampleError
-from worker.engine.sampling.narrowing import Narrowing, narrows, xtc_coin
+from worker.engine.sampling.processors.narrowing import Narrowing, narrows, xtc_coin
 
 VOCAB_SIZE = 40
 ALWAYS = {"xtc_probability": 1.0}

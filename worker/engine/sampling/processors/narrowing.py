@@ -10,7 +10,7 @@ no bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 from shared.protocol.sampling import SAMPLER_ORDER, SamplingParams
+from worker.engine.request.req import Req
 from worker.engine.sampling.counter_hash import CounterHash
 from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE
+from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
 
 XTC_DOMAIN = 0x6A66_7874
 _ONE = float(1 << 42)  # of a share of probability, as an integer: 2 million of them can be summed
@@ -112,6 +114,31 @@ class Narrowing:
         is_top = probs >= self.sampling.xtc_threshold
         least = torch.where(is_top, row, torch.inf).amin()
         return _kept(row, ~is_top | (row <= least))
+
+
+@dataclass(frozen=True, slots=True)
+class _Narrowed:
+    by_row: list[tuple[int, Narrowing]]
+
+    @property
+    def changed_rows(self) -> Iterable[int]:
+        return [row for row, _ in self.by_row]
+
+    def apply(self, logits: torch.Tensor, place: LogitPlace) -> None:
+        for row, narrowing in self.by_row:
+            logits[row] = narrowing.narrowed(logits[row])
+
+
+class Narrowings:
+    """Dynamic temperature, `typical_p`, XTC, and samplers in another order: see `Narrowing`."""
+
+    def wants(self, req: Req) -> bool:
+        return narrows(req.sampling)
+
+    def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
+        return _Narrowed(
+            [(row, Narrowing.at(point.req.sampling, point.position)) for row, point in points]
+        )
 
 
 def _kept(row: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
