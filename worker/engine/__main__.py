@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from shared.cli.garbage import importing_much, settle_garbage
-from worker.engine.process import LoadPhases, leave, run_program
+from worker.engine.loading.load_progress import LoadPhases
+from worker.engine.process import leave, run_program
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineLoading

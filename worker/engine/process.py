@@ -1,4 +1,4 @@
-"""What the process of every engine is around its loop: how its start is reported, how it ends."""
+"""What the process of every engine is around its loop, and how it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
@@ -68,27 +67,3 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-class LoadPhases:
-    """One after the other, in seconds of this process's own clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._took_s: dict[str, float] = {}
-        self._phase = ""
-        self._entered_at = 0.0
-
-    def enter(self, phase: str) -> None:
-        """The one before it is over. Without effect in the same phase."""
-        if phase == self._phase:
-            return
-        now = self._clock()
-        if self._phase:
-            self._took_s[self._phase] = now - self._entered_at
-        self._phase, self._entered_at = phase, now
-
-    def end(self) -> dict[str, float]:
-        """The last one is over: all of them, in order."""
-        self.enter("")
-        return {phase: round(seconds, 3) for phase, seconds in self._took_s.items()}

@@ -16,9 +16,8 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism
-from worker.engine.loading.load_site import LoadSite
-from worker.engine.loading.loaded_model import LoadedModel
 from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights

@@ -18,8 +18,7 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.layers.kv_group import KVGroup
 from worker.engine.loading import determinism
 from worker.engine.loading.cpu_loader import prepare_on_cpu
-from worker.engine.loading.load_site import LoadSite
-from worker.engine.loading.loaded_model import LoadedModel
+from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.encoder_config import EncoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup

@@ -23,12 +23,10 @@ from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend
 from worker.engine.loading.cpu_loader import CpuLoader
 from worker.engine.loading.encoder_loader import EncoderLoader
-from worker.engine.loading.gpu_loader import GpuLoader
-from worker.engine.loading.load_progress import LoadProgress
-from worker.engine.loading.load_site import LoadSite
-from worker.engine.loading.loaded_model import LoadedModel, ModelLoader
+from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
+from worker.engine.loading.load_progress import LoadPhases, LoadProgress
+from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
 from worker.engine.loading.stored_weights import told_of_stored_weights
-from worker.engine.loading.tensor_parallel_loader import TensorParallelLoader
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
 from worker.engine.loop.step_budget import StepBudget
@@ -37,7 +35,6 @@ from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import read_model_config
-from worker.engine.process import LoadPhases
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_limits import StepLimits

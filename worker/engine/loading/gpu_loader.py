@@ -1,20 +1,26 @@
-"""Models that run on one GPU."""
+"""Models that run on one GPU, or on several."""
 
 from __future__ import annotations
 
+import dataclasses
+
+from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
+from worker.engine.cuda.tensor_parallel.followers import Followers
+from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.loading import determinism
-from worker.engine.loading.load_site import LoadSite
-from worker.engine.loading.loaded_model import LoadedModel
+from worker.engine.loading.model_loader import LoadedModel, LoadSite
+from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.registry import FUSED_ARCHITECTURES
 
 
 class GpuLoader:
@@ -53,3 +59,41 @@ def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = Non
     model = load_gpu_model(config, setup, gpu, progress.on_weights, group)
     progress.enter("capture CUDA graphs", 1.0)
     return GpuModel(config, step, gpu, model, setup, attention, group)
+
+
+class TensorParallelLoader:
+    """The `ModelLoader` of tp above 1: loads the first rank's share, and starts the others."""
+
+    def __init__(self, site: LoadSite) -> None:
+        self._site = site
+
+    def suits(self, model: ModelConfig) -> bool:
+        return self._site.config.tp > 1
+
+    def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
+        """Raises ConfigError."""
+        assert self._site.gpu is not None, "ranks have GPUs, or take the CPU for one"
+        determinism.check_on_gpu(self._site.config, setup.config)
+        if not isinstance(setup.config, DecoderConfig):
+            raise ConfigError(
+                f"tp={self._site.config.tp} is not possible with {setup.config.architecture}: only "
+                f"models of {', '.join(FUSED_ARCHITECTURES)} are divided; tp=1 runs it on one GPU"
+            )
+        self._site.progress.enter("start ranks")
+        config = rank_config(
+            self._site.config, self._site.step, setup.config, setup.dtype, setup.max_context_len
+        )
+        followers = Followers.start(config, self._site.gpu)
+        site = dataclasses.replace(self._site, config=config)
+        loaded = load_on_gpu(site, setup, followers.group)
+        return LoadedModel(
+            loaded.pool,
+            lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
+            _refuse_adapter,
+            remark=loaded.remark,
+            gpu=loaded.card,
+        )
+
+
+def _refuse_adapter(_: LoraWeights) -> dict[str, LoraProjection]:
+    raise ConfigError("LoRA adapters are not possible with tp above 1 yet")

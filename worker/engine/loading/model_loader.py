@@ -9,11 +9,25 @@ from typing import Protocol
 from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.loading.load_progress import LoadProgress
 from worker.engine.lora.adapter_pool import MakeProjections
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
+from worker.engine_link.engine_config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSite:
+    """What every `ModelLoader` is made with: the same for all models."""
+
+    config: EngineConfig
+    step: StepLimits
+    gpu: GpuDevice | None  # None: the CPU
+    progress: LoadProgress
 
 
 class KVSize(Protocol):
