@@ -26,7 +26,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import GrammarKind
-from shared.protocol.sealed_replies import unseal
+from shared.protocol.sealed_replies import seal, unseal
 from shared.protocol.text import Done, TextChunk
 from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
@@ -151,11 +151,11 @@ def test_a_stream_folded_is_the_stored_object_and_the_conversation(
     """Whoever reads the result later parses its text anew: nothing of the stream is left."""
     view = asyncio.run(view_of(answer, num_top=num_top))
     token_ids = make_tokenizer().encode(text, add_special_tokens=False).ids
-    request = view.record.reply
+    reply = seal(view.record.reply)
     logprobs = b"".join(
         scripted_logprobs(token_id, i, num_top) for i, token_id in enumerate(token_ids)
     )
-    done = Done(RID, pack_token_ids(token_ids), text, Finish(reason), request, logprobs)
+    done = Done(RID, pack_token_ids(token_ids), text, Finish(reason), reply, logprobs)
     cuts = data.draw(st.lists(st.integers(0, len(token_ids)), max_size=4, unique=True).map(sorted))
     events = streamed(view, done, cuts)
     check_events(events)
@@ -183,7 +183,7 @@ async def test_the_order_of_events() -> None:
     view = await view_of((await request_of())[1].reply.answer)
     token_ids = make_tokenizer().encode(TEXT, add_special_tokens=False).ids
     finish = Finish(FinishReason.STOP)
-    done = Done(RID, pack_token_ids(token_ids), TEXT, finish, view.record.reply)
+    done = Done(RID, pack_token_ids(token_ids), TEXT, finish, seal(view.record.reply))
     events = streamed(view, done, [])
     names = [event["type"].removeprefix("response.") for event in events]
     kinds = [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
@@ -228,7 +228,7 @@ async def test_reasoning_tokens_end_with_the_closing_mark() -> None:
         for text, num_reasoning in ((TEXT, expected), (TEXT[:11], 11), ("Hi", 0)):
             token_ids = tokenizer.encode(text, add_special_tokens=False).ids
             finish = Finish(FinishReason.STOP)
-            done = Done(RID, pack_token_ids(token_ids), text, finish, view.record.reply)
+            done = Done(RID, pack_token_ids(token_ids), text, finish, seal(view.record.reply))
             usage = msgspec.to_builtins(done_response(view, done))["usage"]
             assert usage["output_tokens_details"] == {"reasoning_tokens": num_reasoning}, text
             assert streamed(view, done, [])[-1]["response"]["usage"] == usage
@@ -246,7 +246,7 @@ async def test_a_call_that_was_cut_is_incomplete() -> None:
     view = await view_of((await request_of())[1].reply.answer)
     for end, status in (("</tool_call>\n<tool_call>", "completed"), ("Osló\\n", "incomplete")):
         text = TEXT[: TEXT.index(end) + len(end)]
-        done = Done(RID, b"", text, Finish(FinishReason.LENGTH), view.record.reply)
+        done = Done(RID, b"", text, Finish(FinishReason.LENGTH), seal(view.record.reply))
         response = msgspec.to_builtins(done_response(view, done))
         assert response["status"] == "incomplete"
         assert response["output"][-1]["type"] == "function_call"

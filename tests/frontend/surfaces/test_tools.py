@@ -233,9 +233,8 @@ async def test_openai_client(stack: Stack) -> None:
         assert [(event.name, event.index) for event in done] == [("get_weather", 0), ("now", 1)]
         streamed = final.choices[0].message.tool_calls
         assert streamed is not None
-        assert [call.function.arguments for call in streamed] == [  # type: ignore[union-attr]
-            call.function.arguments  # type: ignore[union-attr]
-            for call in calls
+        assert [call.function.arguments for call in streamed] == [
+            call.function.arguments for call in calls
         ]
         # The next turn: what the model called, and what came of it.
         messages = [
@@ -294,12 +293,13 @@ async def test_the_template_chooses_how_an_answer_is_read() -> None:
     assert request.sampling.grammar is None
     assert prompt_of(request).startswith(json.dumps(TOOLS))
     request = await request_of(chat_template_kwargs={"enable_thinking": True})
-    assert unseal(request.reply).answer is not None
-    assert unseal(request.reply).answer.begins_in_reasoning
+    answer = unseal(request.reply).answer
+    assert answer is not None
+    assert answer.begins_in_reasoning
 
 
 async def test_switches_of_reasoning() -> None:
-    plain = {"tools": None}
+    plain: dict[str, Any] = {"tools": None}
     hidden = unseal((await request_of(**plain, include_reasoning=False)).reply).answer
     assert hidden is not None
     assert hidden.hides_reasoning
@@ -311,15 +311,17 @@ async def test_switches_of_reasoning() -> None:
         continue_final_message=True,
         messages=[{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>H"}],
     )
-    assert unseal(hybrid.reply).answer is not None
-    assert unseal(hybrid.reply).answer.begins_in_reasoning
+    answer = unseal(hybrid.reply).answer
+    assert answer is not None
+    assert answer.begins_in_reasoning
 
 
 async def test_tool_choice_decides_on_grammar_and_prompt() -> None:
     none = await request_of(tool_choice="none")
     assert "get_weather" not in prompt_of(none)
-    assert unseal(none.reply).answer is not None
-    assert unseal(none.reply).answer.tools is None
+    answer = unseal(none.reply).answer
+    assert answer is not None
+    assert answer.tools is None
     for choice in ("required", {"type": "function", "function": {"name": "now"}}):
         request = await request_of(tool_choice=choice)
         assert request.sampling.grammar is not None
@@ -338,8 +340,9 @@ async def test_allowed_tools_are_all_that_a_grammar_lets_through() -> None:
             parallel_tool_calls=True,
         )
         assert prompt_of(request) == prompt_of(await request_of(tool_choice="auto"))
-        assert unseal(request.reply).answer is not None
-        assert unseal(request.reply).answer.tool_names == ("now",)
+        answer = unseal(request.reply).answer
+        assert answer is not None
+        assert answer.tool_names == ("now",)
         grammar = request.sampling.grammar
         assert grammar is not None
         assert "get_weather" not in grammar.text
@@ -358,8 +361,9 @@ async def test_a_template_without_tools_is_told_of_them_in_words() -> None:
     assert '{"name": "get_weather", "description": "Of a city."' in prompt
     assert '{"name": "now", "arguments": {}}' in prompt
     assert "noon" in prompt
-    assert unseal(request.reply).answer is not None
-    assert unseal(request.reply).answer.tools == "json"
+    answer = unseal(request.reply).answer
+    assert answer is not None
+    assert answer.tools == "json"
 
 
 def test_marks_that_are_tokens_are_found() -> None:
@@ -388,7 +392,7 @@ async def test_a_mark_that_a_tokenizer_hides_is_text() -> None:
 
 def test_ids_for_mistral() -> None:
     call = {"id": "call_5", "type": "function", "function": {"name": "f", "arguments": {}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "y", "tool_call_id": "call_5"},

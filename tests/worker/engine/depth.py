@@ -18,5 +18,5 @@ def stateful_settings(num_examples: int, num_steps: int) -> settings:
         stateful_step_count=DEEP_STEPS if IS_DEEP else num_steps,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        database=None if IS_DEEP else settings.default.database,
+        database=None if IS_DEEP else settings().database,
     )

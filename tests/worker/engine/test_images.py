@@ -222,7 +222,8 @@ def test_a_resumed_and_a_retracted_run_say_the_same(path: Path, reference: Refer
     ],
 )
 def test_images_that_do_not_fit(path: Path, change: dict[str, Any], sentence: str) -> None:
-    values = {"start": 4, "num_tokens": NUM_TOKENS, "digest": b"d", "pixels": A.tobytes()} | change
+    values: dict[str, Any] = {"start": 4, "num_tokens": NUM_TOKENS, "digest": b"d"}
+    values |= {"pixels": A.tobytes()} | change
     rig = Rig(path)
     rig.run(make_add(1, random_prompt(60, 5), images=(RunImage(**values),)))
     finish = rig.channel.finishes()[1]

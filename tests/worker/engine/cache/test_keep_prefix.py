@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class Crowd:
         self._rig.engine._scheduler._ledger._clock = lambda: self.now
         self._run_ids = itertools.count(1)
 
-    def hits(self, prompt: list[int], keep: KeepPrefix | None = None, **sampling: object) -> int:
+    def hits(self, prompt: list[int], keep: KeepPrefix | None = None, **sampling: Any) -> int:
         """Tokens of a prompt that are found in the cache."""
         run_id = next(self._run_ids)
         self._rig.run(make_add(run_id, prompt, max_tokens=2, keep=keep, **sampling))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ class Engine:
         assert self._rig.engine._scheduler._ledger.page_size == 16
 
     def hits(
-        self, namespace: bytes, prompt: list[int], num_public: int = 0, **sampling: object
+        self, namespace: bytes, prompt: list[int], num_public: int = 0, **sampling: Any
     ) -> int:
         run_id = next(self._run_ids)
         public = PublicPrefix(PUBLIC, num_public) if num_public else None

@@ -64,7 +64,11 @@ class Module:
         values = torch.cat(tensors)
         assert values.dtype == torch.int32
         pinned.view(torch.int32)[: len(values)] = values
-        self._device.enqueue(lambda: ints.copy_(pinned))
+
+        def copy() -> None:
+            ints.copy_(pinned)
+
+        self._device.enqueue(copy)
 
     def _attend(
         self,

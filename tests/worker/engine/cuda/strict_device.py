@@ -42,11 +42,11 @@ class NotOnAGpu(Exception):
 class StrictTensor(torch.Tensor):
     """On the strict GPU; its values are those of a tensor on the host that nobody else has."""
 
-    values: torch.Tensor
+    values: torch.Tensor  # type: ignore[assignment]  # torch's own is of sparse tensors
 
     @staticmethod
     def __new__(cls, values: torch.Tensor) -> StrictTensor:
-        self: StrictTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: StrictTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             values.shape,
             strides=values.stride(),
@@ -58,7 +58,7 @@ class StrictTensor(torch.Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch says that it is a method
         cls,
         func: Any,
         types: Any,

@@ -124,7 +124,8 @@ def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.devi
     small = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     path = save_tiny_llama(tmp_path, **small)
     gpu: GpuDevice = LateDevice() if exact_device.type == "cpu" else CudaDevice()
-    sampling = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2, "ignore_eos": True}
+    sampling: dict[str, Any] = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2}
+    sampling["ignore_eos"] = True
     prompt = random_prompt(70, 1)
     subject = make_add(1, prompt, max_tokens=4, **sampling)
     alone = fixed_rig(path, gpu, max_step_tokens=16)

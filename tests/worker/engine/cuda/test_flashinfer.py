@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,8 @@ def test_a_part_attends_on_a_gpu(
             plan = functools.partial(attention.plan, step.rows)
             gpu.enqueue(plan)
             run = gpu.capture(attend) if step.rows.in_graph else attend
-            for work in (output.zero_, plan, run):
+            works: list[Callable[[], Any]] = [output.zero_, plan, run]
+            for work in works:
                 gpu.enqueue(work)
             gpu.mark().wait()
             wanted, own = step.wanted(pool, layers, idx, q), step.own(part)

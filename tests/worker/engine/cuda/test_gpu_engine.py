@@ -120,7 +120,7 @@ def told(
     max_tokens: int = 6,
 ) -> list[TokenLogprob]:
     """Of a prompt, and of what is generated behind it."""
-    logprobs = {"logprobs": num_top, "prompt_logprobs": num_prompt_top}
+    logprobs: dict[str, Any] = {"logprobs": num_top, "prompt_logprobs": num_prompt_top}
     prompt_ids = random_prompt(60, 1) if prompt_ids is None else prompt_ids
     rig.run(make_add(1, prompt_ids, max_tokens=max_tokens, **logprobs))
     outputs = [output for step in rig.channel.steps for output in step.outputs]

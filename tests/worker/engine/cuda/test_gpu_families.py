@@ -81,7 +81,7 @@ def image_requests(*, max_tokens: int) -> list[AddRequest]:
     """The last chunk of one is a single token, and that of an image."""
     one, other = random_pixels(1), random_pixels(2)
     text = random_prompt(21, 1)
-    stories = [[[7], one], [text, other, text, one], [text]]
+    stories: list[list[Any]] = [[[7], one], [text, other, text, one], [text]]
     return [add_of(run_id, *parts, max_tokens=max_tokens) for run_id, parts in enumerate(stories)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.device.gpu_device import Work
 from worker.engine_child.engine_process import EngineProcess
 from worker.engine_link.engine_config import EngineConfig
-from worker.engine_link.engine_messages import EngineReady, LoadAdapter
+from worker.engine_link.engine_messages import EngineCommand, EngineReady, LoadAdapter
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,7 +45,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def keep_graph_pool(gpu: CudaDevice) -> Work:
     """Torch captures nothing more in a pool of which all graphs are gone: one stays."""
     one = torch.zeros(1, device=gpu.torch_device)
-    return gpu.capture(lambda: one.add_(1))
+
+    def count() -> None:
+        one.add_(1)
+
+    return gpu.capture(count)
 
 
 def held_bytes() -> int:
@@ -84,7 +90,7 @@ def test_few_pages_guesses_adapters_and_embeddings(
     checkpoint: Path, gpu: CudaDevice, tmp_path: Path
 ) -> None:
     config: dict[str, Any] = {"num_kv_tokens": 320, "max_running": 6, "max_loras": 1}
-    commands = [
+    commands: list[EngineCommand] = [
         LoadAdapter("one", str(save_adapter(tmp_path / "one", checkpoint))),
         *(
             make_add(run_id, random_prompt(20 + run_id, run_id), max_tokens=60, ignore_eos=True)
@@ -107,7 +113,7 @@ def test_few_pages_guesses_adapters_and_embeddings(
 
 
 def test_the_check_finds_what_waits(gpu: CudaDevice) -> None:
-    waiting = {
+    waiting: dict[str, Callable[[], Any]] = {
         "item": lambda: torch.ones(1, device=gpu.torch_device).item(),
         "mask": lambda: torch.ones(3, device=gpu.torch_device).nonzero(),
         "copy": lambda: torch.ones(3).to(gpu.torch_device),
@@ -130,9 +136,12 @@ def test_a_graph_repeats_what_was_captured(gpu: CudaDevice) -> None:
     def work() -> None:
         output.copy_((x @ weight).relu() @ weight)
 
+    def roll(num_rows: int) -> None:
+        x.copy_(x.roll(num_rows, 0))
+
     replay = gpu.capture(work)
     for seed in range(3):
-        gpu.enqueue(lambda seed=seed: x.copy_(x.roll(seed, 0)))  # type: ignore[misc]
+        gpu.enqueue(partial(roll, seed))
         results = []
         for each in (work, replay):
             gpu.enqueue(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from tests.worker.engine.formats.stored_kinds import (
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
-SHAPES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
 
 @pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks", "gptq"])

@@ -34,8 +34,13 @@ LARGEST_ERROR = {"int8": 0.01, "fp8": 0.03, "int4": 0.12}
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shapes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
-    return save_tiny_model(tmp_path_factory.mktemp("source") / "model", "llama", **shapes)
+    return save_tiny_model(
+        tmp_path_factory.mktemp("source") / "model",
+        "llama",
+        hidden_size=64,
+        intermediate_size=160,
+        num_attention_heads=4,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

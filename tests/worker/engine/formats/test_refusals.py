@@ -22,7 +22,7 @@ from tests.worker.engine.formats.stored_kinds import KINDS, compressed
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
-SHAPES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 Q_PROJ = "model__layers__0__self_attn__q_proj__"
 NAN = float("nan")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.formats.stored_checkpoint import open_checkpoint
 from worker.engine.native.coded_layout import coded_layout
 
-SHAPES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
 
 @pytest.fixture(scope="module")

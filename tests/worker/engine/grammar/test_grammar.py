@@ -42,7 +42,7 @@ start: "- " ITEM ("\\n- " ITEM)* "."
 ITEM: /[a-z]{2,5}/
 """
 GREEDY = {"temperature": 0.0}
-SEEDED = {"temperature": 1.0, "seed": 2**63 + 5}
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 2**63 + 5}
 
 
 def grammar(kind: GrammarKind, text: Any, **options: Any) -> Grammar:

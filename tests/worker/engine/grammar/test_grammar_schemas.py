@@ -71,10 +71,8 @@ def outputs(json_llama: Path) -> dict[str, Outputs]:
         is_whole = finish.reason is FinishReason.STOP
         texts.append(decode(tokens[run_id]) if is_whole else None)
     in_order = [tokens[run_id] for run_id in range(1, 1 + len(adds))]
-    return {
-        name: Outputs(*(each[i * num : (i + 1) * num] for each in (texts, adds, in_order)))
-        for i, name in enumerate(SCHEMAS)
-    }
+    parts = {name: slice(i * num, (i + 1) * num) for i, name in enumerate(SCHEMAS)}
+    return {name: Outputs(texts[part], adds[part], in_order[part]) for name, part in parts.items()}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -15,7 +15,7 @@ from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from tests.gguf_files import matrices_as, write_gguf
 from tests.worker.engine.models.test_checkpoints import load
-from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
+from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import save_tiny_model
 from worker.engine.loading import cpu_loader, memory_check
 from worker.engine.models.registry import read_model_config
@@ -76,10 +76,10 @@ def test_codes_are_counted_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
 def test_what_is_counted_is_what_is_taken(tmp_path: Path, kind: MadeFormat) -> None:
     """But for norms, and for scales of whole rows."""
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
     path = save_tiny_model(tmp_path, "llama", vocab_size=320, **sizes)
     rig = native_rig(path, quantization=kind)
-    weights = rig.runner._forward._forward._kept[0]
+    weights = weights_of(rig)
     counted = memory_check.weight_bytes(
         read_model_config(path, kind), torch.bfloat16, in_codes=True
     )
@@ -92,7 +92,7 @@ def test_codes_of_a_gguf_file_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tied: bool
 ) -> None:
     """Its head, too; the embeddings are read by row, in numbers."""
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
     path = save_tiny_model(
         tmp_path / "model", "llama", vocab_size=320, tie_word_embeddings=is_tied, **sizes
     )
@@ -100,7 +100,7 @@ def test_codes_of_a_gguf_file_are_counted(
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", choose))
-    weights = native_rig(folder).runner._forward._forward._kept[0]
+    weights = weights_of(native_rig(folder))
     counted = memory_check.weight_bytes(read_model_config(folder), torch.bfloat16, in_codes=True)
     assert counted == pytest.approx(weights.num_bytes, rel=0.01)
 

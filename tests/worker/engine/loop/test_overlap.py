@@ -34,7 +34,8 @@ class Overlapped:
         self.stages: list[Stage] = []
 
     def stage(self, **options: Any) -> Stage:
-        self.stages.append(Stage(**({"overlap_depth": 1, "model": counting} | options)))
+        defaults: dict[str, Any] = {"overlap_depth": 1, "model": counting}
+        self.stages.append(Stage(**(defaults | options)))
         return self.stages[-1]
 
 

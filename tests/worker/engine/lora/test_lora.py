@@ -41,8 +41,9 @@ MODELS: dict[str, MakeModel] = {
 
 def add(run_id: int, prompt: list[int], adapter: str = "", **values: Any) -> AddRequest:
     """Prefixes of different adapters are not shared, as the I/O process sees to."""
-    values = {"max_tokens": 12, "ignore_eos": True, "namespace": adapter.encode()} | values
-    return make_add(run_id, prompt, adapter=adapter, **values)
+    defaults: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True}
+    defaults["namespace"] = adapter.encode()
+    return make_add(run_id, prompt, adapter=adapter, **defaults | values)
 
 
 def errors_of(rig: Rig) -> list[str]:

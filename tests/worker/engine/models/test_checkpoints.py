@@ -13,6 +13,7 @@ import torch
 from shared.errors import ConfigError
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.loading.engine_loader import EngineLoader
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_setup import choose_dtype, has_fast_bfloat16
 from worker.engine.models.registry import read_model_config
 from worker.engine_link.engine_config import EngineConfig
@@ -119,7 +120,9 @@ def test_configurations_of_transformers_4(checkpoint: Path) -> None:
     del values["rope_parameters"]
     scaling = {"type": "linear", "factor": 2.0}
     file.write_text(json.dumps(values | {"rope_theta": 5000.0, "rope_scaling": scaling}))
-    rope = read_model_config(checkpoint).rope
+    config = read_model_config(checkpoint)
+    assert isinstance(config, DecoderConfig)
+    rope = config.rope
     assert (rope.kind, rope.theta, rope.factor) == ("linear", 5000.0, 2.0)
 
 

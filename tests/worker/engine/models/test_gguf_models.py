@@ -119,7 +119,11 @@ def test_a_quantised_file_gives_the_logits_of_its_weights(tmp_path: Path, kind: 
     from transformers import AutoModelForCausalLM
 
     quantised = gguf.GGMLQuantizationType[kind]
-    overrides = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    overrides: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+    }
     path = save_tiny_model(tmp_path / "model", "llama", **overrides)
     choose = matrices_as(quantised)
     folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", choose))

@@ -13,7 +13,7 @@ from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from tests.gguf_files import Values, matrices_as, write_gguf
 from tests.worker.engine.models.test_gguf_models import finite_blocks, write_tensor
-from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
+from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import assert_like_reference, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
@@ -22,14 +22,13 @@ from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.gguf_tensor import read_gguf_codes
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
 
-GgmlType = gguf.GGMLQuantizationType
 IN_EIGHT_BITS = {"Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"}
 ROWS = 96
 
 
 def read_random(kind: str, path: Path) -> tuple[ScaledWeight, torch.Tensor]:
     """[ROWS, 512], and what gguf-py makes of it."""
-    quantised = GgmlType[kind]
+    quantised = gguf.GGMLQuantizationType[kind]
     num_blocks = ROWS * 512 // gguf.GGML_QUANT_SIZES[quantised][0]
     blocks = finite_blocks(quantised, num_blocks).reshape(ROWS, -1)
     codes = read_gguf_codes(write_tensor(path, blocks, quantised))
@@ -69,14 +68,14 @@ def test_rows_by_a_book_and_integers_are_two_weights(tmp_path: Path) -> None:
 
 
 def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    blocks = gguf.quantize(np.ones((4, 64), np.float32), GgmlType.Q4_1)
+    blocks = gguf.quantize(np.ones((4, 64), np.float32), gguf.GGMLQuantizationType.Q4_1)
     blocks[2, 2:4] = np.array([np.inf], np.float16).view(np.uint8)
-    tensor = write_tensor(tmp_path / "model.gguf", blocks, GgmlType.Q4_1)
+    tensor = write_tensor(tmp_path / "model.gguf", blocks, gguf.GGMLQuantizationType.Q4_1)
     with pytest.raises(ConfigError, match="tensor 'x' has scales that are no numbers"):
         read_gguf_codes(tensor)
 
 
-def mixture(name: str, values: Values) -> GgmlType:
+def mixture(name: str, values: Values) -> gguf.GGMLQuantizationType:
     """Of every type that gguf-py quantises to."""
     kinds = {
         "attn_q": "Q4_1",
@@ -89,15 +88,16 @@ def mixture(name: str, values: Values) -> GgmlType:
         "output.weight": "Q8_0",
     }
     kind = next((kind for part, kind in kinds.items() if part in name), "F32")
-    return matrices_as(GgmlType[kind])(name, values)
+    return matrices_as(gguf.GGMLQuantizationType[kind])(name, values)
 
 
 @needs_bfloat16
 def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoModelForCausalLM
 
-    overrides = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-    path = save_tiny_model(tmp_path / "model", "llama", **overrides)
+    path = save_tiny_model(
+        tmp_path / "model", "llama", hidden_size=64, intermediate_size=96, num_attention_heads=4
+    )
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", mixture))
@@ -108,7 +108,7 @@ def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     dense = tmp_path / "dense"
     model.save_pretrained(dense)
     rig = native_rig(folder, max_step_tokens=33)
-    assert rig.runner._forward._forward._kept[0].coded_share == 1.0
+    assert weights_of(rig).coded_share == 1.0
     prompt = random_prompt(70, seed=2)
     output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
     assert_like_reference(dense, rig, 1, prompt + output, MAX_ERROR)

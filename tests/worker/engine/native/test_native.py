@@ -23,6 +23,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.native import native_library
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
+from worker.engine.native.native_weights import NativeWeights
 
 needs_bfloat16 = pytest.mark.skipif(
     not torch.cpu.get_capabilities().get("avx512_bf16"), reason="needs AVX512-BF16"
@@ -37,6 +38,12 @@ def native_rig(path: Path, **config: Any) -> Rig:
     rig = Rig(path, **({"dtype": "bfloat16", "cpu_kernels": "native"} | config))
     assert isinstance(rig.runner._forward._forward, NativeForward)
     return rig
+
+
+def weights_of(rig: Rig) -> NativeWeights:
+    forward = rig.runner._forward._forward
+    assert isinstance(forward, NativeForward)
+    return forward._kept[0]
 
 
 def save_rounded(path: Path, model_type: str, **overrides: Any) -> Path:
@@ -172,7 +179,7 @@ def test_ours_are_used_where_the_processor_has_amx(
     tiny_rounded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose products by oneDNN give a row other bits in other company."""
-    capabilities = torch.cpu.get_capabilities() | {"amx_bf16": True, "amx_tile": True}
+    capabilities = {**torch.cpu.get_capabilities(), "amx_bf16": True, "amx_tile": True}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     native_rig(tiny_rounded, cpu_kernels="auto")
 

@@ -116,7 +116,7 @@ def test_it_adds_up_with_the_other_penalties_and_alone_changes_nothing_else() ->
     prompt = [7, 8, 9, 7, 8]
     (logits,) = some_logits(1)
     logits[9], logits[30] = 9.0, 7.5
-    asked = {"temperature": 0.0, "dry_multiplier": 1.0}
+    asked: dict[str, Any] = {"temperature": 0.0, "dry_multiplier": 1.0}
     rows = logits.expand(4, -1)
     reqs = [
         make_req(prompt, temperature=0.0),

@@ -19,7 +19,7 @@ from worker.engine.request.step_result import SampleError
 from worker.engine.sampling.processors.narrowing import Narrowing, narrows, xtc_coin
 
 VOCAB_SIZE = 40
-ALWAYS = {"xtc_probability": 1.0}
+ALWAYS: dict[str, Any] = {"xtc_probability": 1.0}
 CASES: list[dict[str, Any]] = [
     {"typical_p": 0.3},
     {"typical_p": 0.95, "temperature": 1.5},
@@ -88,7 +88,7 @@ def narrowed(logits: torch.Tensor, position: int = 1, **fields: Any) -> torch.Te
 
 def test_another_order_is_taken_and_what_it_does_not_name_does_nothing() -> None:
     """llama.cpp's own: the temperature comes last, and changes no kept set."""
-    fields = {"temperature": 1.9, "top_k": 20, "top_p": 0.8, "min_p": 0.05}
+    fields: dict[str, Any] = {"temperature": 1.9, "top_k": 20, "top_p": 0.8, "min_p": 0.05}
     last = ("top_k", "top_p", "min_p", "temperature")
     for logits in some_logits(10, VOCAB_SIZE, seed=4):
         cold = reference(logits, **{**fields, "temperature": 1.0, "min_p": 0.0})
@@ -201,10 +201,15 @@ def test_a_resumed_run_goes_on_with_the_same_tokens(
 
 
 def test_every_field_alone_needs_the_level() -> None:
-    for fields in ({"typical_p": 0.9}, {"xtc_probability": 0.1}, {"dynatemp_range": 0.1}):
+    needing: list[dict[str, Any]] = [
+        {"typical_p": 0.9},
+        {"xtc_probability": 0.1},
+        {"dynatemp_range": 0.1},
+        {"samplers": ("top_k", "temperature")},
+        {"penalty_last_n": 64},
+    ]
+    for fields in needing:
         assert SamplingParams(max_tokens=1, seed=0, **fields).needed_level == 2
-    for more in ({"samplers": ("top_k", "temperature")}, {"penalty_last_n": 64}):
-        assert SamplingParams(max_tokens=1, seed=0, **more).needed_level == 2
-    off = {"xtc_threshold": 0.3, "dynatemp_exponent": 2.0}
+    off: dict[str, Any] = {"xtc_threshold": 0.3, "dynatemp_exponent": 2.0}
     for some in itertools.chain([{}, off]):
         assert SamplingParams(max_tokens=1, seed=0, **some).needed_level == 1

@@ -42,7 +42,11 @@ def counting(token_ids: Sequence[int]) -> int:
 
 
 def drafting_stage(**options: Any) -> Stage:
-    defaults = {"model": counting, "drafter": ngram_drafter(4, 1, 2), "max_step_tokens": 32}
+    defaults: dict[str, Any] = {
+        "model": counting,
+        "drafter": ngram_drafter(4, 1, 2),
+        "max_step_tokens": 32,
+    }
     return Stage(**(defaults | options))
 
 
