@@ -149,7 +149,8 @@ def _code_bits(sources: Sequence[TensorSource]) -> float | None:
         return None
     bits = [_DENSE_BITS if kind is None else kind.code_bits for kind in kinds]
     num_values = [tensor.num_values for tensor in tensors]
-    return sum(map(operator.mul, bits, num_values)) / sum(num_values)
+    num_bits: float = sum(map(operator.mul, bits, num_values))
+    return num_bits / sum(num_values)
 
 
 def rows_in_halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
