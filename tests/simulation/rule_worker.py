@@ -16,6 +16,7 @@ from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
 from tests.simulation.rule_log import Later, NoMetrics
 from tests.worker.io_stage import make_card
+from worker.claims.claim_flow import Claimant
 from worker.claims.claim_steps import Over, Postponed, Taken
 from worker.claims.claimer import Claimer
 from worker.held.delivery import Delivery
@@ -45,7 +46,8 @@ class RuleWorker:
         self._rng = random.Random(story.rng.getrandbits(32))
         cluster = cast(Cluster, story)
         history = loras = cast(Any, self)
-        self.claimer = Claimer(cluster, history, self.id, _WEIGHTS, loras, Writability(), 1.0, 1.0)
+        claimant = Claimant(self.id, _WEIGHTS, 1.0, 1.0)
+        self.claimer = Claimer(cluster, history, claimant, loras, Writability())
         metrics, acks = cast(Any, NoMetrics()), cast(Any, story)
         self._settler = Settler(
             self.id, cast(Any, self), story.ownership, acks, cast(Any, None), metrics

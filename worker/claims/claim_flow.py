@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import Claim, End
@@ -44,6 +44,7 @@ from worker.claims.earlier_records import (
 )
 from worker.held.delivery import Delivery
 from worker.held.held_request import AfterClaim, LoggedOutput
+from worker.weights.worker_model import ServedWeights
 
 _OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
 _NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
@@ -73,10 +74,10 @@ class Claimant:
     """The worker incarnation that claims."""
 
     worker_id: str
-    revision: str  # of its weights
+    weights: ServedWeights
     ack_wait_s: float
     revision_grace_s: float
-    respected: RespectedClaims
+    respected: RespectedClaims = field(default_factory=RespectedClaims)
 
 
 class ClaimFlow:
@@ -138,7 +139,7 @@ class ClaimFlow:
     def _ask_for_weights(self) -> ClaimStep:
         """Other weights than ours may be needed to go on."""
         pins = possible_pins(self.request, self._past.records)
-        if not pins or self._claimant.revision in pins:
+        if not pins or self._claimant.weights.revision in pins:
             return self._ask_for_holder()
         return WhoServes(frozenset(pins))
 
@@ -157,7 +158,7 @@ class ClaimFlow:
 
     def on_age(self, pinned_s: float) -> ClaimStep:
         """Since it was told which weights it needs, nobody has shown them."""
-        ours, grace_s = self._claimant.revision, self._claimant.revision_grace_s
+        ours, grace_s = self._claimant.weights.revision, self._claimant.revision_grace_s
         if pinned_s < grace_s:
             return Postponed(min(_NO_WEIGHTS_DELAY_S, grace_s - pinned_s))
         [revision] = possible_pins(self.request, self._past.records)
@@ -210,7 +211,7 @@ class ClaimFlow:
             pool=self.request.pool,
             after_death=after_death,
             is_alone=is_alone,
-            revision=self._claimant.revision,
+            revision=self._claimant.weights.revision,
         )
         return StoreClaim(claim)
 
@@ -244,7 +245,7 @@ class ClaimFlow:
             return Condemned(crashes)
         epoch = self._ours.seq
         pin = pinned_revision(self.request, self._past.records, progress_epoch)
-        if pin is not None and pin != self._claimant.revision:
+        if pin is not None and pin != self._claimant.weights.revision:
             return OtherWeights(epoch, pin)
         workers = with_ours.workers
         self._taken = Taken(epoch, self._prefix, crashes, self._past.last, workers, waited_s)

@@ -15,7 +15,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
 from shared.telemetry.log import get_logger
 from shared.token_log.ownership import StoredRecord
-from worker.claims.claim_flow import Claimant, ClaimFlow, RespectedClaims
+from worker.claims.claim_flow import Claimant, ClaimFlow
 from worker.claims.claim_steps import (
     AgeOf,
     ClaimStep,
@@ -31,7 +31,6 @@ from worker.claims.claim_steps import (
 from worker.claims.log_history import LogHistory
 from worker.held.delivery import Delivery, is_overdue, waited_s
 from worker.weights.adapters import Adapters
-from worker.weights.worker_model import ServedWeights
 
 log = get_logger(__name__)
 
@@ -43,24 +42,17 @@ class Claimer:
         self,
         cluster: Cluster,
         history: LogHistory,
-        worker_id: str,
-        weights: ServedWeights,
+        claimant: Claimant,
         adapters: Adapters,
         heartbeats: Writability,
-        ack_wait_s: float,
-        revision_grace_s: float,
     ) -> None:
         self._cluster = cluster
         self._ownership = cluster.ownership
         self._history = history
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
-        self._worker_id = worker_id
-        self._weights = weights
+        self._claimant = claimant
         self._adapters = adapters
         self._heartbeats = heartbeats
-        self._ack_wait_s = ack_wait_s
-        self._revision_grace_s = revision_grace_s
-        self._respected = RespectedClaims()
 
     def may_start_early(self, request: GenerateRequest, delivery: Delivery) -> bool:
         """Whether it is new, so that its claim is likely to be stored, and everything is here that
@@ -72,14 +64,7 @@ class Claimer:
 
     def flow(self, request: GenerateRequest, delivery: Delivery) -> ClaimFlow:
         """Of a delivered request that we do not run."""
-        claimant = Claimant(
-            self._worker_id,
-            self._weights.revision,
-            self._ack_wait_s,
-            self._revision_grace_s,
-            self._respected,
-        )
-        return ClaimFlow(claimant, request, delivery, lambda: secrets.token_hex(8))
+        return ClaimFlow(self._claimant, request, delivery, lambda: secrets.token_hex(8))
 
     async def take(self, flow: ClaimFlow) -> ClaimStep:
         """Until its claim is stored, or is not to be. Raises BrokerError."""

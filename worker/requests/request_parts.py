@@ -17,6 +17,7 @@ from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.affinity.prefix_reporter import PrefixReporter
 from worker.capacity.capacity import Capacity
 from worker.capacity.hang_watch import HangWatch
+from worker.claims.claim_flow import Claimant
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
 from worker.claims.quarantine import Quarantine
@@ -137,12 +138,9 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
     claimer = Claimer(
         cluster,
         LogHistory(cluster),
-        of.worker_id,
-        of.model.weights,
+        Claimant(of.worker_id, of.model.weights, config.ack_wait_s, config.revision_grace_s),
         of.adapters,
         of.heartbeats,
-        config.ack_wait_s,
-        config.revision_grace_s,
     )
     quarantine = Quarantine(
         held_requests, capacity, parts.hand_over, parts.token_log, metrics, config.drain_timeout_s

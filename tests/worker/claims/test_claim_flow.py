@@ -16,6 +16,7 @@ from shared.protocol.request import GenerateRequest
 from shared.subjects import Lane
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
+from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, make_claim, make_request
 from worker.claims.claim_flow import Claimant, ClaimFlow, RespectedClaims
 from worker.claims.claim_steps import (
@@ -59,7 +60,7 @@ def make_flow(
     num_delivered: int = 2, claimant: Claimant | None = None, request: GenerateRequest = REQUEST
 ) -> ClaimFlow:
     """Of worker "w"; its nonces are "n0", "n1" and so on."""
-    claimant = claimant or Claimant("w", REVISION, 8.0, 30.0, RespectedClaims())
+    claimant = claimant or Claimant("w", make_weights(REVISION), 8.0, 30.0)
     numbers = itertools.count()
     return ClaimFlow(claimant, request, make_delivery(num_delivered), lambda: f"n{next(numbers)}")
 

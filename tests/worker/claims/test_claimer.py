@@ -16,6 +16,7 @@ from shared.protocol.text import Done
 from shared.token_log.ownership import OwnershipLog
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
+from worker.claims.claim_flow import Claimant
 from worker.claims.claim_steps import ClaimStep, Lost, Over, Postponed, Taken
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
@@ -40,12 +41,9 @@ def make_claimer(
     return Claimer(
         cluster,
         history,
-        worker,
-        make_weights(revision),
+        Claimant(worker, make_weights(revision), ACK_WAIT_S, revision_grace_s),
         make_adapters(cluster),
         heartbeats or Writability(),
-        ACK_WAIT_S,
-        revision_grace_s,
     )
 
 
