@@ -13,13 +13,15 @@ from worker.held.held_request import LoggedOutput
 
 
 class Look(enum.Enum):
-    """A question that says all by its name; the flow's method of that name takes the answer."""
+    """A question that says all by its name; the flow's method of that name takes the answer, as
+    `on_adapter`.
+    """
 
     ADAPTER = "adapter"  # whether the engine has it; it may have to be loaded
     RECORDS = "records"  # the request's ownership log, whole
     LAST = "last"  # the last record of it
     RESULT = "result"  # whether there is one
-    OVERDUE = "overdue"  # whether it has waited beyond its deadline: no answer, no flow
+    OVERDUE = "overdue"  # whether it has waited too long; fails where that cannot be told
     WAITED = "waited"  # for how long it has; 0 where that cannot be told now
 
 
@@ -61,9 +63,8 @@ class StoreClaim:
 
 @dataclass(frozen=True, slots=True)
 class StoreEnd:
-    """Then it is over: what the end says is stored behind the record that it names.
-
-    Or wherever the log ends, where the claim `is_ours`.
+    """Behind the record that it names; where the claim `is_ours`, behind whatever is last. Then the
+    request is `over`.
     """
 
     end: End
@@ -89,7 +90,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Isolate:
-    """Workers died under it: it gets this one for itself, or hears that another has it so."""
+    """Workers died under it: it needs this one for itself, which another suspect may have so."""
 
     crashes: tuple[Crash, ...]
 
