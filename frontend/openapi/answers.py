@@ -42,6 +42,7 @@ from frontend.surfaces.ollama.ollama_answer import (
     OllamaTags,
     OllamaVersion,
 )
+from frontend.surfaces.responses.event_answer import EVENT_KINDS
 from frontend.surfaces.responses.response_answer import (
     ITEM_KINDS,
     InputItems,
@@ -107,11 +108,10 @@ EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
     ScoreList: (Score, ScoreList),
     Ranking: (RankedEvent, Ranking),
     Message: (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop),
+    Response: EVENT_KINDS,
     OllamaChat: (OllamaChat,),
     OllamaGenerated: (OllamaGenerated,),
 }
-
-
 # What a stream may be read again as.
 _RESUMABLE = (
     "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated",

@@ -5,10 +5,29 @@ So every frontend numbers them alike, and a client goes on behind any number at 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from frontend.jobs.stored_response import ResponseView
 from frontend.streams.generation import error_of
+from frontend.surfaces.responses.event_answer import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    ItemAdded,
+    ItemDone,
+    OutputTextDelta,
+    OutputTextDone,
+    PartAdded,
+    PartDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseEvent,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ThoughtDelta,
+    ThoughtDone,
+)
 from frontend.surfaces.responses.object import finished_response, unfinished_response
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
 from frontend.surfaces.responses.output_parser import Change, Closed, Grown, Opened, OutputParser
@@ -19,17 +38,17 @@ from frontend.text.text_pieces import TextPieces
 from frontend.text.text_stream import TextStream
 from shared.errors import InternalError
 
-# Of an item's text, by what the item is: what tells more of it, and the end of it.
+# Of an item's text, by what the item is: what tells more of it.
 _MORE = {
-    ItemKind.MESSAGE: b"response.output_text.delta",
-    ItemKind.REASONING: b"response.reasoning_text.delta",
-    ItemKind.CALL: b"response.function_call_arguments.delta",
+    ItemKind.MESSAGE: OutputTextDelta.event_name().encode(),
+    ItemKind.REASONING: ThoughtDelta.event_name().encode(),
+    ItemKind.CALL: ArgumentsDelta.event_name().encode(),
 }
-_LAST = {
-    "completed": "response.completed",
-    "incomplete": "response.incomplete",
-    "failed": "response.failed",
-    "cancelled": "response.failed",  # OpenAI has no event for it; the object says which
+_LAST: Mapping[ResponseStatus, type[ResponseEvent]] = {
+    "completed": ResponseCompleted,
+    "incomplete": ResponseIncomplete,
+    "failed": ResponseFailed,
+    "cancelled": ResponseFailed,  # OpenAI has no event for it; the object says which
 }
 
 
@@ -63,11 +82,11 @@ class ResponseEvents:
     def opening(self) -> list[NamedEvent]:
         """Before any text."""
         status: ResponseStatus = "queued" if self._record.params.background else "in_progress"
+        created = unfinished_response(self._record, status)
+        running = unfinished_response(self._record, "in_progress")
         return [
-            self._of_response("response.created", unfinished_response(self._record, status)),
-            self._of_response(
-                "response.in_progress", unfinished_response(self._record, "in_progress")
-            ),
+            self._event(ResponseCreated, response=created),
+            self._event(ResponseInProgress, response=running),
         ]
 
     def more(self) -> list[NamedEvent]:
@@ -90,7 +109,7 @@ class ResponseEvents:
         changes += self._output.finish(stream.finish, stream.position)
         events = [event for change in changes for event in self._told(change)]
         response = self.response()
-        return [*events, self._of_response(_LAST[response.status], response)]
+        return [*events, self._event(_LAST[response.status], response=response)]
 
     def response(self) -> Response:
         """The response object as of now."""
@@ -118,12 +137,9 @@ class ResponseEvents:
     def _opened(self, item: OutputItem) -> list[NamedEvent]:
         place = self._place(item)
         self._delta_tail = b"," + encode_json(place)[1:]
-        added = {"output_index": item.idx, "item": item.begun()}
-        events = [self._event("response.output_item.added", added)]
+        events = [self._event(ItemAdded, output_index=item.idx, item=item.begun())]
         if item.kind is not ItemKind.CALL:
-            events.append(
-                self._event("response.content_part.added", {**place, "part": item.begun_part()})
-            )
+            events.append(self._event(PartAdded, **place, part=item.begun_part()))
         return events
 
     def _delta(self, item: OutputItem, text: str, logprobs: list[TokenLogprobView]) -> NamedEvent:
@@ -135,22 +151,18 @@ class ResponseEvents:
         return NamedEvent(number, name, data + self._delta_tail)
 
     def _closed(self, item: OutputItem) -> list[NamedEvent]:
-        place, part = self._place(item), item.part()
+        place = self._place(item)
         match item.kind:
             case ItemKind.CALL:
-                done: dict[str, Any] = {"name": item.name, "arguments": item.text}
-                name = "response.function_call_arguments.done"
+                done = self._event(ArgumentsDone, **place, name=item.name, arguments=item.text)
             case ItemKind.REASONING:
-                done = {"text": item.text}
-                name = "response.reasoning_text.done"
+                done = self._event(ThoughtDone, **place, text=item.text)
             case ItemKind.MESSAGE:
-                done = {"text": item.text, "logprobs": item.logprobs}
-                name = "response.output_text.done"
-        events = [self._event(name, {**place, **done})]
+                done = self._event(OutputTextDone, **place, text=item.text, logprobs=item.logprobs)
+        events = [done]
         if item.kind is not ItemKind.CALL:
-            events.append(self._event("response.content_part.done", {**place, "part": part}))
-        ended = {"output_index": item.idx, "item": item.view()}
-        return [*events, self._event("response.output_item.done", ended)]
+            events.append(self._event(PartDone, **place, part=item.part()))
+        return [*events, self._event(ItemDone, output_index=item.idx, item=item.view())]
 
     def _place(self, item: OutputItem) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": item.item_id, "output_index": item.idx}
@@ -159,13 +171,10 @@ class ResponseEvents:
     def _logprobs(self, tokens: slice) -> list[TokenLogprobView]:
         return token_views(self._stream.records(tokens), self._texts)
 
-    def _of_response(self, name: str, response: Response) -> NamedEvent:
-        return self._event(name, {"response": response})
-
-    def _event(self, name: str, fields: dict[str, Any]) -> NamedEvent:
+    def _event(self, kind: type[ResponseEvent], **fields: Any) -> NamedEvent:
         number = self._next_number()
-        data = encode_json({"type": name, "sequence_number": number, **fields})
-        return NamedEvent(number, name.encode(), data)
+        event = kind(sequence_number=number, **fields)
+        return NamedEvent(number, kind.event_name().encode(), encode_json(event))
 
     def _next_number(self) -> int:
         self._number += 1

@@ -20,6 +20,7 @@ from frontend.surfaces.chat.chat_answer import ChatCompletion
 from frontend.surfaces.completions.completion_answer import Completion
 from frontend.surfaces.embeddings.embedding_answer import EmbeddingList
 from frontend.surfaces.generate.generate_answer import GeneratedText
+from frontend.surfaces.responses.event_answer import EVENT_KINDS
 from frontend.surfaces.responses.response_answer import InputItems, ResponseDeleted
 from frontend.surfaces.scores.score_answer import Ranking, ScoreList
 from frontend.surfaces.tokens.token_answers import (
@@ -37,18 +38,25 @@ from shared.protocol.model_cards import EmbeddingCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.status.health import Checkup, Health, live_answer, ready_answer
 from tests.frontend.conftest import RunningFrontend, Stack
+from tests.frontend.response_events import events_of
 from tests.frontend.sse import sse_events
 from tests.frontend.surfaces.test_answer_bytes import ITEMS
 from tests.frontend.surfaces.test_response_tools import NOW, WEATHER
 from tests.frontend.surfaces.test_tools import BODY as TOOLS
 from tests.frontend.surfaces.test_tools import STYLES, TEXT, pieces
-from tests.frontend.told_answers import check_answer, check_items, check_response_answer
+from tests.frontend.told_answers import (
+    check_answer,
+    check_document,
+    check_items,
+    check_response_answer,
+)
 
 pytestmark = pytest.mark.integration
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
 TEXTS: dict[str, Any] = {"model": "tiny", "prompt": ["Hi", "Ho"], "max_tokens": 8}
+RESPONSE_EVENTS = {kind.event_name(): kind for kind in EVENT_KINDS}
 RESPONSE_TOOLS = [WEATHER, NOW]
 TOKEN_IDS = {"return_token_ids": True}
 USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -59,6 +67,19 @@ def check_event(kind: type[WireStruct], told: Any) -> None:
     names = {one: {field.encode_name for field in msgspec.structs.fields(one)} for one in kinds}
     (of_event,) = [one for one in kinds if told.keys() <= names[one]]
     check_answer(of_event, told)
+
+
+def check_response_event(told: dict[str, Any]) -> None:
+    """Items are of kinds that only their types tell apart."""
+    kind = RESPONSE_EVENTS[told["type"]]
+    check_document(kind, told)
+    assert told.keys() == {field.name for field in msgspec.structs.fields(kind)} | {"type"}
+    if "response" in told:
+        check_response_answer(told["response"])
+    elif "item" in told:
+        check_items([told["item"]])
+    else:
+        check_answer(kind, told)
 
 
 async def check_both(
@@ -174,6 +195,15 @@ async def test_responses(stack: Stack) -> None:
         assert len(page["data"]) == len(items)
         check_answer(ResponseDeleted, (await http.delete(kept)).json())
         check_answer(ErrorAnswer, (await http.get(kept)).json())
+        async with http.stream("POST", path, json={**body, "stream": True}) as response:
+            events = await events_of(response)
+    for event in events:
+        check_response_event(event)
+    # One that fails or is cut ends otherwise.
+    assert {event["type"] for event in events} == set(RESPONSE_EVENTS) - {
+        "response.incomplete",
+        "response.failed",
+    }
 
 
 async def test_what_is_told_of_requests_and_of_this_server(stack: Stack) -> None:
