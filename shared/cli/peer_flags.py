@@ -23,7 +23,7 @@ class PeerFlag:
 
     @property
     def in_jetflock(self) -> str:
-        return f"`{self.ours}`, and taken as it stands" if self.ours else self.advice
+        return f"works as `{self.ours}`" if self.ours else self.advice
 
 
 _ALL = "vLLM, SGLang, llama.cpp"
@@ -36,9 +36,9 @@ _REQUEST_ADVICE = "it belongs to a request, and its default to the model's gener
 _HEAD = """\
 # Flags of other servers
 
-Made by `python -m shared.cli.peer_flags > docs/peer-flags.md`. They are flags of `jetflock serve`,
-`worker` and `autoscale`. "Taken as it stands": the flag works with the same meaning. Others are
-refused with the words of this table.
+Made by `python -m shared.cli.peer_flags > docs/peer-flags.md`. These are flags of `jetflock serve`,
+`worker` and `autoscale`. Flags that do not work as one of jetflock's are refused with the words of
+this table.
 """
 
 PEER_FLAGS = (
