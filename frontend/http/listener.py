@@ -20,6 +20,7 @@ from shared.errors import ConfigError, RequestError
 _KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
 _BACKLOG = 2048
 _LAST_WORDS_S = 1  # for clients to take the end of streams that have been cut already
+_GIVING_BACK_S = 2.0  # for those that are cut short then: NATS is asked twice at most
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -64,6 +65,14 @@ class HttpServer(uvicorn.Server):
         acceptors = [ConnectionAcceptor(listener, protocol) for listener in sockets or []]
         self.servers = acceptors  # type: ignore[assignment]  # closed as servers are
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Also until those requests that it cuts short have given back what they hold: a client
+        that was catching up with a stream has taken it from its earlier reader.
+        """
+        await super().shutdown(sockets)
+        if self.server_state.tasks:
+            await asyncio.wait(set(self.server_state.tasks), timeout=_GIVING_BACK_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

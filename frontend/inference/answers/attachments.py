@@ -97,7 +97,13 @@ class Attachments:
             return before
 
     async def undo(self, generation: Generation, joined: Joined) -> None:
-        """The client was refused after all: whoever read its requests before reads them still."""
+        """The client was refused after all, or cut off: whoever read its requests before reads them
+        still.
+        """
+        # A task that was cancelled gets no second answer from NATS: this is one of its own.
+        await asyncio.create_task(self._undo_all(generation, joined))
+
+    async def _undo_all(self, generation: Generation, joined: Joined) -> None:
         for stream in generation.streams:
             if stream.rid in joined.before:
                 with contextlib.suppress(BrokerError):  # somebody came or went: theirs counts

@@ -17,7 +17,7 @@ from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse, ResponseView, StoredResponse
 from frontend.metrics.stream_metrics import StreamMetrics
 from frontend.models.model_directory import ModelDirectory
-from frontend.streams.generation import Generation
+from frontend.streams.generation import Generation, Interrupted, error_of_interrupt
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.responses.store import ResponseStore
@@ -257,7 +257,10 @@ class Resumer:
                     stream.have < mark.text_len and stream.finish is None
                     for stream, mark in zip(generation.streams, event_id.marks, strict=True)
                 ):
-                    await generation.wait_news()
+                    await generation.wait()
+                    generation.take_news()
+        except Interrupted as exc:  # this frontend stops
+            raise error_of_interrupt(exc.interrupt, generation.group_id) from exc
         except TimeoutError as exc:
             raise ServiceUnavailable(
                 "The stream has not yet come to where this event id says.", retry_after_s=2

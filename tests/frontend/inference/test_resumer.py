@@ -98,6 +98,27 @@ async def test_a_refused_client_takes_a_stream_from_nobody(stack: Stack, reading
     assert await reading.rest() == TEXT
 
 
+@pytest.mark.parametrize(("detokenizer_answers", "status_code"), [(True, 503), (False, 500)])
+async def test_who_stops_while_a_client_catches_up_gives_its_stream_back(
+    stack: Stack, reading: Reading, detokenizer_answers: bool, status_code: int
+) -> None:
+    """Else it would count as the only reader, and who looks after the dead would end it."""
+    stack.backend.answer_replays = detokenizer_answers
+    coming_back = asyncio.create_task(resume(reading.other, reading.rid, WHOLE))
+    second, cluster = reading.second, reading.second.frontend.side.streams.cluster
+
+    async def is_taken() -> bool:
+        return await readers(stack, reading.rid) == (second.frontend_id,)
+
+    await eventually_async(is_taken)
+    second.frontend.shutdown.ask()
+    await second.task
+    await cluster.nc.close()
+    assert await readers(stack, reading.rid) == (reading.first.frontend_id,)
+    assert (await coming_back).status_code == status_code
+    assert await reading.rest() == TEXT
+
+
 async def test_a_client_that_is_ahead_of_a_detokenizer_is_waited_for(reading: Reading) -> None:
     """It heard one that has died, and the next has not read so far yet."""
     coming_back = asyncio.create_task(resume(reading.other, reading.rid, WHOLE))
