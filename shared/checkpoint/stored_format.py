@@ -40,14 +40,19 @@ def stored_format(path: Path, config: Mapping[str, Any]) -> str:
     if isinstance(beside, dict) and beside.get("quant_algo"):
         return f"modelopt {beside['quant_algo']}"
     if isinstance(gguf := config.get(CONFIG_SECTION), dict):
-        told = str(gguf.get("format", "GGUF"))
-        return "" if told in _DENSE_GGUF else told
+        return gguf_format(gguf)
     text_config = config.get("text_config")
     for values in (config, text_config if isinstance(text_config, dict) else {}):
         for name in _SECTIONS:
             if isinstance(section := values.get(name), dict):
                 return _told(section)
     return ""
+
+
+def gguf_format(section: Mapping[str, Any]) -> str:
+    """As `stored_format`, of what config.json says where a GGUF file has made it."""
+    told = str(section.get("format", "GGUF"))
+    return "" if told in _DENSE_GGUF else told
 
 
 def _told(section: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.checkpoint.score_files import ENCODERS
-from shared.checkpoint.stored_format import MadeFormat, stored_format
+from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
@@ -71,7 +71,7 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
         bits = gguf_code_bits(model_path)
         model = dataclasses.replace(
             model,
-            quantization=_gguf_format(model_path, config),
+            quantization=gguf_format(config.get(CONFIG_SECTION, {})),
             code_bits=bits.projections,
             head_code_bits=bits.head,
         )
@@ -102,10 +102,6 @@ def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError
         f"quantization={wanted} is not possible: the weights in {path} are quantised already "
         f"({name}); leave it out, or take the original in 16 bits"
     )
-
-
-def _gguf_format(model_path: Path, config: ConfigFile) -> str:
-    return stored_format(model_path, {CONFIG_SECTION: config.get(CONFIG_SECTION, {})})
 
 
 def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
