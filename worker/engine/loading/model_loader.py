@@ -46,7 +46,7 @@ class LoadedModel:
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
     pooling: PoolingParams | None = None  # set: it gives this, and no tokens
-    coded_share: float = 0.0  # of quantised weights: those that are multiplied as they are stored
+    coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
     remark: str = ""  # what its operator should know
     gpu: GpuCard | None = None

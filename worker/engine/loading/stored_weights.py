@@ -16,7 +16,8 @@ def told_of_stored_weights(
 ) -> str:
     """In a clause, for people; empty for weights in 16 or 32 bits.
 
-    `coded_share`: of them, what is multiplied in its codes; None: known when they are loaded.
+    `coded_share`: of those of the layers, what is multiplied in its codes; None: known when they
+    are loaded.
     """
     if model.made_format is not None:
         told = f"weights are {made_format(model.made_format)}"

@@ -29,11 +29,11 @@ class NativeWeights:
             self._layer(weights.layer(layer_id), attention)
             for layer_id, attention in enumerate(config.attention_layers)
         ]
+        self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
         self.final_norm = self._packed.floats(weights.norm())
         head: torch.Tensor | ScaledWeight | None = weights.lm_head_codes()
         head = weights.lm_head(embeddings) if head is None else head
         self.lm_head = self._packed.linear(Projection(head, None))
-        self.coded_share = self._packed.coded_share
         self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 
     def _layer(self, weights: LayerWeights, attention: AttentionLayer) -> LayerStruct:

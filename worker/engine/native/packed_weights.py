@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 
@@ -23,13 +24,13 @@ class PackedWeights:
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
         self._tensors: list[torch.Tensor] = []  # kept alive
-        self._num_quantised, self._num_coded = 0, 0  # values
+        self._num_values, self._num_coded = 0, 0
         self._num_packed_bytes = 0
 
     @property
     def coded_share(self) -> float:
-        """Of the values of quantised weights: of those that are multiplied in their codes."""
-        return self._num_coded / max(1, self._num_quantised)
+        """Of the values so far: of those that are multiplied in their codes."""
+        return self._num_coded / max(1, self._num_values)
 
     @property
     def num_bytes(self) -> int:
@@ -47,9 +48,9 @@ class PackedWeights:
         if bias is not None:
             bias_ptr = self.floats(_in_blocks(bias, interleaved=interleaved))
         weight = projection.weight
+        self._num_values += math.prod(weight.shape)
         if isinstance(weight, ScaledWeight):
             layout = coded_layout(weight)
-            self._num_quantised += weight.codes.numel()
             if layout is not None:
                 self._num_coded += weight.codes.numel()
                 return self._coded(layout, bias_ptr, interleaved=interleaved)

@@ -11,7 +11,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
-from tests.gguf_files import Values, matrices_as, write_gguf
+from tests.gguf_files import Choose, Values, matrices_as, write_gguf
 from tests.worker.engine.models.test_gguf_models import finite_blocks, write_tensor
 from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import assert_like_reference, random_prompt, save_tiny_model
@@ -91,17 +91,26 @@ def mixture(name: str, values: Values) -> gguf.GGMLQuantizationType:
     return matrices_as(gguf.GGMLQuantizationType[kind])(name, values)
 
 
-@needs_bfloat16
-def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
-    path = save_tiny_model(
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return save_tiny_model(
         tmp_path / "model", "llama", hidden_size=64, intermediate_size=96, num_attention_heads=4
     )
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", mixture))
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
+def stored(source: Path, choose: Choose) -> Path:
+    """The folder that stands for the model's GGUF file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(source.parent / "cache"))
+        return checkpoint_folder(write_gguf(source, source.parent / "model.gguf", choose))
+
+
+@needs_bfloat16
+def test_logits_are_those_of_the_numbers(source: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = stored(source, mixture)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     with GgufReader(folder, torch.float32, lambda _: None) as reader:
         for name, parameter in model.named_parameters():
             parameter.data.copy_(reader.read(name, *parameter.shape))
@@ -112,3 +121,13 @@ def test_logits_are_those_of_the_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     prompt = random_prompt(70, seed=2)
     output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
     assert_like_reference(dense, rig, 1, prompt + output, MAX_ERROR)
+
+
+@needs_bfloat16
+def test_what_has_no_codes_is_told(source: Path) -> None:
+    def without_down(name: str, values: Values) -> gguf.GGMLQuantizationType:
+        return gguf.GGMLQuantizationType.F16 if "ffn_down" in name else mixture(name, values)
+
+    weights = weights_of(native_rig(stored(source, without_down)))
+    down, gate_up, attention = 64 * 96, 64 * 192, 64 * 64 * 3
+    assert weights.coded_share == 1 - down / (down + gate_up + attention)
