@@ -2,8 +2,8 @@
 
     python -m bench.products [--rows 1 4 16 64] [--shape 32000 2048] [--rounds 5]
 
-Each line is the median of the rounds, the kinds taking turns in each: milliseconds, and for the
-codes alone (scales apart) the gigabytes read in a second.
+Each line is the median of the rounds, the kinds taking turns in each: milliseconds, and the
+gigabytes of weights, scales among them, read in a second.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import ctypes
 import statistics
 import time
 from collections import defaultdict
-from dataclasses import replace
 
 import torch
 
+from shared.gguf.tensor_types import TENSOR_TYPES
 from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.stored.gguf_blocks import codes_of_blocks
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.native_library import NativeLibrary, ShapeStruct
 from worker.engine.native.packed_weights import PackedWeights
@@ -36,6 +37,10 @@ class Product:
         shape = ShapeStruct(hidden_size=in_features, norm_eps=1e-5, lm_head=head)
         self._decoder = self._library.decoder_new(ctypes.byref(shape), None, 0, num_threads)
 
+    @property
+    def num_bytes(self) -> int:
+        return self._packed.num_bytes
+
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[num_rows, in_features] -> [num_rows, out_features], both float32."""
         rows = rows.contiguous()
@@ -51,8 +56,12 @@ def integers(num_bits: int, shape: tuple[int, int], group: int) -> ScaledWeight:
     return ScaledWeight(codes, scales, 1, group)
 
 
-def with_minima(weight: ScaledWeight) -> ScaledWeight:
-    return replace(weight, minima=torch.rand_like(weight.scales))
+def gguf_blocks(kind: str, shape: tuple[int, int]) -> ScaledWeight:
+    """Of bytes that give finite halves."""
+    (tensor_type,) = (each for each in TENSOR_TYPES.values() if each.name == kind)
+    num_blocks = shape[0] * shape[1] // tensor_type.block_size
+    blocks = torch.randint(0, 60, (num_blocks, tensor_type.block_bytes), dtype=torch.uint8)
+    return codes_of_blocks(kind, blocks, shape[0])
 
 
 def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:
@@ -62,8 +71,7 @@ def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:
         "int8 in groups of 32": integers(8, shape, 32),
         "int4 in groups of 128": integers(4, shape, 128),
         "int4 in groups of 32": integers(4, shape, 32),
-        "int4 of Q4_K": with_minima(integers(4, shape, 32)),
-        "int8 of Q6_K": integers(8, shape, 16),
+        **{kind: gguf_blocks(kind, shape) for kind in ("Q8_0", "Q4_0", "Q4_K", "Q6_K")},
     }
 
 
@@ -90,8 +98,7 @@ def main() -> None:
         print(f"{num_rows} rows")
         for name, taken in seconds.items():
             median = statistics.median(taken)
-            num_bits = 16 if name == "bfloat16" else int(name[3])
-            rate = shape[0] * shape[1] * num_bits / 8 / median / 1e9
+            rate = products[name].num_bytes / median / 1e9
             print(f"  {name:22} {median * 1e3:7.2f} ms  {rate:5.1f} GB/s")
 
 

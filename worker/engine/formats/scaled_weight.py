@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 CHUNK_VALUES = 1 << 23  # made dense at once: 32 MiB in float32, besides the result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupSteps:
+    """Scales and minima of groups as the products that they are, in fewer bits: of a number that a
+    few groups share, and a step of each.
+    """
+
+    scales: torch.Tensor  # [rows, shares] float32
+    scale_steps: torch.Tensor  # [rows, column groups] int8, or uint8 below 128
+    minima: torch.Tensor | None = None  # [rows, shares] float32
+    minimum_steps: torch.Tensor | None = None  # as those of scales
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> GroupSteps:
+        """With all of them changed."""
+        return GroupSteps(
+            change(self.scales),
+            change(self.scale_steps),
+            None if self.minima is None else change(self.minima),
+            None if self.minimum_steps is None else change(self.minimum_steps),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +46,7 @@ class ScaledWeight:
     block_columns: int
     zeros: torch.Tensor | None = None  # the shape of scales, float32
     minima: torch.Tensor | None = None  # the same
+    steps: GroupSteps | None = None  # what scales and minima are made of, if it is known
     book: torch.Tensor | None = None  # [16] float32, by code
     groups: torch.Tensor | None = None  # [columns] int64: each one's group, where not by place
     is_turned: bool = False  # the model keeps it as [..., columns, rows]
@@ -50,6 +72,7 @@ class ScaledWeight:
             scales=self.scales[blocks],
             zeros=None if self.zeros is None else self.zeros[blocks],
             minima=None if self.minima is None else self.minima[blocks],
+            steps=None if self.steps is None else self.steps.each(lambda each: each[blocks]),
             block_rows=1,
         )
 
@@ -114,6 +137,7 @@ def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
         scales=torch.cat([part.scales for part in parts]),
         zeros=_joined([part.zeros for part in parts]),
         minima=_joined([part.minima for part in parts]),
+        steps=_joined_steps([part.steps for part in parts]),
     )
 
 
@@ -121,6 +145,19 @@ def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     """They all are there, or none is."""
     found = [part for part in parts if part is not None]
     return torch.cat(found) if found else None
+
+
+def _joined_steps(parts: Sequence[GroupSteps | None]) -> GroupSteps | None:
+    """None where it is not known of all."""
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    return GroupSteps(
+        torch.cat([part.scales for part in found]),
+        torch.cat([part.scale_steps for part in found]),
+        _joined([part.minima for part in found]),
+        _joined([part.minimum_steps for part in found]),
+    )
 
 
 def _is_alike(first: ScaledWeight, second: ScaledWeight) -> bool:
@@ -160,6 +197,7 @@ def _in_groups(weight: ScaledWeight, size: int) -> ScaledWeight:
         scales=spread(weight.scales),
         zeros=spread(weight.zeros),
         minima=spread(weight.minima),
+        steps=None,
         block_columns=size,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.scaled_weight import GroupSteps, ScaledWeight
 
 # `Layout` of linear_weights.h; 0 is bfloat16.
 CODES8 = 1
@@ -28,6 +28,7 @@ class CodedLayout:
     scales: torch.Tensor  # [out_features, num_groups] float32
     zeros: torch.Tensor | None  # the same shape, int8; of CODES4 alone
     minima: torch.Tensor | None = None  # the shape of scales, float32: subtracted of scaled values
+    steps: GroupSteps | None = None  # in the place of both
 
 
 def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
@@ -44,9 +45,11 @@ def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
         layout = None if weight.zeros is not None else _of_float8(weight, group_size)
     else:
         layout = _of_integers(weight, group_size)
-    if layout is None or weight.minima is None:
+    if layout is None or (weight.minima is None and weight.steps is None):
         return layout
-    return replace(layout, minima=weight.minima) if layout.minima is None else None
+    if layout.minima is not None:
+        return None
+    return replace(layout, minima=weight.minima, steps=weight.steps)
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:

@@ -66,15 +66,32 @@ inline void for_each_span(const Linear& linear, int64_t begin, int64_t end, cons
 }
 
 // What a block's columns take of the sums of a group of inputs.
-struct GroupScales {
-  const float* scales;
-  const float* minima;  // or null
-
-  GroupScales(const Linear& linear, long block, int64_t group) {
-    const int64_t at = (block * linear.num_groups() + group) * kBlockCols;
-    scales = linear.scales + at;
-    minima = linear.minima == nullptr ? nullptr : linear.minima + at;
+class GroupScales {
+ public:
+  GroupScales(const Linear& linear, long block, int64_t group)
+      : linear_(linear), at_((block * linear.num_groups() + group) * kBlockCols) {
+    // Blocks of columns have whole shares.
+    shared_at_ = linear.scale_steps == nullptr
+                     ? at_
+                     : at_ / kBlockCols / linear.groups_per_scale * kBlockCols;
   }
+
+  bool has_minima() const { return linear_.minima != nullptr; }
+  __m512 scales(int part) const { return load(linear_.scales, linear_.scale_steps, part); }
+  __m512 minima(int part) const { return load(linear_.minima, linear_.minimum_steps, part); }
+
+ private:
+  __m512 load(const float* values, const int8_t* steps, int part) const {
+    const __m512 shared = _mm512_loadu_ps(values + shared_at_ + part * kLanes);
+    if (steps == nullptr) return shared;
+    const __m128i narrow =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(steps + at_ + part * kLanes));
+    return _mm512_mul_ps(shared, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow)));
+  }
+
+  const Linear& linear_;
+  int64_t at_;
+  int64_t shared_at_;
 };
 
 // Adds what a group's sums amount to: scaled, and lessened by the minima times the inputs' sums.
@@ -84,13 +101,13 @@ inline void end_group(const Linear& linear, const Span& span, const GroupScales&
                       GroupedSums* sums) {
 #pragma GCC unroll 2
   for (int part = 0; part < 2; ++part) {
-    const __m512 scales = _mm512_loadu_ps(columns.scales + part * kLanes);
+    const __m512 scales = columns.scales(part);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
       sums[row].total[part] = _mm512_fmadd_ps(acc[row][part], scales, sums[row].total[part]);
     }
-    if (columns.minima == nullptr) continue;
-    const __m512 minima = _mm512_loadu_ps(columns.minima + part * kLanes);
+    if (!columns.has_minima()) continue;
+    const __m512 minima = columns.minima(part);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
       const __m512 input_sum =

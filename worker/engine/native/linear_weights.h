@@ -31,6 +31,11 @@ struct Linear {
   const int8_t* zeros;       // [num_blocks][num_groups][2 * kBlockCols], each two times; or null
   const uint8_t* code_book;  // see coded_weights.h
   const float* minima;       // as scales: what the values of a group are lessened by; or null
+  // Where there are steps, scales and minima are [num_blocks][num_groups / groups_per_scale]
+  // [kBlockCols]: a group's is the product of what it shares with others and its own step.
+  const int8_t* scale_steps;  // [num_blocks][num_groups][kBlockCols], or null
+  const int8_t* minimum_steps;
+  int64_t groups_per_scale;
 
   long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }

@@ -43,6 +43,9 @@ class LinearStruct(ctypes.Structure):
         ("zeros", ctypes.c_void_p),
         ("code_book", ctypes.c_void_p),
         ("minima", ctypes.c_void_p),
+        ("scale_steps", ctypes.c_void_p),
+        ("minimum_steps", ctypes.c_void_p),
+        ("groups_per_scale", ctypes.c_int64),
     )
 
 

@@ -71,26 +71,39 @@ class PackedWeights:
         packed = self._library.pack_codes(
             layout.layout, codes.data_ptr(), out_features, in_features, int(interleaved)
         )
-        zeros, minima = layout.zeros, layout.minima
+        zeros = layout.zeros
         if zeros is not None:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
             zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
-        return LinearStruct(
+        linear = LinearStruct(
             self._owned(packed, codes.shape, _BITS[layout.layout]),
             bias_ptr,
             in_features,
             out_features,
             layout.layout,
             layout.group_size,
-            self._of_groups(layout.scales, interleaved=interleaved),
-            None if zeros is None else self._kept(zeros),
-            self._kept(layout.code_book),
-            None if minima is None else self._of_groups(minima, interleaved=interleaved),
+            zeros=None if zeros is None else self._kept(zeros),
+            code_book=self._kept(layout.code_book),
         )
+        self._add_scales(linear, layout, interleaved=interleaved)
+        return linear
 
-    def _of_groups(self, values: torch.Tensor, *, interleaved: bool) -> int:
-        """[out_features, num_groups] as [num_blocks, num_groups, BLOCK_COLS]."""
-        return self.floats(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
+    def _add_scales(self, linear: LinearStruct, layout: CodedLayout, *, interleaved: bool) -> None:
+        def place(values: torch.Tensor | None) -> int | None:
+            """[out_features, n] as [num_blocks, n, BLOCK_COLS]."""
+            if values is None:
+                return None
+            return self._kept(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
+
+        steps = layout.steps
+        if steps is None:
+            linear.scales, linear.minima = place(layout.scales), place(layout.minima)
+            return
+        linear.scales, linear.minima = place(steps.scales), place(steps.minima)
+        linear.scale_steps = place(steps.scale_steps.to(torch.int8))
+        if steps.minimum_steps is not None:
+            linear.minimum_steps = place(steps.minimum_steps.to(torch.int8))
+        linear.groups_per_scale = steps.scale_steps.shape[1] // steps.scales.shape[1]
 
     def _owned(self, packed: int | None, shape: Sequence[int], num_bits: int) -> int:
         """Freed with us. Raises ConfigError where memory was out."""

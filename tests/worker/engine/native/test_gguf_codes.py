@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.products import Product
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from tests.gguf_files import Choose, Values, matrices_as, write_gguf
@@ -18,9 +20,12 @@ from tests.worker.engine.tiny_models import assert_like_reference, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
+from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.gguf_tensor import read_gguf_codes
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.packed_weights import PackedWeights
 
 IN_EIGHT_BITS = {"Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"}
 ROWS = 96
@@ -44,6 +49,26 @@ def test_codes_stand_for_the_numbers_of_gguf_py(kind: str, tmp_path: Path) -> No
     assert layout is not None
     assert layout.layout == (CODES8 if kind in IN_EIGHT_BITS else CODES4)
     assert (layout.minima is not None) == (kind in {"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"})
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
+def test_as_many_bits_as_are_told(kind: str, tmp_path: Path) -> None:
+    codes, _ = read_random(kind, tmp_path / "model.gguf")
+    packed = PackedWeights(NativeLibrary.load())
+    packed.linear(Projection(codes, None))
+    num_bits = 8 * packed.num_bytes / codes.codes.numel()
+    assert num_bits == pytest.approx(BLOCK_TYPES[kind].code_bits, abs=0.1)  # a book for the whole
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_scales_in_steps_give_the_bits_of_their_products(kind: str, tmp_path: Path) -> None:
+    codes, _ = read_random(kind, tmp_path / "model.gguf")
+    assert codes.steps is not None
+    rows = torch.randn(30, 512)
+    products = Product(codes, num_threads=2)(rows)
+    assert torch.equal(products, Product(replace(codes, steps=None), num_threads=2)(rows))
 
 
 @pytest.mark.parametrize(

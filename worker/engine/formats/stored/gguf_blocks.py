@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.scaled_weight import GroupSteps, ScaledWeight
 from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two
 
 # Of IQ4_NL and IQ4_XS.
@@ -32,12 +32,16 @@ class BlockType(NamedTuple):
 def codes_of_blocks(kind: str, blocks: Blocks, num_rows: int) -> ScaledWeight:
     """Of a matrix's blocks, row by row; `kind` is one of BLOCK_TYPES."""
     flat = BLOCK_TYPES[kind].read(blocks)
-    minima = None if flat.minima is None else flat.minima.reshape(num_rows, -1)
+
+    def by_row(values: torch.Tensor) -> torch.Tensor:
+        return values.reshape(num_rows, -1)
+
     return replace(
         flat,
-        codes=flat.codes.reshape(num_rows, -1),
-        scales=flat.scales.reshape(num_rows, -1),
-        minima=minima,
+        codes=by_row(flat.codes),
+        scales=by_row(flat.scales),
+        minima=None if flat.minima is None else by_row(flat.minima),
+        steps=None if flat.steps is None else flat.steps.each(by_row),
     )
 
 
@@ -67,20 +71,15 @@ def _q8_0(blocks: Blocks) -> ScaledWeight:
 
 def _q2_k(blocks: Blocks) -> ScaledWeight:
     steps = blocks[:, :16]
-    return ScaledWeight(
-        _parts(blocks[:, 16:80], 2, 32),
-        _half(blocks, 80) * (steps & 15),
-        1,
-        16,
-        minima=_half(blocks, 82) * (steps >> 4),
-    )
+    whole = GroupSteps(_half(blocks, 80), steps & 15, _half(blocks, 82), steps >> 4)
+    return _with_steps(_parts(blocks[:, 16:80], 2, 32), whole)
 
 
 def _q3_k(blocks: Blocks) -> ScaledWeight:
     low, is_small = _parts(blocks[:, 32:96], 2, 32), _parts(blocks[:, :32], 1, 32) ^ 1
     steps = _parts(blocks[:, 96:104], 4, 8) | (_parts(blocks[:, 104:108], 2, 4) << 4)
     codes = low.to(torch.int8) - (is_small << 2).to(torch.int8)
-    return ScaledWeight(codes, _half(blocks, 108) * (steps.to(torch.int8) - 32), 1, 16)
+    return _with_steps(codes, GroupSteps(_half(blocks, 108), steps.to(torch.int8) - 32))
 
 
 def _q4_k(blocks: Blocks) -> ScaledWeight:
@@ -94,8 +93,8 @@ def _q5_k(blocks: Blocks) -> ScaledWeight:
 
 def _q6_k(blocks: Blocks) -> ScaledWeight:
     codes = _parts(blocks[:, :128], 4, 64) | (_parts(blocks[:, 128:192], 2, 32) << 4)
-    scales = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
-    return ScaledWeight(codes.to(torch.int8) - 32, scales, 1, 16)
+    steps = GroupSteps(_half(blocks, 208), blocks[:, 192:208].view(torch.int8))
+    return _with_steps(codes.to(torch.int8) - 32, steps)
 
 
 def _iq4_nl(blocks: Blocks) -> ScaledWeight:
@@ -105,9 +104,9 @@ def _iq4_nl(blocks: Blocks) -> ScaledWeight:
 
 def _iq4_xs(blocks: Blocks) -> ScaledWeight:
     steps = _parts(blocks[:, 4:8], 4, 1) | (_parts(blocks[:, 2:4], 2, 1) << 4)
-    scales = _half(blocks, 0) * (steps.to(torch.int8) - 32)
+    whole = GroupSteps(_half(blocks, 0), steps.to(torch.int8) - 32)
     codes = _parts(blocks[:, 8:], 4, 16)
-    return ScaledWeight(codes, scales, 1, 32, book=torch.tensor(_IQ4_BOOK))
+    return replace(_with_steps(codes, whole), book=torch.tensor(_IQ4_BOOK))
 
 
 def _mxfp4(blocks: Blocks) -> ScaledWeight:
@@ -122,13 +121,13 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "Q5_0": BlockType(_q5_0, 9.0),
     "Q5_1": BlockType(_q5_1, 10.0),
     "Q8_0": BlockType(_q8_0, 9.0),
-    "Q2_K": BlockType(_q2_k, 8.0),
-    "Q3_K": BlockType(_q3_k, 6.0),
-    "Q4_K": BlockType(_q4_k, 6.0),
-    "Q5_K": BlockType(_q5_k, 10.0),
-    "Q6_K": BlockType(_q6_k, 10.0),
+    "Q2_K": BlockType(_q2_k, 5.25),
+    "Q3_K": BlockType(_q3_k, 4.625),
+    "Q4_K": BlockType(_q4_k, 4.75),
+    "Q5_K": BlockType(_q5_k, 8.75),
+    "Q6_K": BlockType(_q6_k, 8.625),
     "IQ4_NL": BlockType(_iq4_nl, 5.0),
-    "IQ4_XS": BlockType(_iq4_xs, 5.0),
+    "IQ4_XS": BlockType(_iq4_xs, 4.375),
     "MXFP4": BlockType(_mxfp4, 5.0),
 }
 
@@ -138,7 +137,22 @@ def _with_minima(codes: torch.Tensor, blocks: Blocks) -> ScaledWeight:
     first, second, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
     scales = torch.cat([first & 63, (rest & 15) | (first >> 2 & 48)], dim=1)
     minima = torch.cat([second & 63, (rest >> 4) | (second >> 2 & 48)], dim=1)
-    return ScaledWeight(codes, _half(blocks, 0) * scales, 1, 32, minima=_half(blocks, 2) * minima)
+    return _with_steps(codes, GroupSteps(_half(blocks, 0), scales, _half(blocks, 2), minima))
+
+
+def _with_steps(codes: torch.Tensor, steps: GroupSteps) -> ScaledWeight:
+    """Of blocks of 256 values, each with a scale, and a step of each of its groups."""
+    minima = None
+    if steps.minima is not None and steps.minimum_steps is not None:
+        minima = steps.minima * steps.minimum_steps
+    return ScaledWeight(
+        codes,
+        steps.scales * steps.scale_steps,
+        1,
+        codes.shape[1] // steps.scale_steps.shape[1],
+        minima=minima,
+        steps=steps,
+    )
 
 
 def _half(blocks: Blocks, start: int) -> torch.Tensor:
