@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib.metadata
 from collections.abc import Sequence
 
@@ -16,13 +18,15 @@ from frontend.text.event_writer import encode_json
 
 
 class DocumentRoutes:
-    """The document is encoded once."""
-
-    def __init__(self) -> None:
-        self._document = encode_json(openapi_document(importlib.metadata.version("jetflock")))
+    """The document is made when somebody asks for it first, beside the event loop, and kept."""
 
     def routes(self) -> Sequence[ApiRoute]:
         return [ApiRoute("GET", "/openapi.json", self._get, is_open=True)]
 
     async def _get(self, request: Request, caller: Caller) -> Response:
-        return json_response(self._document)
+        return json_response(await asyncio.to_thread(_encoded_document))
+
+
+@functools.cache
+def _encoded_document() -> bytes:
+    return encode_json(openapi_document(importlib.metadata.version("jetflock")))
