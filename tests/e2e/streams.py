@@ -15,6 +15,11 @@ from tests.e2e.role_stack import MODEL_NAME
 TIMEOUT = httpx.Timeout(60.0)
 
 
+def http_client() -> httpx.AsyncClient:
+    """Without TLS, whose authorities take longer to read than the head of an answer."""
+    return httpx.AsyncClient(timeout=TIMEOUT, verify=False)
+
+
 def completion_body(prompt: str = "Once upon a time", **fields: Any) -> dict[str, Any]:
     return {
         "model": MODEL_NAME,
@@ -56,7 +61,7 @@ class Stream:
     async def post(self, url: str, body: dict[str, Any], **headers: str) -> None:
         """Start the request and read until it ends or the connection breaks."""
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            http_client() as client,
             client.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as response,
         ):
             await self.read(response)
@@ -64,7 +69,7 @@ class Stream:
     async def resume(self, url: str) -> None:
         """Go on from the last event on any frontend."""
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            http_client() as client,
             client.stream(
                 "GET",
                 f"{url}/v1/streams/{self.rid}",
@@ -129,7 +134,7 @@ class IdStream:
             },
         }
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            http_client() as client,
             client.stream("POST", f"{url}/generate", json=body) as response,
         ):
             assert response.status_code == 200
