@@ -12,7 +12,7 @@ import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import pytest
 
 from shared.cli.garbage import importing_much
-from tests.fast_tests import FastTests
+from tests.fast_tests import NUM_FAST_EXAMPLES, FastTests
 from tests.nats_server import NatsServer
 from tests.order import spread
 from tests.reruns import FailureTeller, forbid_reruns
@@ -38,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("any machine")
     if config.getoption("--fast"):
+        # Those who want several times as many, or a part, say so by the default.
+        hypothesis.settings.register_profile(
+            "fast", parent=hypothesis.settings(), max_examples=NUM_FAST_EXAMPLES
+        )
+        hypothesis.settings.load_profile("fast")
         config.pluginmanager.register(FastTests(), "fast-tests")
     # In the process that reports: of several that run tests none has a terminal.
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -52,6 +57,11 @@ def pytest_collection() -> Generator[None, object, object]:
         found = yield
     gc.freeze()
     return found
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "nats_server" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.integration)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -16,15 +17,14 @@ LEFT_OUT = (
     "e2e",
     "frontend/page",
     "simulation",
-    *(
-        f"worker/engine/{name}"
-        for name in (
-            *("beams", "cuda", "encoder", "grammar", "images", "layers", "loading", "loop", "lora"),
-            *("models", "native", "process", "sampling", "speculation"),
-        )
-    ),
 )
+# Of the engine, what decides without torch who runs in a step, and on which pages.
+ENGINE, FAST_ENGINE = ROOT / "worker/engine", ("cache", "device", "schedule", "scripted")
+NUM_FAST_EXAMPLES = 20  # of a property, where the default is 100
 _SLOW_MARKS = ("e2e", "gpu", "integration", "slow", "torch")
+# What a module says of all its tests: it is not even imported.
+_MODULE_MARKS = re.compile(r"^pytestmark = (\[\n.*?^\]|[^\n]*)", re.MULTILINE | re.DOTALL)
+_IS_SLOW = re.compile(rf"\bmark\.({'|'.join(_SLOW_MARKS)})\b")
 _STARTS = ("os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen")
 
 
@@ -37,7 +37,9 @@ class FastTests:
         sys.addaudithook(self._on_event)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        return True if collection_path in self._left_out else None
+        path = collection_path
+        of_torch = path.parent == ENGINE and path.name not in FAST_ENGINE
+        return True if path in self._left_out or of_torch or _is_slow_module(path) else None
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -45,6 +47,17 @@ class FastTests:
         fast = [item for item in items if not any(map(item.get_closest_marker, _SLOW_MARKS))]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(fast)])
         items[:] = fast
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        had_torch = "torch" in sys.modules
+        report = yield
+        if not had_torch and "torch" in sys.modules:
+            report.outcome = "failed"
+            report.longrepr = f"{collector.nodeid} imports torch: mark the module torch"
+        return report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -58,3 +71,10 @@ class FastTests:
     def _on_event(self, event: str, args: tuple[object, ...]) -> None:
         if event in _STARTS:
             self._started.append(str(args[0] if args else event))
+
+
+def _is_slow_module(path: Path) -> bool:
+    if path.suffix != ".py":
+        return False
+    marks = _MODULE_MARKS.search(path.read_text())
+    return marks is not None and _IS_SLOW.search(marks[1]) is not None

@@ -241,7 +241,7 @@ def test_keda_reads_the_consumers_of_the_pool(chart: HelmChart, prefix: str) -> 
     check_names(chart.render(values), prefix, MODEL_NAMES)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings().max_examples // 10, deadline=None)
 @given(names=st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=5, unique=True))
 def test_the_chart_computes_pools_as_python_does(chart: HelmChart, names: list[str]) -> None:
     check_names(chart.render(scaled_models(names)), "jf", names)

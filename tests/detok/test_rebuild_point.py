@@ -23,7 +23,7 @@ def read(log: SimulatedLog, first_seq: int, last_seq: int) -> DecodeStatus:
     return status
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(simulated_logs())
 def test_a_reader_from_the_rebuild_point_holds_the_same(log: SimulatedLog) -> None:
     for item in log.items:
@@ -37,7 +37,7 @@ def test_a_reader_from_the_rebuild_point_holds_the_same(log: SimulatedLog) -> No
         assert third.fold.finish == whole.fold.finish
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(simulated_logs())
 def test_a_successor_whose_floor_is_old_does_not_raise_it_too_far(log: SimulatedLog) -> None:
     """The floor comes from whoever wrote it last; the reader may be anywhere behind it."""

@@ -68,6 +68,7 @@ def expected_pixels(image: Image.Image, vision: VisionCard) -> bytes:
     return bytes(pixels.transpose(1, 2, 0).astype(np.uint8).tobytes())
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("vision", [VISION, STRETCHED], ids=["cut", "stretched"])
 @pytest.mark.parametrize("size", [(24, 24), (30, 20), (20, 31), (7, 100), (333, 57), (1, 1)])
 def test_pixels_are_those_of_transformers(size: tuple[int, int], vision: VisionCard) -> None:
@@ -82,6 +83,7 @@ def turned() -> bytes:
     return exif.tobytes()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("mode", "kind", "options"),
     [
@@ -142,7 +144,7 @@ def test_bytes_that_are_no_image_or_too_much_of_one(data: bytes, sentence: str) 
         read_pixels(data, VISION, 1_000_000)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(st.data())
 def test_damage_gives_pixels_or_a_refusal(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP", "GIF"]))

@@ -156,7 +156,7 @@ def test_random_bytes(data: bytes) -> None:
     assert_only_protocol_errors(data)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sampled_from(VALID), st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255))))
 def test_valid_messages_with_changed_bytes(data: bytes, changes: list[tuple[int, int]]) -> None:
     mutated = bytearray(data)
@@ -179,7 +179,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sampled_from(VALID), st.data())
 def test_valid_messages_with_changed_values(data: bytes, source: st.DataObject) -> None:
     body = msgpack.unpackb(data)

@@ -216,7 +216,7 @@ def test_a_shown_token_ends_a_broken_character() -> None:
 # Stop strings
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(TEXTS, STOPS, st.booleans(), st.integers(0, 8))
 def test_the_cut_is_where_the_definition_says(
     text: str, stop: tuple[str, ...], include_stop: bool, min_tokens: int

@@ -83,7 +83,7 @@ def fold_of(stored: list[bytes]) -> RequestFold:
     return fold
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(seed=st.integers(0, 2**32), num_tokens=st.integers(1, 60), loss=st.floats(0, 0.6))
 def test_the_fold_is_a_prefix_and_a_confirmed_finish_counts(
     seed: int, num_tokens: int, loss: float

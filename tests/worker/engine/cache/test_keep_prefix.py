@@ -17,6 +17,8 @@ from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
 
+pytestmark = pytest.mark.torch
+
 PROMPT = random_prompt(161, seed=1)
 
 

@@ -13,6 +13,8 @@ from shared.protocol.sampling import BeamParams
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 
+pytestmark = pytest.mark.torch
+
 ALICE, BOB, CAROL, PUBLIC = (letter * 16 for letter in (b"a", b"b", b"c", b"p"))
 DECLARED = random_prompt(100, seed=1)
 SECRET = random_prompt(80, seed=2)
