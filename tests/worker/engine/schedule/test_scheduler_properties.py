@@ -119,6 +119,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_choices: int,
         num_public: int,
     ) -> None:
+        if num_public:  # behind declared text an empty namespace would mark nothing
+            namespace = namespace or b"n"
         output = self._expected_output(prompt, min(num_resumed, max_tokens))
         for _ in range(num_choices):
             run_id = len(self.prompts)
