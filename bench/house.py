@@ -1,6 +1,7 @@
 """`make house`: how the rooms of each role lie on their floors, and how large the house is.
 
-`make house ARGS=--structures` writes the lists of docs/structures.md instead.
+`make house ARGS=--structures` writes the lists of docs/structures.md instead, and
+`make house ARGS=--lone` lists the small files that have one importer or none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
 SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
 SMALL_LINES = 60
+LONE_LINES = 120
 MAX_PARAMETERS = 8
 Graph = Mapping[str, set[str]]
 
@@ -92,24 +94,60 @@ def closure(starts: Iterable[str], graph: Graph) -> set[str]:
     return found
 
 
+def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[str]]:
+    """The files under 120 lines that at most one other imports, with their importers.
+
+    Each of them should be part of that importer or of a sibling, or implement a seam.
+    """
+    importers: dict[str, list[str]] = {name: [] for name in files}
+    for name, targets in graph.items():
+        for target in targets:
+            importers[target].append(name)
+    return {
+        name: found
+        for name, found in importers.items()
+        if len(found) <= 1 and files[name].num_lines < LONE_LINES and not name.endswith(".__main__")
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--structures", action="store_true", help="write docs/structures.md")
-    if parser.parse_args().structures:
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--structures", action="store_true", help="write docs/structures.md")
+    only.add_argument("--lone", action="store_true", help="list small files with one importer")
+    args = parser.parse_args()
+    if args.structures:
         write_page()
+    elif args.lone:
+        print_lone_files()
     else:
         print_figures()
 
 
-def print_figures() -> None:
+def product_sources() -> Mapping[str, Source]:
     paths = [path for role in ROLES for path in sorted((ROOT / role).rglob("*.py"))]
-    sources = {source.name: source for source in map(Source, paths)}
-    rooms = {name for name in sources if name.endswith("__init__")}
-    files = {name: source for name, source in sources.items() if name not in rooms}
-    graph = {
+    return {source.name: source for source in map(Source, paths)}
+
+
+def import_graph(files: Mapping[str, Source]) -> Graph:
+    return {
         name: {target for _, target in source.imported() if target in files} - {name}
         for name, source in files.items()
     }
+
+
+def print_lone_files() -> None:
+    sources = product_sources()
+    files = {name: it for name, it in sources.items() if not name.endswith("__init__")}
+    for name, importers in lone_files(files, import_graph(files)).items():
+        print(f"{files[name].num_lines:4} {name} <- {', '.join(importers) or 'by its name'}")
+
+
+def print_figures() -> None:
+    sources = product_sources()
+    rooms = {name for name in sources if name.endswith("__init__")}
+    files = {name: source for name, source in sources.items() if name not in rooms}
+    graph = import_graph(files)
     print(f"{'':22} rooms  floors  arrows  up  circle    flat files")
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     for contract in contracts["contracts"]:
@@ -124,6 +162,8 @@ def print_figures() -> None:
     print(f"product: {num_lines} lines, {len(sources)} files, {len(rooms)} rooms")
     print(f"files: median {median(it.num_lines for it in files.values()):.0f} lines, ", end="")
     print(f"{len(small)} under {SMALL_LINES}; import lines {num_import_lines / num_lines:.1%}")
+    lone = lone_files(files, graph)
+    print(f"lone (under {LONE_LINES} lines, with at most one importer): {len(lone)}")
     print(f"spine: {len(spine)} files, {sum(files[name].num_lines for name in spine)} lines")
     wide = [told for source in files.values() for told in source.wide_constructors()]
     print(f"constructors over {MAX_PARAMETERS} parameters: {len(wide)} ({', '.join(wide)})")
