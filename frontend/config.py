@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from frontend.limits.batch_limits import BatchLimits
 from frontend.limits.fetch_policy import FetchPolicy
 from frontend.limits.image_limits import ImageLimits
-from frontend.parsers.parser_names import ReasoningParserName, ToolParserName
+from frontend.parsers.reasoning import ReasoningParserName
+from frontend.parsers.tool_parsers import ToolParserName
 from frontend.tenants.auth import ApiKey
 from frontend.tenants.caller_gate import NatsCallers
 from frontend.tenants.key_file import read_key_file

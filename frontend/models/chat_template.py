@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from frontend.models.message_parts import with_parts
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from shared.errors import ConfigError, InvalidRequest
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from frontend.parsers.calls.tool_parser import ToolParser
-from frontend.parsers.reasoning.reasoning_parser import ReasoningParser
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS, ReasoningParser
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from shared.protocol.reply import AnswerFormat
 

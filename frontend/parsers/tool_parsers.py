@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.registry import Registry
 from frontend.parsers.tools.deepseek import DeepseekV3, DeepseekV31
@@ -27,3 +29,9 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
         PlainJson(),
     ),
 )
+
+# The command line reads its choices from the type at run time; a checker sees texts.
+if TYPE_CHECKING:
+    ToolParserName: TypeAlias = str
+else:
+    ToolParserName = Literal["auto", *TOOL_PARSERS.names]

@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
-from frontend.parsers.calls.argument_reader import ArgumentReader, JsonArguments
 from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall
-from frontend.parsers.calls.callable_tool import CallableTool
 from frontend.parsers.calls.json_span import JsonSpan
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
@@ -17,6 +15,53 @@ from shared.protocol.reply import ParamKind
 
 Message = dict[str, Any]
 MarkRef = Callable[[str], str]  # a mark -> how a grammar names it, as a token where it is one
+
+
+class ArgumentReader(Protocol):
+    """The pieces in which the text comes change nothing of what is told altogether."""
+
+    is_verbatim: bool  # what is told is the text itself
+    is_closed: bool  # no more of them comes
+
+    def read(self, text: str, at: int) -> tuple[str, int]:
+        """JSON of what begins here, and where that ends; "" while it is open."""
+        ...
+
+
+class JsonArguments:
+    """An object in JSON: told as the model writes it, character by character."""
+
+    is_verbatim = True
+
+    def __init__(self) -> None:
+        self._span = JsonSpan()
+        self.is_closed = False
+
+    def read(self, text: str, at: int) -> tuple[str, int]:
+        end = self._span.walk(text, at)
+        self.is_closed = self._span.is_closed
+        return text[at:end], end
+
+
+class CallableTool(Protocol):
+    """A function, as its request describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parameters(self) -> Any:
+        """The JSON schema as it was given; None where there is none."""
+        ...
+
+    @property
+    def param(self) -> str:
+        """Where it stands in the body."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """Of the arguments, reduced to what constrains them. Raises InvalidRequest."""
+        ...
 
 
 class Tail(Protocol):

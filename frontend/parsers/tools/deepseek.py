@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, ClassVar
 
 from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, name_end
-from frontend.parsers.calls.callable_tool import CallableTool
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks, MarkSpan
-from frontend.parsers.calls.tool_parser import MarkRef, Message, Tail, ToolParser
+from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, Tail, ToolParser
 
 _CALL = Marks("<\uff5ctool\u2581call\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581end\uff5c>")
 _SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"

@@ -17,11 +17,10 @@ from frontend.parsers.calls.call_head import (
     name_end,
     next_json_call,
 )
-from frontend.parsers.calls.callable_tool import CallableTool
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
-from frontend.parsers.calls.tool_parser import MarkRef, Message, ToolParser
+from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, ToolParser
 
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"

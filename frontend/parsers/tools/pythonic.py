@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.argument_reader import ArgumentReader
 from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, name_end
-from frontend.parsers.calls.callable_tool import CallableTool
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
 from frontend.parsers.calls.python_arguments import PythonArguments
-from frontend.parsers.calls.tool_parser import MarkRef, ToolParser
+from frontend.parsers.calls.tool_parser import ArgumentReader, CallableTool, MarkRef, ToolParser
 from shared.errors import UnsupportedParameter
 from shared.protocol.reply import ParamKind
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.argument_reader import ArgumentReader
 from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
-from frontend.parsers.calls.callable_tool import CallableTool
-from frontend.parsers.calls.tagged_arguments import FUNCTION, TaggedArguments
-from frontend.parsers.calls.tagged_grammar import tagged_call_rules
-from frontend.parsers.calls.tool_parser import MarkRef
+from frontend.parsers.calls.tagged_calls import FUNCTION, TaggedArguments, tagged_call_rules
+from frontend.parsers.calls.tool_parser import ArgumentReader, CallableTool, MarkRef
 from frontend.parsers.tools.hermes import Hermes
 from shared.protocol.reply import ParamKind
 

@@ -31,7 +31,7 @@ from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.message_parts import joined
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.parsers.calls.tool_parser import ToolParser
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.surfaces.chat.reasoning import effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools

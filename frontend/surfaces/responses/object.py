@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from frontend.jobs.stored_response import ResponseView, StoredResponse
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.streams.generation import failure_of
 from frontend.surfaces.responses.output_parser import OutputParser
 from frontend.surfaces.responses.response_answer import (

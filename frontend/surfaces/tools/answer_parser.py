@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from frontend.parsers.answer_parsers import AnswerParsers
-from frontend.parsers.calls.argument_reader import ArgumentReader, JsonArguments
 from frontend.parsers.calls.call_head import CallHead, Head, ListEnd
 from frontend.parsers.calls.json_span import SPACE, skip_space
 from frontend.parsers.calls.marks import possible_mark
-from frontend.parsers.calls.tool_parser import Tail
+from frontend.parsers.calls.tool_parser import ArgumentReader, JsonArguments, Tail
 from shared.protocol.reply import AnswerFormat
 
 

@@ -9,10 +9,9 @@ from tokenizers import Tokenizer
 from frontend.models.chat_template import ChatTemplate
 from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
-from frontend.parsers.calls.param_kinds import param_kinds
+from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.calls.tool_parser import ToolParser
-from frontend.parsers.reasoning.reasoning_parser import ReasoningParser
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS, ReasoningParser
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.tool_fields import ToolUse
 from shared.errors import UnsupportedParameter

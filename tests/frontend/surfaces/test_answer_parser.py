@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.parsers.answer_parsers import AnswerParsers
-from frontend.parsers.reasoning_parsers import REASONING_PARSERS
+from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser
 from frontend.surfaces.tools.answer_styles import AnswerStyles

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from frontend.grammars.trial import try_grammar
 from frontend.parsers.answer_parsers import AnswerParsers
-from frontend.parsers.calls.param_kinds import param_kinds
+from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.parsers.tools.deepseek import DeepseekV3
 from frontend.surfaces.tools.answer_styles import mark_ids

@@ -1,1 +1,0 @@
-"""The forms in which models set reasoning apart, one file each."""
