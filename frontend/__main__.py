@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
-from frontend.config import FrontendConfig
-from frontend.frontend_role import ROLE
+from frontend.config import ROLE, FrontendConfig
 from frontend.http.listener import allow_many_connections, bind
 from shared.cli.garbage import importing_much
 from shared.cli.program import Program
@@ -29,7 +28,7 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     with importing_much():
         import uvloop
 
-        from frontend.serving import serve
+        from frontend.frontend import serve
 
     allow_many_connections()
     listener = bind(config.host, config.port)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from prometheus_client import Counter
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from frontend.http.client_id_header import telling_client_id
 from frontend.http.error_response import ErrorBody, error_response
 from frontend.http.http_request import CallerReader
 from frontend.inference.inference import Inference
 from frontend.inference.telemetry.access_log import log_refused
+from frontend.jobs.client_request_id import HEADER, client_request_id
 from frontend.routes.api_route import ApiRoute, RouteTable
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
@@ -23,7 +23,7 @@ from frontend.routes.endpoint import Endpoint, Endpoints
 from frontend.routes.route_hints import hint
 from frontend.surfaces.ollama.ollama_answer import ollama_error_body
 from frontend.text.event_writer import error_body
-from shared.errors import MethodNotAllowed, NotFound, RequestError
+from shared.errors import InvalidRequest, MethodNotAllowed, NotFound, RequestError
 
 
 class App:
@@ -119,3 +119,20 @@ def _routing_error(
         return error, {"allow": allowed}
     words = f"There is nothing at {path}. {hint(path, served)}"
     return NotFound(words.strip()), headers
+
+
+def telling_client_id(scope: Scope, send: Send) -> Send:
+    """Every answer to a client that named its request has that name."""
+    try:
+        name = client_request_id(Headers(scope=scope))
+    except InvalidRequest:
+        return send
+    if not name:
+        return send
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)[HEADER] = name
+        await send(message)
+
+    return send_with_id

@@ -1,14 +1,10 @@
 """What a frontend is configured with."""
 
-# No `from __future__ import annotations` here: the types of the fields are read at run time.
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from frontend.limits.batch_limits import BatchLimits
-from frontend.limits.fetch_policy import FetchPolicy
-from frontend.limits.image_limits import ImageLimits
+from frontend.limits.work_limits import BatchLimits, FetchPolicy, ImageLimits
 from frontend.parsers.reasoning import ReasoningParserName
 from frontend.parsers.tool_parsers import ToolParserName
 from frontend.tenants.auth import ApiKey
@@ -20,6 +16,8 @@ from shared.errors import ConfigError
 from shared.nats_login import NatsLogin, read_secret
 from shared.status.http_host import HostRule
 from shared.status.http_origin import origin_of
+
+ROLE = "frontend"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nats.aio.client import Client
 
 from frontend.assembly.background import run_all
 from frontend.assembly.frontend_side import FrontendSide
@@ -13,12 +18,20 @@ from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stream_parts import StreamParts
 from frontend.assembly.transports import Transports
 from frontend.both_sides import BothSides
+from frontend.config import ROLE, FrontendConfig
 from frontend.inference.inference import Inference
-from shared.cluster import Cluster
+from frontend.metrics import FrontendMetrics
+from shared.cli.garbage import settle_garbage
+from shared.cluster import Cluster, open_cluster
+from shared.failover.companion_connection import companion_connection
 from shared.liveness.move_watch import MoveWatch
+from shared.service.move import oldest_prefix
 from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import new_registry
+from shared.telemetry.tracing import Tracer
 
 log = get_logger(__name__)
+_SERVICE_ROLE = "service"  # of the user on the connection where callers are heard, and of its inbox
 
 
 class Frontend:
@@ -84,3 +97,40 @@ class Frontend:
         self.transports.close()
         for side in sides:
             await side.inference.ends.terminator.close()
+
+
+async def serve(
+    config: FrontendConfig, frontend_id: str, listener: socket.socket, tracer: Tracer
+) -> None:
+    """Run one frontend until SIGTERM or SIGINT."""
+    metrics = FrontendMetrics(new_registry(ROLE))
+    metrics.startup.note_process()
+    metrics.startup.enter("connect")
+    async with (
+        open_cluster(
+            config, frontend_id, registry=metrics.registry, choose=oldest_prefix
+        ) as cluster,
+        service_connection(config, frontend_id, cluster.nc) as service_nc,
+    ):
+        metrics.startup.enter("start service")
+        process = ProcessParts.of(config, frontend_id, listener, service_nc, metrics, tracer)
+        frontend = Frontend(process, cluster)
+        frontend.shutdown.listen(lambda: config.shutdown_timeout_s)
+        settle_garbage()
+        await frontend.run()
+
+
+@asynccontextmanager
+async def service_connection(
+    config: FrontendConfig, frontend_id: str, main: Client
+) -> AsyncIterator[Client | None]:
+    """Where callers over NATS are heard and answered, apart from all else.
+
+    None without a service. Raises ConfigError.
+    """
+    if not config.service_name:
+        yield None
+        return
+    login = config.service_login()
+    async with companion_connection(config, frontend_id, _SERVICE_ROLE, login, main) as nc:
+        yield nc

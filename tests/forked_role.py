@@ -14,7 +14,7 @@ from pathlib import Path
 
 # What a role imports when it is started, and what is late there.
 ROLES = {
-    "frontend": ("frontend.config", "frontend.serving"),
+    "frontend": ("frontend.config", "frontend.frontend"),
     "detok": ("detok.config", "detok.both_sides"),
     "worker": ("worker.config", "worker.serving"),
 }

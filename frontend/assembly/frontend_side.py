@@ -20,7 +20,7 @@ from frontend.nats.endpoints import Handler, NatsEndpoints
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
 from frontend.routes.load_routes import LoadRoutes
-from frontend.stored.erasing.right_check import check_right_to_erase
+from frontend.stored.erasing.erasing_service import check_right_to_erase
 
 
 @dataclass(frozen=True, slots=True)

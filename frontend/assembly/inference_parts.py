@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Self
 
 from frontend.assembly.background import Background
-from frontend.assembly.end_parts import EndParts
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stream_parts import StreamParts
-from frontend.assembly.surface_parts import SurfaceParts
 from frontend.inference.acceptor import Acceptor
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.queue_limits import QueueLimits
+from frontend.inference.answers.attachments import Attachments
 from frontend.inference.answers.object_sweeper import ObjectSweeper
+from frontend.inference.answers.open_answers import OpenAnswers
 from frontend.inference.answers.orphan_sweeper import OrphanSweeper
+from frontend.inference.answers.terminator import Terminator
 from frontend.inference.idempotency.idempotency_store import IdempotencyStore
 from frontend.inference.idempotency.keyed_start import KeyedStarts
 from frontend.inference.inference_side import InferenceSide
@@ -25,9 +26,77 @@ from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
 from frontend.inference.resuming.stream_watch import StreamWatch
 from frontend.inference.submitter import Submitter
+from frontend.inference.telemetry.recent_requests import RecentRequests
 from frontend.inference.telemetry.server_span import ServerSpans
 from frontend.inference.tokenizing import Tokenizing
 from frontend.surfaces.answer import Answer
+from frontend.surfaces.anthropic.message_request import MessageRequests
+from frontend.surfaces.chat.chat_request import ChatRequests
+from frontend.surfaces.completions.completion_request import CompletionRequests
+from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.generate.generate_request import GenerateRequests
+from frontend.surfaces.job_reader import BodyReader, JobReader
+from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions, OllamaEmbeddings
+from frontend.surfaces.responses.request import ResponseRequests
+from frontend.surfaces.scores.rerank_request import RerankRequests
+from frontend.surfaces.scores.score_request import ScoreRequests
+from shared.protocol.reply import Surface
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceParts:
+    """`jobs` reads the bodies of all APIs; two readers are asked for tokens alone, too."""
+
+    chats: ChatRequests
+    messages: MessageRequests
+    jobs: JobReader
+
+    @classmethod
+    def of(cls, process: ProcessParts, streams: StreamParts) -> Self:
+        models, encoder, images = streams.models, process.encoder, process.images
+        chats = ChatRequests(models, encoder, images, styles=process.styles)
+        messages = MessageRequests(models, chats)
+        embeddings = EmbeddingRequests(models, encoder)
+        open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
+        readers: dict[Surface, BodyReader] = {
+            Surface.CHAT: chats,
+            Surface.COMPLETIONS: CompletionRequests(models, encoder),
+            Surface.EMBEDDINGS: embeddings,
+            Surface.SCORE: ScoreRequests(models, encoder),
+            Surface.RERANK: RerankRequests(models, encoder),
+            Surface.GENERATE: GenerateRequests(models, encoder),
+            Surface.RESPONSES: ResponseRequests(
+                models, encoder, streams.responses, images, styles=process.styles
+            ),
+            Surface.MESSAGES: messages,
+            Surface.OLLAMA_CHAT: OllamaChats(models, chats),
+            Surface.OLLAMA_GENERATE: OllamaCompletions(models, chats, open_ended),
+            Surface.OLLAMA_EMBED: OllamaEmbeddings(models, embeddings),
+        }
+        return cls(chats, messages, JobReader(readers, process.grammars))
+
+
+@dataclass(frozen=True, slots=True)
+class EndParts:
+    """Of one set of streams: a request is read by whoever has joined it there."""
+
+    attachments: Attachments
+    terminator: Terminator
+    recent: RecentRequests
+    answers: OpenAnswers
+
+    @classmethod
+    def of(cls, process: ProcessParts, streams: StreamParts) -> Self:
+        cluster, frontend_id = streams.cluster, process.frontend_id
+        metrics = process.metrics.answers
+        bucket = cluster.bucket(cluster.subjects.attached_bucket)
+        attachments = Attachments(bucket, frontend_id)
+        terminator = Terminator(
+            cluster, streams.catalog, streams.router, attachments, metrics, frontend_id
+        )
+        recent = RecentRequests(streams.router)
+        answers = OpenAnswers(streams.router, terminator, recent, metrics, frontend_id)
+        return cls(attachments, terminator, recent, answers)
 
 
 @dataclass(frozen=True, slots=True)

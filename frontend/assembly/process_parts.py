@@ -17,10 +17,10 @@ from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
 from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.metrics.frontend_metrics import FrontendMetrics
+from frontend.metrics import FrontendMetrics
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.tenants.auth import ApiKeys
-from frontend.tenants.key_watch import KeyWatch
+from frontend.tenants.key_file import KeyWatch
 from frontend.tenants.ledger import TenantLedger
 from shared.cli.shutdown import Shutdown
 from shared.telemetry.loop_watch import LoopWatch

@@ -9,7 +9,7 @@ from frontend.assembly.cluster_parts import ClusterParts
 from frontend.assembly.inference_parts import InferenceParts
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stored_parts import StoredParts
-from frontend.http.http_bodies import HttpBodies
+from frontend.http.http_request import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.models.model_directory import ModelDirectory
 from frontend.openapi.document_routes import DocumentRoutes

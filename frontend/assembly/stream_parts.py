@@ -12,14 +12,13 @@ from typing import Self
 from frontend.assembly.background import Background
 from frontend.assembly.older_parts import OlderParts
 from frontend.assembly.process_parts import ProcessParts
-from frontend.frontend_role import ROLE
+from frontend.config import ROLE
 from frontend.inference.admission.drain_rate import QueueWatch
 from frontend.inference.resuming.stream_finder import StreamFinder
 from frontend.limits.stream_limits import StreamLimits, limited_streams
 from frontend.models.model_directory import ModelDirectory
 from frontend.streams.detok_client import DetokClient
-from frontend.streams.lost_requests import LostRequests
-from frontend.streams.replayer import Replayer
+from frontend.streams.replayer import LostRequests, Replayer
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.tenants.cache_scope import CacheScope

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frontend.metrics.metric_maker import PREFIX
+from frontend.metrics import PREFIX
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.snapshot.cluster_reader import ClusterReader

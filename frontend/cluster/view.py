@@ -26,7 +26,7 @@ from frontend.cluster.cluster_answer import (
 )
 from frontend.cluster.request_path_service import hops_view
 from frontend.cluster.request_paths import Hop
-from frontend.frontend_role import ROLE
+from frontend.config import ROLE
 from frontend.inference.telemetry.recent_requests import RecentRequest
 from frontend.jobs.job import Caller
 from shared.protocol.model_cards import ModelCard

@@ -1,4 +1,4 @@
-"""Errors and JSON over HTTP."""
+"""Errors, JSON and the headers of streams over HTTP."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ from shared.errors import (
     RequestTimeout,
     ServiceUnavailable,
 )
+
+_UNBUFFERED = (
+    # A proxy that compresses holds events back until a block is full.
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+EVENT_STREAM_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), *_UNBUFFERED)
+JSON_LINES_HEADERS = ((b"content-type", b"application/x-ndjson"), *_UNBUFFERED)
 
 ErrorBody = Callable[[RequestError], bytes]  # JSON in the shape of one API
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -12,6 +13,7 @@ from starlette.types import Receive
 from frontend.config import FrontendConfig
 from frontend.fields.cache_fields import checked_session
 from frontend.fields.unknown_fields import UnknownFields
+from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.client_request_id import client_request_id
 from frontend.jobs.idempotency_key import checked_key
 from frontend.jobs.job import Caller, Presence, Unseen
@@ -176,3 +178,26 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 def _too_large(max_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(f"The body is larger than {max_bytes} bytes.")
+
+
+class HttpBodies:
+    """JSON objects of up to `max_bytes`."""
+
+    def __init__(self, intake: BodyIntake, max_bytes: int) -> None:
+        self._intake = intake
+        self._max_bytes = max_bytes
+
+    @asynccontextmanager
+    async def read(
+        self, request: Request, caller: Caller, max_bytes: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The tenant is charged for what is refused within. Raises RequestError."""
+        self._intake.check(caller)
+        data = await read_body(request, self._max_bytes if max_bytes is None else max_bytes)
+        async with self._intake.read(data, caller) as body:
+            yield body
+
+    async def skip(self, request: Request, caller: Caller) -> None:
+        """Take it as it comes, whatever it is. Raises RequestError."""
+        self._intake.check(caller)
+        await read_body(request, self._max_bytes)

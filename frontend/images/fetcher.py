@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from frontend.images.host_resolver import HostNotFound, HostResolver
-from frontend.images.public_address import is_public
-from frontend.limits.fetch_policy import FetchPolicy
+from frontend.images.host_resolver import HostNotFound, HostResolver, is_public
+from frontend.limits.work_limits import FetchPolicy
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

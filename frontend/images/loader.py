@@ -3,22 +3,111 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
+import io
+import struct
+import urllib.parse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from frontend.images.data_url import SCHEME, BadDataUrl, read_data_url
+from PIL import Image, ImageOps, UnidentifiedImageError
+
 from frontend.images.fetcher import FetchFailed, ImageFetcher
-from frontend.images.pixels import BadImage, read_pixels
 from frontend.images.source import ImageSource
-from frontend.limits.image_limits import ImageLimits
+from frontend.limits.work_limits import ImageLimits
 from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
 from shared.protocol.model_cards import VisionCard
 
+SCHEME = "data:"
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+
+# What Pillow raises on bytes that are no image, or are made to break it.
+_DECODE_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+    UserWarning,  # where warnings are errors
+    Image.DecompressionBombWarning,
+)
+
 T = TypeVar("T")
+
+
+class BadDataUrl(Exception):
+    """The message goes on behind "the URL"."""
+
+
+def read_data_url(url: str, max_bytes: int) -> bytes:
+    """The bytes in it, whatever type it names. Slow: for a thread. Raises BadDataUrl."""
+    head, comma, body = url[len(SCHEME) :].partition(",")
+    if not comma:
+        raise BadDataUrl("has no comma before its data")
+    is_base64 = head.rpartition(";")[2].strip().lower() == "base64"
+    if len(body) > (max_bytes + 2) // 3 * 4 + 64 if is_base64 else len(body) > 3 * max_bytes:
+        raise BadDataUrl(f"holds more than {max_bytes} bytes")
+    if not is_base64:
+        data = urllib.parse.unquote_to_bytes(body)
+    else:
+        try:
+            data = base64.b64decode(urllib.parse.unquote(body), validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise BadDataUrl(f"is not base64: {exc}") from exc
+    if len(data) > max_bytes:
+        raise BadDataUrl(f"holds {len(data)} bytes, at most {max_bytes}")
+    return data
+
+
+class BadImage(Exception):
+    """The bytes cannot be used; the message goes on behind "the image"."""
+
+
+def read_pixels(data: bytes, vision: VisionCard, max_pixels: int) -> bytes:
+    """[height, width, 3] uint8, as the model's own image processor makes them.
+
+    Slow: for a thread. Raises BadImage.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_size(image.size, max_pixels)
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode == "P":  # straight to RGB, Pillow has a word on its transparency
+                upright = upright.convert("RGBA")
+            upright = upright.convert("RGB")
+    except UnidentifiedImageError as exc:
+        raise BadImage(f"is none of {', '.join(FORMATS)}, or damaged") from exc
+    except _DECODE_ERRORS as exc:
+        raise BadImage(f"cannot be decoded: {exc}") from exc
+    return _fitted(upright, vision, max_pixels).tobytes()
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise BadImage(f"has {width} x {height} pixels, at most {max_pixels} in all")
+
+
+def _fitted(image: Image.Image, vision: VisionCard, max_pixels: int) -> Image.Image:
+    if vision.shortest_edge is None:
+        return image.resize((vision.width, vision.height), Image.Resampling(vision.resample))
+    short, long = sorted(image.size)
+    scaled = vision.shortest_edge, int(vision.shortest_edge * long / short)
+    _check_size(scaled, max_pixels)  # a narrow one grows
+    size = scaled if image.width <= image.height else scaled[::-1]
+    image = image.resize(size, Image.Resampling(vision.resample))
+    left, top = (image.width - vision.width) // 2, (image.height - vision.height) // 2
+    return image.crop((left, top, left + vision.width, top + vision.height))
 
 
 @dataclass(frozen=True, slots=True)

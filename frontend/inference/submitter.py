@@ -11,7 +11,7 @@ import nats.errors
 
 from frontend.inference.admission.drain_rate import DrainRate
 from frontend.inference.answers.terminator import Terminator
-from frontend.metrics.acceptance_metrics import AcceptanceMetrics
+from frontend.metrics import AcceptanceMetrics
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.errors import (

@@ -2,20 +2,105 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from frontend.fields.request_body import RawBody
-from frontend.jobs.body_line import BodyLine
 from frontend.jobs.job import Caller
-from frontend.tenants.refused_work import RefusedWork
-from shared.errors import RequestError
+from frontend.tenants.rate_bucket import RateBucket
+from frontend.tenants.tenant import Tenant
+from frontend.tenants.tenant_line import TenantLine
+from shared.errors import RateLimited, RequestError
 
+_MS_PER_MINUTE = 2000  # of the event loop; two seconds at once, a thirtieth of it for ever
 _SHORT_MS = 1.0
 _REFUSAL_MS = 0.3  # what each costs besides its body
 _NO_FAULT = (408, 409, 429, 499)  # of what the body says
+
+
+class _Waiting(NamedTuple):
+    done: asyncio.Future[None]
+
+
+class BodyLine:
+    """One body at a time, tenants in turn; behind each, the loop is as long for others.
+
+    Were all read as they come, each turn of the loop would read one of every connection, and a
+    stream needs a dozen turns to its first token.
+    """
+
+    def __init__(self) -> None:
+        self._line: TenantLine[_Waiting] = TenantLine()
+        self._is_free = True
+        self._began_at = 0.0
+
+    async def turn(self, tenant_id: str) -> None:
+        """Returns when the caller may read its body; what it does before it waits is its turn."""
+        loop = asyncio.get_running_loop()
+        if self._is_free:
+            self._is_free = False
+        else:
+            await self._wait(tenant_id)
+        self._began_at = loop.time()
+        loop.call_soon(self._rest)
+
+    async def _wait(self, tenant_id: str) -> None:
+        called = asyncio.get_running_loop().create_future()
+        self._line.add(tenant_id, _Waiting(called))
+        try:
+            await called
+        except asyncio.CancelledError:
+            if called.done() and not called.cancelled():  # called, and left in the same moment
+                self._call_next()
+            raise
+
+    def _rest(self) -> None:
+        """The reader waits for something now, or has ended."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(loop.time() - self._began_at, self._call_next)
+
+    def _call_next(self) -> None:
+        waiting = self._line.next()
+        if waiting is None:
+            self._is_free = True
+        else:
+            waiting.done.set_result(None)
+
+
+class RefusedWork:
+    """Milliseconds of this frontend's event loop, by tenant's id.
+
+    Without keys nobody is charged: whoever sent what was refused, all would be held to blame.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, RateBucket] = {}
+
+    def check(self, tenant: Tenant, now: float) -> None:
+        """Raises RateLimited for a tenant whose debt is not paid off; `now` in seconds."""
+        bucket = self._buckets.get(tenant.id)
+        if bucket is None:
+            return
+        if (wait_s := bucket.wait_s(1, now)) > 0:
+            raise RateLimited(
+                "Too many of your requests were refused: the time that they took is spent. "
+                "Their errors say what was wrong.",
+                wait_s,
+                kind="requests",
+                headers={},
+            )
+        if bucket.level(now) >= bucket.per_minute:
+            del self._buckets[tenant.id]
+
+    def charge(self, tenant: Tenant, num_ms: float, now: float) -> None:
+        """A request was refused that took so long. No debt takes longer than a minute."""
+        if not tenant.id:
+            return
+        bucket = self._buckets.setdefault(tenant.id, RateBucket(_MS_PER_MINUTE, now))
+        bucket.take(min(num_ms, bucket.level(now) + bucket.per_minute), now)
 
 
 class BodyIntake:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from frontend.models.chat_template import ChatTemplate
-from frontend.models.fill_in_middle import FillInMiddle
 from frontend.models.token_search import TokenSearch
-from frontend.models.tokenizer_facts import TokenizerFacts
+from frontend.models.tokenizer_facts import FillInMiddle, TokenizerFacts
 from frontend.text.token_texts import TokenTexts
 from shared.catalog.model_catalog import ModelCatalog
 from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing

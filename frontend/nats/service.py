@@ -22,9 +22,8 @@ from frontend.http.http_request import CallerReader
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.body_intake import BodyIntake
 from frontend.jobs.job import Caller
-from frontend.nats.answers import send_answer
 from frontend.nats.endpoints import Handler, IdBody
-from frontend.nats.reply import Reply
+from frontend.nats.reply import Reply, send_answer
 from frontend.stored.files.file_transfers import OFFSET_PARAM, Transfer, Transfers
 from frontend.stored.files.files import Files
 from frontend.tenants.caller_gate import CallerGate

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from frontend.cluster.cluster_answer import ClusterView, RequestPath
-from frontend.cluster.load_answer import Loads
+from frontend.cluster.loads import Loads
 from frontend.inference.inference import Aborted
 from frontend.routes.model_object import ModelList
 from frontend.routes.status_routes import Version

@@ -9,8 +9,13 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from frontend.http.error_response import ErrorBody, error_response, json_response
-from frontend.http.event_stream_headers import EVENT_STREAM_HEADERS, JSON_LINES_HEADERS
+from frontend.http.error_response import (
+    EVENT_STREAM_HEADERS,
+    JSON_LINES_HEADERS,
+    ErrorBody,
+    error_response,
+    json_response,
+)
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
 from frontend.streams.generation import Generation, Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from frontend.cluster.merge_patch import merge_patch
-from frontend.http.event_stream_headers import EVENT_STREAM_HEADERS
+from frontend.http.error_response import EVENT_STREAM_HEADERS
 from frontend.text.event_writer import encode_json
 from shared.errors import AuthenticationFailed, RequestError
 from shared.event_wait import wait_event

@@ -14,8 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
-from frontend.stored.files.file_expiry import checked_ttl_s
-from frontend.stored.files.file_record import MADE
+from frontend.stored.files.file_record import MADE, checked_ttl_s
 from frontend.stored.files.files import Files, check_purpose
 from frontend.text.event_writer import encode_json
 from shared.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from frontend.http.http_bodies import HttpBodies
+from frontend.http.http_request import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontend.cluster.load_view import loads_view
+from frontend.cluster.loads import loads_view
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.http.error_response import json_response
-from frontend.http.http_bodies import HttpBodies
+from frontend.http.http_request import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from frontend.fields.request_body import BodyReader
 from frontend.http.error_response import json_response
-from frontend.http.http_bodies import HttpBodies
+from frontend.http.http_request import HttpBodies
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory

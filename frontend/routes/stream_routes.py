@@ -10,7 +10,7 @@ from starlette.responses import Response
 from frontend.cluster.request_path_service import PathService
 from frontend.fields.request_body import rid_of_body
 from frontend.http.error_response import json_response
-from frontend.http.http_bodies import HttpBodies
+from frontend.http.http_request import HttpBodies
 from frontend.inference.inference import Aborted, Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 
-from frontend.metrics.stream_metrics import StreamMetrics
+from frontend.metrics import StreamMetrics
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.generation import Generation, Interrupt
-from frontend.streams.lost_requests import LostRequests
 from frontend.streams.reply_router import ReplyRouter
 from frontend.text.text_stream import TextStream
+from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
 from shared.protocol.text import ReplayStatus
+from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
 SILENCE_S = 1.0  # of a running request, before it is asked for
@@ -25,6 +26,34 @@ _LOST_AFTER = 2  # looks in a row that found nothing, a second apart or more
 _MAX_ASKING = 64  # a group may have thousands of requests, each of which costs several reads
 
 log = get_logger(__name__)
+
+
+class LostRequests:
+    """Tells requests that NATS has lost from those that wait.
+
+    What was accepted is in the queue, in the log, or among the results, whatever dies. After a
+    power loss, or on a store that was put back to an older state, it may be in none of them.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def is_missing(self, rid: str) -> bool:
+        """Whether a quorum says that none of them has it. Raises BrokerError."""
+        subjects = self._cluster.subjects
+        for stream, subject in (
+            (subjects.requests_stream, subjects.request_by_rid(rid)),
+            (subjects.tokens_stream, subjects.ownership(rid)),
+            (subjects.results_stream, subjects.done(rid)),
+        ):
+            if await self._may_have(stream, subject):
+                return False
+        return True
+
+    async def _may_have(self, stream: str, subject: str) -> bool:
+        """Without its payload: that of a queued request is its prompt."""
+        info = await self._cluster.js.api(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
+        return bool(info["state"].get("subjects")) or not has_quorum(info)
 
 
 class Replayer:

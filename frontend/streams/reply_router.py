@@ -8,7 +8,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from frontend.metrics.stream_metrics import StreamMetrics
+from frontend.metrics import StreamMetrics
 from frontend.streams.generation import Generation
 from frontend.tenants.ledger import TenantLedger
 from frontend.text.text_stream import TextStream

@@ -1,19 +1,25 @@
-"""The file of `--api-keys-file`: tenants, what they may do, and their API keys."""
+"""The file of `--api-keys-file`: tenants, what they may do, and their API keys.
+
+It is read again when it has changed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
 
-from frontend.tenants.auth import ApiKey, nats_user_digest
+from frontend.tenants.auth import ApiKey, ApiKeys, nats_user_digest
 from frontend.tenants.caller_gate import CALLER_PATTERN
 from frontend.tenants.tenant import Tenant
 from frontend.tenants.yaml_fields import compose, fields_of, line_of, mappings_of, read_struct
 from shared.errors import ConfigError
+from shared.telemetry.log import get_logger
 
 TenantId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
@@ -23,6 +29,11 @@ Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
 NatsUser = Annotated[str, msgspec.Meta(pattern=CALLER_PATTERN)]
 
 _SECRET = ("key", "keys")
+_INTERVAL_S = 1.0
+
+log = get_logger(__name__)
+
+FileState = tuple[int, int, int]
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -137,3 +148,42 @@ def _digest(key: _Key) -> bytes:
         return hashlib.sha256(key.key.encode()).digest()
     assert key.key_sha256 is not None
     return bytes.fromhex(key.key_sha256)
+
+
+class KeyWatch:
+    """Looks at the file every second; also one behind a link that is changed, as in Kubernetes.
+
+    A file that cannot be used changes nothing: the keys before it stay.
+    """
+
+    def __init__(self, path: Path, keys: ApiKeys, read: Callable[[], Sequence[ApiKey]]) -> None:
+        self._path = path
+        self._keys = keys
+        self._read = read
+        self._state = _state(path)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            state = _state(self._path)
+            if state != self._state:
+                self._state = state
+                self._reload()
+
+    def _reload(self) -> None:
+        try:
+            keys = self._read()
+        except ConfigError as exc:
+            log.error("api_keys_not_reloaded", error=str(exc))
+        else:
+            self._keys.replace(keys)
+            log.info("api_keys_reloaded", num_keys=len(keys))
+
+
+def _state(path: Path) -> FileState | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

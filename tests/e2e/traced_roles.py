@@ -16,10 +16,9 @@ from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
-from frontend.frontend import Frontend
+from frontend.frontend import Frontend, service_connection
 from frontend.http.listener import bind
-from frontend.metrics.frontend_metrics import FrontendMetrics
-from frontend.nats.connection import service_connection
+from frontend.metrics import FrontendMetrics
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import open_cluster

@@ -15,10 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from frontend.assembly.process_parts import ProcessParts
 from frontend.config import FrontendConfig
-from frontend.frontend import Frontend
+from frontend.frontend import Frontend, service_connection
 from frontend.http.listener import bind
-from frontend.metrics.frontend_metrics import FrontendMetrics
-from frontend.nats.connection import service_connection
+from frontend.metrics import FrontendMetrics
 from shared.cluster import Cluster, open_cluster
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import FEATURE_LEVEL, GenerateRequest

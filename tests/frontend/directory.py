@@ -11,9 +11,8 @@ from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
 from frontend.inference.admission.admission import Admission
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.limits.fetch_policy import FetchPolicy
-from frontend.limits.image_limits import ImageLimits
-from frontend.metrics.frontend_metrics import FrontendMetrics
+from frontend.limits.work_limits import FetchPolicy, ImageLimits
+from frontend.metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests

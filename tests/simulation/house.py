@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
-from frontend.metrics.frontend_metrics import FrontendMetrics
+from frontend.metrics import FrontendMetrics
 from shared.protocol.model_cards import ModelCard
 from shared.storage.streams import stream_configs
 from shared.subjects import LANES, Subjects

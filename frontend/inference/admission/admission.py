@@ -11,7 +11,7 @@ from frontend.inference.admission.drain_rate import QueueWatch
 from frontend.inference.admission.queue_limits import QueueLimits
 from frontend.jobs.job import Caller, Job
 from frontend.limits.stream_limits import StreamLimits
-from frontend.metrics.acceptance_metrics import AcceptanceMetrics
+from frontend.metrics import AcceptanceMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError

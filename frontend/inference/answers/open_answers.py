@@ -9,7 +9,7 @@ from frontend.inference.answers.terminator import Terminator
 from frontend.inference.telemetry.access_log import log_finished
 from frontend.inference.telemetry.recent_requests import RecentRequests
 from frontend.inference.telemetry.server_span import end_with_answer
-from frontend.metrics.answer_metrics import AnswerMetrics
+from frontend.metrics import AnswerMetrics
 from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer

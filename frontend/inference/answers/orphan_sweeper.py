@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from frontend.frontend_role import ROLE
+from frontend.config import ROLE
 from frontend.inference.answers.attachments import Attachments
 from frontend.inference.answers.terminator import Terminator
 from shared.cluster import Cluster

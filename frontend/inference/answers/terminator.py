@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable
 
 from frontend.inference.answers.attachments import AnyReply, Attachments
-from frontend.metrics.answer_metrics import AnswerMetrics
+from frontend.metrics import AnswerMetrics
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
 from shared.admin.request_end import end_request, end_unclaimed

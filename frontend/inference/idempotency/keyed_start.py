@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from frontend.inference.idempotency.idempotency_store import HeldKey, IdempotencyStore
-from frontend.metrics.acceptance_metrics import AcceptanceMetrics
+from frontend.metrics import AcceptanceMetrics
 from shared.errors import IdempotencyConflict, ServiceUnavailable
 from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid

@@ -15,7 +15,7 @@ from frontend.inference.resuming.stream_finder import FoundChoice, KnownChoice, 
 from frontend.inference.telemetry.server_span import describe_resumed
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse, ResponseView, StoredResponse
-from frontend.metrics.stream_metrics import StreamMetrics
+from frontend.metrics import StreamMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.streams.generation import Generation, Interrupted, error_of_interrupt
 from frontend.streams.reply_router import ReplyRouter

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from frontend.stored.files.file_expiry import FileExpiry
+from frontend.stored.files.file_record import FileExpiry
 from shared.errors import InvalidRequest
 
 WINDOW_PATTERN = "^[1-9][0-9]{0,5}[smhd]$"

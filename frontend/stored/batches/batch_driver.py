@@ -12,8 +12,8 @@ from typing import IO, Any
 
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
-from frontend.limits.batch_limits import BatchLimits
-from frontend.metrics.batch_metrics import BatchMetrics
+from frontend.limits.work_limits import BatchLimits
+from frontend.metrics import BatchMetrics
 from frontend.stored.batches.batch_files import write_files
 from frontend.stored.batches.batch_input import BatchInput, check_input
 from frontend.stored.batches.batch_record import (

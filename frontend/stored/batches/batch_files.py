@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from frontend.stored.batches.batch_input import BatchInput
-from frontend.stored.batches.batch_record import BatchRecord, Counts
+from frontend.stored.batches.batch_record import BatchRecord, BatchUsage, Counts
 from frontend.stored.batches.batch_results import BatchResults
-from frontend.stored.batches.batch_usage import BatchUsage
 from frontend.stored.batches.line_runner import LineRunner
 from frontend.stored.files.file_record import MADE
 from frontend.stored.files.file_store import FileStore

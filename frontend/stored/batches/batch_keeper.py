@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import Counter
 
-from frontend.frontend_role import ROLE
+from frontend.config import ROLE
 from frontend.stored.batches.batch_driver import BatchDriver, BatchParts
 from frontend.stored.batches.batch_store import ActiveBatch
 from frontend.tenants.auth import ApiKeys

@@ -1,4 +1,4 @@
-"""Tenants who erase requests of theirs, whatever transport asks."""
+"""Tenants who erase requests of theirs, whatever transport asks, and the right to erase."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.stored.erasing.request_eraser import RequestEraser
 from frontend.text.wire_struct import Count, WireStruct
+from shared.broker.settling import once_settled
 from shared.cluster import Cluster
-from shared.errors import BrokerError, NotFound, ProtocolError, ServiceUnavailable
+from shared.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConfigError,
+    NotFound,
+    ProtocolError,
+    ServiceUnavailable,
+)
+from shared.nats_client.role_client import RoleClient
+
+_NOBODY = "none"  # no request has such an id
 
 
 class Erased(WireStruct, frozen=True, kw_only=True):
@@ -57,3 +68,27 @@ class ErasingService:
                 "The request could not be erased as a whole now: ask again."
             ) from exc
         return Erased(id=group_id, deleted=True, gone_by=erasure.gone_by)
+
+
+async def check_right_to_erase(cluster: Cluster) -> None:
+    """Whether the frontend may erase, by a purge of nothing. Raises ConfigError."""
+    try:
+        await once_settled(lambda: _purge(cluster), cluster.config.nats_connect_timeout_s)
+    except BrokerError as exc:
+        raise ConfigError(f"JetStream at {cluster.config.nats_url} purges nothing: {exc}") from exc
+
+
+async def _purge(cluster: Cluster) -> None:
+    js, subjects = cluster.js, cluster.subjects
+    try:
+        await js.purge(subjects.responses_stream, subjects.response(_NOBODY))
+    except BrokerUnavailable as exc:
+        nc = js.erasing_nc
+        if isinstance(nc, RoleClient) and subjects.responses_stream.lower() in nc.last_refusal:
+            given = "the user of --nats-user" if nc is js.nc else "the user of --nats-eraser-user"
+            raise ConfigError(
+                f"{given} may not delete what frontends delete: NATS says {nc.last_refusal!r}; "
+                "`jetflock nats-users` makes a user for it, which frontends are told by "
+                "--nats-eraser-user (or nkey, or credentials)"
+            ) from exc
+        raise

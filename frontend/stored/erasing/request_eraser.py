@@ -13,8 +13,7 @@ import nats.errors
 
 from frontend.jobs.idempotency_key import keys_of
 from frontend.stored.erasing.frame_eraser import FrameEraser
-from frontend.stored.erasing.request_trace import Trace
-from frontend.stored.erasing.trace_finder import TraceFinder
+from frontend.stored.erasing.trace_finder import Trace, TraceFinder
 from shared.cluster import Cluster
 from shared.errors import (
     CasConflict,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
-from frontend.stored.erasing.request_trace import QueuedRequest, Trace, TracedRecord, TracedReply
+import msgspec
+
 from shared.broker.jetstream import StoredMessage
 from shared.cluster import Cluster
 from shared.errors import ProtocolError
@@ -17,6 +19,40 @@ from shared.subjects import choice_rid, rid_of
 
 _POISON = b"poison"  # in the end of a request that was given up, and kept
 _MAX_SCANS = 2  # reading a whole stream is dear
+
+
+class TracedReply(msgspec.Struct, frozen=True):
+    """Of reply data, whoever wrote it."""
+
+    owner: str = ""
+    group_id: str = ""
+    num_choices: int = 1
+    is_shared: bool = False  # it has an idempotency key
+
+
+class TracedRecord(msgspec.Struct, frozen=True):
+    """A claim, an end, a result, a kept response or a request, of any version."""
+
+    reply: TracedReply | None = None
+    rid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A message in the queue."""
+
+    seq: int
+    request: GenerateRequest
+
+
+@dataclass(slots=True)
+class Trace:
+    """One request, and where it was found beside the subjects that bear its id."""
+
+    rid: str
+    reply: TracedReply
+    queued: list[QueuedRequest] = field(default_factory=list)
+    dead_seqs: list[int] = field(default_factory=list)
 
 
 class TraceFinder:

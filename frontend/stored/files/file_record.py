@@ -1,4 +1,4 @@
-"""A stored file as its record tells it."""
+"""A stored file as its record tells it, and when clients ask for it to go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import secrets
 from typing import Literal
 
 import msgspec
+
+from shared.errors import InvalidRequest
 
 Purpose = Literal["batch", "batch_output"]
 UPLOADED: Purpose = "batch"
@@ -36,3 +38,28 @@ def new_file_id() -> str:
 def is_file_id(text: str) -> bool:
     """Whether a client's text may be one; only then it may enter a subject."""
     return _FILE_ID.fullmatch(text) is not None
+
+
+class FileExpiry(msgspec.Struct, frozen=True):
+    """When a file is to go: OpenAI's `expires_after`."""
+
+    anchor: str
+    seconds: int
+
+    def ttl_s(self, param: str) -> float:
+        """Raises InvalidRequest."""
+        if self.anchor != "created_at":
+            raise InvalidRequest(
+                f"'{param}.anchor' is {self.anchor[:40]!r}, must be 'created_at'", param=param
+            )
+        return checked_ttl_s(self.seconds, param)
+
+
+def checked_ttl_s(value: object, param: str) -> float:
+    """Seconds that a file is kept. Raises InvalidRequest."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit()) or int(text[:12]) < SHORTEST_TTL_S:
+        raise InvalidRequest(
+            f"'{param}' is {text[:40]!r}, must be {SHORTEST_TTL_S} or more", param=param
+        )
+    return float(text)

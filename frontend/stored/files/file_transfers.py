@@ -12,7 +12,7 @@ import msgspec
 
 from frontend.fields.request_body import convert
 from frontend.jobs.job import Caller
-from frontend.stored.files.file_expiry import FileExpiry
+from frontend.stored.files.file_record import FileExpiry
 from frontend.stored.files.files import Files, check_purpose
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest, NotFound, ServiceUnavailable

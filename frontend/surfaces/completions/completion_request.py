@@ -20,8 +20,8 @@ from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.openai_fields import OpenAIFields, answer_wish, prompt_room
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.models.fill_in_middle import FillInMiddle
 from frontend.models.model_directory import ModelDirectory, ServedModel
+from frontend.models.tokenizer_facts import FillInMiddle
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 

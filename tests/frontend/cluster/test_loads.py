@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from frontend.cluster.load_view import loads_view
+from frontend.cluster.loads import loads_view
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.openapi.document import openapi_document
 from shared.catalog.model_status import PoolHeartbeats

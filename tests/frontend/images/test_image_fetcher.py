@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from frontend.images.fetcher import FetchFailed, ImageFetcher
-from frontend.images.host_resolver import HostResolver
-from frontend.images.public_address import is_public
-from frontend.limits.fetch_policy import FetchPolicy
+from frontend.images.host_resolver import HostResolver, is_public
+from frontend.limits.work_limits import FetchPolicy
 from tests.tls_files import make_tls_files
 
 POLICY = FetchPolicy(True, True, (), 10.0, 1000)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from frontend.images.pixels import BadImage, read_pixels
+from frontend.images.loader import BadImage, read_pixels
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests

@@ -13,8 +13,7 @@ from frontend.inference.idempotency import keyed_start
 from frontend.inference.idempotency.idempotency_store import IdempotencyStore
 from frontend.inference.idempotency.keyed_start import Absent, KeyedStarts
 from frontend.limits.stream_limits import StreamLimits, limited_streams
-from frontend.metrics.acceptance_metrics import AcceptanceMetrics
-from frontend.metrics.metric_maker import MetricMaker
+from frontend.metrics import AcceptanceMetrics, MetricMaker
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import IdempotencyConflict, ServiceUnavailable

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from frontend.fields.request_body import RawBody
-from frontend.jobs.body_intake import BodyIntake
+from frontend.jobs.body_intake import BodyIntake, RefusedWork
 from frontend.jobs.job import Caller
-from frontend.tenants.refused_work import RefusedWork
 from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest, RateLimited, RequestError
 

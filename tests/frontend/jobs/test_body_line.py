@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 
-from frontend.jobs.body_line import BodyLine
+from frontend.jobs.body_intake import BodyLine
 
 READING_S = 0.02
 

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from frontend.jobs.job import Caller, Job
-from frontend.models.fill_in_middle import FillInMiddle
 from frontend.models.model_directory import ModelDirectory
+from frontend.models.tokenizer_facts import FillInMiddle
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import RequestError
 from tests.frontend.directory import AllRequests, FakeCatalog

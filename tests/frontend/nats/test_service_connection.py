@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from frontend.config import FrontendConfig
-from frontend.nats.connection import service_connection
+from frontend.frontend import service_connection
 from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError
 from tests.detok.scripted import eventually

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from frontend.cluster.cluster_answer import RequestPath
-from frontend.cluster.load_answer import Loads
+from frontend.cluster.loads import Loads
 from frontend.inference.inference import Aborted
 from frontend.openapi.answers import EVENTS
 from frontend.routes.model_object import Model, ModelList

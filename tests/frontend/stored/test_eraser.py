@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from frontend.config import FrontendConfig
-from frontend.stored.erasing.right_check import check_right_to_erase
+from frontend.stored.erasing.erasing_service import check_right_to_erase
 from shared.cluster import open_cluster
 from shared.errors import ConfigError
 from shared.nats_client.role_client import RoleClient

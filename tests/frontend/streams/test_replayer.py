@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from frontend.metrics.frontend_metrics import FrontendMetrics
+from frontend.metrics import FrontendMetrics
 from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, is_due
 from shared.protocol.text import ReplayReply, ReplayStatus
 from tests.frontend.text.test_text_stream import make_stream

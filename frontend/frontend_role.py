@@ -1,3 +1,0 @@
-"""The name of this role in heartbeats and logs."""
-
-ROLE = "frontend"

@@ -1,0 +1,35 @@
+"""What an operator lets batches and images cost, and which images are fetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a frontend allows the batches that it drives."""
+
+    max_lines: int
+    max_line_bytes: int
+    max_in_flight: int
+    deadline_s: float  # of one line, waiting and running
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What the images of one request may cost."""
+
+    max_images: int
+    max_bytes: int  # of each, as it comes
+    max_pixels: int  # of each, decoded
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPolicy:
+    """Which images by URL a frontend fetches."""
+
+    is_on: bool
+    allow_http: bool
+    allowed_domains: tuple[str, ...]  # they and those below them; empty: all
+    timeout_s: float  # for an image, with redirects
+    max_bytes: int

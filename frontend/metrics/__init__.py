@@ -1,1 +1,0 @@
-"""Holds what a frontend counts, a class for each part of it that counts."""
