@@ -89,7 +89,7 @@ class LLGuidance:
         """Raises ValueError for what it does not support."""
         from llguidance import LLMatcher
 
-        from shared.grammar.grammar_source import grammar_source, parser_limits
+        from shared.grammar import grammar_source, parser_limits
 
         if grammar.text not in self._compiled:
             source = grammar_source(grammar)

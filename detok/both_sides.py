@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from shared.cluster import Cluster, open_cluster
-from shared.liveness.move_watch import MoveWatch
-from shared.liveness.newer_side import newer_side
+from shared.liveness.move_watch import MoveWatch, newer_side
 from shared.status.health import Checkup
 from shared.telemetry.tracing import NO_TRACER, Tracer
 

@@ -20,7 +20,6 @@ from shared.broker.told_subjects import ToldSubjects
 from shared.cluster import Cluster
 from shared.errors import BrokerError, MalformedMessage, ProtocolError
 from shared.protocol.codec import decode, encode
-from shared.protocol.done_chunk import done_chunk
 from shared.protocol.log_records import Claim
 from shared.protocol.text import (
     Done,
@@ -29,6 +28,7 @@ from shared.protocol.text import (
     ReplayStatus,
     TextChunk,
     checksum,
+    done_chunk,
 )
 from shared.subjects import is_rid
 from shared.telemetry.log import get_logger

@@ -17,8 +17,7 @@ from frontend.inference.inference import Inference
 from shared.cluster import open_cluster
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
-from shared.liveness.move_watch import MoveWatch
-from shared.liveness.newer_side import newer_side
+from shared.liveness.move_watch import MoveWatch, newer_side
 from shared.service.move import settle_closed_queue
 from shared.telemetry.log import get_logger
 

@@ -8,8 +8,7 @@ from shared.errors import QueueFull, RateLimited
 from shared.protocol.finish import FinishReason
 from shared.protocol.text import ReplayStatus
 from shared.subjects import JOB_CLASSES
-from shared.telemetry.event_histogram import EventHistogram
-from shared.telemetry.histogram_bounds import REQUEST_S, TOKEN_S, TOKENS, TTFT_S
+from shared.telemetry.histograms import REQUEST_S, TOKEN_S, TOKENS, TTFT_S, EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX
 from shared.telemetry.startup_phases import StartupPhases
 

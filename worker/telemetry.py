@@ -6,8 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.protocol.finish import FinishReason
 from shared.protocol.role_cards import GpuCard, WorkDone, WorkerState
-from shared.telemetry.event_histogram import EventHistogram
-from shared.telemetry.histogram_bounds import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS
+from shared.telemetry.histograms import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS, EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX, count_of
 from shared.telemetry.startup_phases import StartupPhases
 from worker.engine_link.engine_messages import EngineLoad

@@ -10,8 +10,7 @@ from typing import Any
 from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
-from shared.liveness.move_watch import MoveWatch
-from shared.liveness.newer_side import newer_side
+from shared.liveness.move_watch import MoveWatch, newer_side
 from shared.protocol.role_cards import WorkerCard
 
 Work = Callable[[Cluster], Coroutine[Any, Any, None]]

@@ -12,7 +12,7 @@ import msgspec
 from frontend.fields.json_schema import SchemaReader
 from frontend.fields.regex_check import check_regex
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.grammar.grammar_source import grammar_engine
+from shared.grammar import grammar_engine
 from shared.protocol.sampling import Grammar, GrammarKind
 
 MAX_GRAMMAR_BYTES = 64 * 1024  # it travels inside the request, beside a prompt of 256 KiB

@@ -14,7 +14,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from shared.errors import GrammarError
-from shared.grammar.grammar_source import grammar_source, parser_limits
+from shared.grammar import grammar_source, parser_limits
 from shared.protocol.sampling import Grammar, GrammarKind
 
 CPU_LIMIT_S = 1.0

@@ -14,7 +14,7 @@ from frontend.streams.generation import Interrupt, Interrupted, error_of_interru
 from frontend.surfaces.answer import Answer
 from frontend.text.event_writer import error_body
 from shared.errors import RequestError, RequestTooLarge
-from shared.nats_client.message_size import message_bytes
+from shared.nats_client.watched_client import message_bytes
 
 _HEADER_ROOM = 1024
 STATUS_HEADER = "Jetflock-Status"

@@ -24,7 +24,7 @@ from shared.errors import (
 )
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import ReplyParams, Surface
-from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.tracing import NO_SPAN, Span
 
 _WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK, Surface.OLLAMA_EMBED)

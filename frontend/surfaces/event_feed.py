@@ -16,7 +16,7 @@ from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.text.text_stream import TextStream
 from shared.errors import RequestError
 from shared.protocol.reply import Surface
-from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histograms import EventHistogram
 
 
 class Event(NamedTuple):

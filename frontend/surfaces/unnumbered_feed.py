@@ -8,7 +8,7 @@ from typing import Protocol
 from frontend.streams.generation import Generation, error_of
 from frontend.surfaces.event_feed import Event
 from shared.errors import RequestError
-from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histograms import EventHistogram
 
 
 class UnnumberedEvents(Protocol):

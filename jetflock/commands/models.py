@@ -16,8 +16,7 @@ from cyclopts import Parameter
 from jetflock.command_line.output import print_json, print_table
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
-from shared.admin.control_plane import ControlPlane
-from shared.admin.forgotten_model import forget_model
+from shared.admin.control_plane import ControlPlane, forget_model
 from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import (
     ModelFiles,

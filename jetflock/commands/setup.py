@@ -9,9 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated
 
-from shared.admin.closed_rollups import close_rollups
-from shared.admin.replicas import change_replicas
-from shared.admin.restored_streams import adopt_restored
+from shared.admin.stream_changes import adopt_restored, change_replicas, close_rollups
 from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog

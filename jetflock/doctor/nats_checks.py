@@ -12,7 +12,7 @@ from typing import Any
 from nats.aio.client import Client
 
 from jetflock.doctor.finding import Finding, fail, ok, warn
-from shared.admin.closed_rollups import takes_rollups
+from shared.admin.stream_changes import takes_rollups
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket, readable
 from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing

@@ -12,9 +12,10 @@ import nats.errors
 from shared.admin.control import ControlReply, ControlRequest, decode_control_reply, encode_control
 from shared.admin.request_end import end_request
 from shared.broker.kv_bucket import readable
+from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
-from shared.errors import BrokerError, NotFound, ProtocolError
+from shared.errors import BrokerError, ConfigError, NotFound, ProtocolError
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.model_cards import ModelCard
@@ -27,6 +28,7 @@ from shared.telemetry.log import get_logger
 ANSWER_TIMEOUT_S = 10.0
 
 log = get_logger(__name__)
+_NO_SUCH_CONSUMER = 10014
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +148,47 @@ def worker_facts(card: WorkerCard) -> dict[str, object]:
         "host": card.host,
         "pid": card.pid,
     }
+
+
+async def forget_model(cluster: Cluster, plane: ControlPlane, name: str) -> int:
+    """End what is queued for it, then delete all of it; returns how many requests were ended.
+
+    Its tokenizer files stay as long as results that are kept are read with them; a frontend deletes
+    them then, if no other card names them. Raises NotFound, ConfigError when it is being served, or
+    BrokerError.
+    """
+    catalog = ModelCatalog(cluster)
+    card = next((card for card in await catalog.cards() if card.name == name), None)
+    if card is None:
+        raise NotFound(f"There is no model {name!r}.", param="model")
+    if (await catalog.heartbeats()).has(card.pool):
+        raise _served(name)
+    num_ended = await plane.abort_all(name)
+    for adapter in card.adapters:
+        with contextlib.suppress(NotFound):
+            await AdapterCatalog(cluster).remove(card.pool, adapter.name)
+    if not await catalog.delete(card.pool):
+        raise _served(name)
+    await _delete_queue(cluster, card)
+    return num_ended
+
+
+def _served(name: str) -> ConfigError:
+    return ConfigError(f"the model {name!r} is being served: stop its workers first")
+
+
+async def _delete_queue(cluster: Cluster, card: ModelCard) -> None:
+    """Only `end` records are left of its requests: nobody waits for what is in there."""
+    subjects, js = cluster.subjects, cluster.js
+    stream = subjects.requests_stream
+    await js.purge(stream, subjects.requests(card.pool, "*"))
+    for name in subjects.consumers(card.pool):
+        await _delete_consumer(cluster, name)
+
+
+async def _delete_consumer(cluster: Cluster, name: str) -> None:
+    try:
+        await cluster.js.api(f"CONSUMER.DELETE.{cluster.subjects.requests_stream}.{name}")
+    except BrokerError as exc:
+        if exc.err_code != _NO_SUCH_CONSUMER:
+            raise

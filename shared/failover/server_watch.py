@@ -6,21 +6,26 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client, Server
 
+from shared.broker.jetstream import JetStream
 from shared.config import ClusterConfig
+from shared.errors import BrokerError
 from shared.event_wait import wait_event
-from shared.failover.leader_probe import PROBE_S, count_served, is_about_streams, stream_behind
 from shared.nats_client.connection import connect_once
 from shared.nats_client.connection_end import abort_transport, end_connection
 from shared.nats_client.watched_client import WatchedClient
+from shared.storage.stream_quorum import has_quorum
+from shared.storage.streams import ERR_STREAM_NOT_FOUND
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger
 
+PROBE_S = 1.2
 _BETWEEN_MOVES_S = 10.0
 _JITTER_S = 0.3  # not all clients of a server in the same moment
 _PATIENCE_S = 4.0  # with another server: its peers may be choosing a leader
@@ -29,6 +34,51 @@ _LOOK_S = 1.0
 _HEARD_S = 3.0  # leaders hear their followers each second
 
 log = get_logger(__name__)
+
+
+def stream_behind(subject: str, subjects: Subjects) -> str | None:
+    """The stream whose leader a request on this subject needs, if its subject names one."""
+    called = subject.removeprefix(subjects.api_prefix)
+    tokens = called.split(".")
+    if tokens[0] == "$KV":
+        return f"KV_{tokens[1]}"
+    if called != subject and called.startswith("STREAM.MSG.GET."):
+        return tokens[-1]
+    if tokens[0] != subjects.prefix:
+        return None
+    return {
+        "own": subjects.tokens_stream,
+        "tok": subjects.tokens_stream,
+        "req": subjects.requests_stream,
+        "done": subjects.results_stream,
+    }.get(tokens[1])
+
+
+def is_about_streams(subject: str, subjects: Subjects) -> bool:
+    """Whether JetStream should have answered."""
+    return subject.startswith("$JS.") or stream_behind(subject, subjects) is not None
+
+
+async def count_served(
+    nc: Client, subjects: Subjects, streams: Iterable[str], heard_since: float
+) -> int:
+    """How many of these streams have a leader that `nc` reaches, and that reaches a majority.
+
+    `heard_since` (monotonic): when the majority must have answered the leader, or later. One that
+    is cut off from its followers goes on as leader for seconds, and can store nothing.
+    """
+    js = JetStream(nc, PROBE_S, subjects.js_domain)
+    answers = await asyncio.gather(*(_is_served(js, each, heard_since) for each in streams))
+    return sum(answers)
+
+
+async def _is_served(js: JetStream, stream: str, heard_since: float) -> bool:
+    asked_at = time.monotonic()
+    try:
+        info = await js.api(f"STREAM.INFO.{stream}")
+    except BrokerError as exc:
+        return exc.err_code == ERR_STREAM_NOT_FOUND  # an answer: nothing here is waited for
+    return has_quorum(info, asked_at - heard_since)
 
 
 @dataclass(slots=True)

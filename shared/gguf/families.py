@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.errors import ConfigError
-from shared.gguf.facts import ModelFacts
+from shared.gguf.facts import ModelFacts, llama_rope, phi3_rope, scaled_rope
 from shared.gguf.gguf_model import GgufModel
-from shared.gguf.rope_facts import llama_rope, phi3_rope, scaled_rope
 
 Config = dict[str, Any]
 

@@ -1,9 +1,11 @@
-"""Looks whether the streams of a role are left for others."""
+"""Whether the streams of a role are left for others, and the others meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from shared.cluster import Cluster
@@ -15,8 +17,10 @@ from shared.telemetry.log import get_logger
 
 _LOOK_S = 5.0  # for what happens once in months
 _LOOK_AT_QUEUE_S = 1.0  # an announced move closes it soon
+_RETRY_S = 1.0
 
 Config = TypeVar("Config", bound=ClusterConfig)
+Side = TypeVar("Side")
 
 log = get_logger(__name__)
 
@@ -76,3 +80,26 @@ class MoveWatch:
         ):
             log.info("old_queue_closed", old=move.old, new=move.new)
             self.closed.set()
+
+
+@asynccontextmanager
+async def newer_side(
+    move: MoveWatch,
+    config: Config,
+    open_side: Callable[[Config], AbstractAsyncContextManager[Side]],
+) -> AsyncIterator[Side]:
+    """Wait until a move is announced, and enter what `open_side` makes of the configuration there.
+
+    However often it takes: a BrokerError or ConfigError is logged, and it is tried again.
+    """
+    await move.announced.wait()
+    async with AsyncExitStack() as exits:
+        while True:
+            try:
+                side = await exits.enter_async_context(open_side(move.newer_config(config)))
+            except (BrokerError, ConfigError) as exc:
+                log.error("newer_streams_not_opened", error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                break
+        yield side

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import nats.errors
 from nats.aio.client import Client
@@ -17,12 +17,12 @@ from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from shared.event_wait import wait_event
 from shared.nats_client.connection_end import end_connection, end_subscription
-from shared.nats_client.reconnects import ReconnectCallback
 from shared.nats_client.role_client import RoleClient
 from shared.nats_login import NatsLogin
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger
 
+ReconnectCallback: TypeAlias = Callable[[], Awaitable[None]]
 MIN_MAX_PAYLOAD = 1 << 20  # of the server: frames, pieces and queued prompts are cut to fit
 
 _RETRY_S = 0.2
@@ -30,6 +30,25 @@ _RETRY_S = 0.2
 _WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
 
 log = get_logger(__name__)
+
+
+class Reconnects:
+    """Who is told that a connection was lost and is back.
+
+    It is there before the parts that are to be told.
+    """
+
+    def __init__(self) -> None:
+        self._callbacks: list[ReconnectCallback] = []
+
+    def follow(self, callback: ReconnectCallback) -> None:
+        """Call it each time from now on."""
+        self._callbacks.append(callback)
+
+    async def tell(self) -> None:
+        """The connection is back."""
+        for callback in self._callbacks:
+            await callback()
 
 
 async def connect(

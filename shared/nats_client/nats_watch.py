@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from shared.nats_client.connection import round_trip
-from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX
 
 _INTERVAL_S = 5.0

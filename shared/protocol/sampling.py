@@ -6,6 +6,9 @@ import enum
 
 import msgspec
 
+# Of JSON. Any amount is valid, but a model that likes spaces would never get out of it.
+DEFAULT_WHITESPACE = r"( |\n[ \t]{0,40})"
+
 
 class GrammarKind(enum.StrEnum):
     """What a grammar's text is written in."""

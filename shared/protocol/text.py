@@ -9,6 +9,7 @@ import msgspec
 
 from shared.protocol.finish import Finish
 from shared.protocol.reply import SealedReply
+from shared.protocol.token_ids import unpack_token_ids
 
 
 class TextChunk(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -75,3 +76,20 @@ class ReplayReply(msgspec.Struct, frozen=True):
     reply: SealedReply | None = None
     chunk: TextChunk | None = None
     has_more: bool = False  # behind the chunk: to be asked for from its end on
+
+
+def done_chunk(done: Done, offset: int = 0) -> TextChunk:
+    """The text from `offset` on, with every token id."""
+    token_ids = unpack_token_ids(done.token_ids)
+    start = min(offset, len(done.text))
+    return TextChunk(
+        done.rid,
+        len(token_ids),
+        start,
+        done.text[start:],
+        token_ids,
+        done.finish,
+        done.logprobs,
+        done.prompt_logprobs,
+        checksum(done.text[:start]),
+    )

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 
 from deploy.nats.permissions import ADMIN, FRONTEND, SERVICE
-from shared.admin.closed_rollups import close_rollups
+from shared.admin.stream_changes import close_rollups
 from shared.cluster import Cluster, open_cluster
 from shared.config import ERASER, ClusterConfig
 from shared.storage.streams import stream_configs

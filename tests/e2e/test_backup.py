@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shared.admin.restored_streams import adopt_restored
+from shared.admin.stream_changes import adopt_restored
 from shared.broker.jetstream import JetStream
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig

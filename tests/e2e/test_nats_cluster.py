@@ -14,7 +14,7 @@ import pytest
 
 from jetflock.commands.setup import Names
 from jetflock.commands.setup import _make as make_names
-from shared.admin.replicas import change_replicas
+from shared.admin.stream_changes import change_replicas
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError

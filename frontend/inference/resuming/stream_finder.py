@@ -19,11 +19,10 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.protocol.codec import decode
-from shared.protocol.done_chunk import done_chunk
 from shared.protocol.log_records import OwnershipRecord, Release
 from shared.protocol.reply import ReplyParams, SealedReply
 from shared.protocol.sealed_replies import unseal
-from shared.protocol.text import Done, ReplayReply, ReplayStatus, TextChunk
+from shared.protocol.text import Done, ReplayReply, ReplayStatus, TextChunk, done_chunk
 from shared.subjects import choice_rid, is_rid
 
 _ATTEMPTS = 5

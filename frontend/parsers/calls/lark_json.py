@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from shared.grammar.json_whitespace import DEFAULT_WHITESPACE
+from shared.protocol.sampling import DEFAULT_WHITESPACE
 
 
 def json_rule(schema: dict[str, object]) -> str:

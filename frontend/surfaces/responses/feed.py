@@ -10,7 +10,7 @@ from frontend.surfaces.event_feed import Event
 from frontend.surfaces.responses.events import NamedEvent, ResponseEvents
 from frontend.text.event_writer import encode_json, error_body
 from shared.errors import InternalError, RequestError
-from shared.telemetry.event_histogram import EventHistogram
+from shared.telemetry.histograms import EventHistogram
 
 
 class ResponseFeed:

@@ -15,7 +15,7 @@ from frontend.parsers.calls.lark_json import json_rule
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.grammar.grammar_source import grammar_engine
+from shared.grammar import grammar_engine
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
 

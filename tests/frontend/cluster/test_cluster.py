@@ -29,9 +29,8 @@ from shared.protocol.role_cards import (
     WorkerCard,
     WorkerState,
 )
-from shared.snapshot.cluster_reader import ClusterReader
+from shared.snapshot.cluster_reader import ClusterReader, TokenRates
 from shared.snapshot.cluster_snapshot import ClusterSnapshot
-from shared.snapshot.token_rates import TokenRates
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.told_answers import check_answer
 from tests.time_to_err import time_to_err

@@ -10,7 +10,7 @@ import pytest
 from frontend.fields.grammar_fields import GrammarFields, resolve_grammar
 from frontend.fields.regex_check import expanded_len
 from shared.errors import InvalidRequest
-from shared.grammar.grammar_source import grammar_engine
+from shared.grammar import grammar_engine
 from shared.protocol.sampling import Grammar, GrammarKind
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

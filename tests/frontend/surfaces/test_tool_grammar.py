@@ -20,7 +20,7 @@ from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
 from shared.errors import InvalidRequest, UnsupportedParameter
-from shared.grammar.grammar_source import grammar_source, parser_limits
+from shared.grammar import grammar_source, parser_limits
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.frontend.surfaces.test_answer_parser import (

@@ -14,7 +14,7 @@ from shared.broker.told_subjects import is_flow_control
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from shared.failover.leader_probe import stream_behind
+from shared.failover.server_watch import stream_behind
 from shared.nats_client.connection import connect
 from shared.subjects import Subjects, written_subject
 from tests.leaf_nodes import DOMAIN, DomainServer, Hub

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.admin.control_plane import ControlPlane
-from shared.admin.forgotten_model import forget_model
+from shared.admin.control_plane import ControlPlane, forget_model
 from shared.broker.objects import ObjectEntry
 from shared.catalog import model_catalog
 from shared.catalog.model_catalog import ModelCatalog

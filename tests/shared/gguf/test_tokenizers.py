@@ -26,10 +26,10 @@ from tokenizers import (
 
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
+from shared.gguf.checkpoint_folder import tokenizer_files
 from shared.gguf.gguf_file import GgufFile
 from shared.gguf.metadata import Metadata
-from shared.gguf.tokens.pre_tokenizers import PRE_TOKENIZERS
-from shared.gguf.tokens.tokenizer_files import tokenizer_files
+from shared.gguf.tokens.bpe_tokenizer import PRE_TOKENIZERS
 from shared.gguf.tokens.vocabulary import Vocabulary
 
 NUM_TEXTS = 10_000

@@ -10,7 +10,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError, GrammarError
-from shared.grammar.grammar_source import grammar_source, parser_limits
+from shared.grammar import grammar_source, parser_limits
 from shared.protocol.sampling import Grammar
 from worker.engine.grammar.grammar_matcher import Bitmask, GrammarMatcher
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.grammar.grammar_source import grammar_engine
+from shared.grammar import grammar_engine
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.json_llama import EOS_ID, decode, encode, save_json_llama

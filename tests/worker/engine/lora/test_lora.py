@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared.grammar.grammar_source import grammar_engine
+from shared.grammar import grammar_engine
 from shared.protocol.finish import FinishReason
 from shared.protocol.sampling import BeamParams, Grammar, GrammarKind
 from tests.lora_adapters import save_adapter, save_adapter_files, save_merged

@@ -1,4 +1,4 @@
-"""A histogram that an event loop may fill thousands of times a second."""
+"""Histograms that an event loop may fill thousands of times a second, and bounds of buckets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+# Upper ends of buckets: vLLM's, so that quantiles of both can be compared.
+# fmt: off
+TTFT_S = (
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    30.0, 60.0, 120.0,
+)
+TOKEN_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0,
+)
+REQUEST_S = (
+    0.05, 0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0,
+    120.0, 240.0, 480.0, 960.0, 1920.0,
+)
+# fmt: on
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+STEP_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 _NO_LABELS: Mapping[str, str] = {}
 

@@ -1,1 +1,0 @@
-"""Turns the grammars that clients send into the one form that the engine compiles."""
