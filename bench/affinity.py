@@ -23,7 +23,7 @@ import uvloop
 
 from bench.local_serve import LocalServe, local_serve
 from deploy.local.ports import free_port
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.codec import decode

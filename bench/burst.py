@@ -24,7 +24,7 @@ import uvloop
 
 from bench.local_serve import LocalServe, local_serve
 from bench.stream_client import StreamProtocol, StreamResult, http_request
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 NUM_TOKENS = 16
 _BUSY_S = 0.005  # of every 10 ms

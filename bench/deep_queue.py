@@ -23,7 +23,7 @@ import uvloop
 
 from bench.local_serve import LocalServe, local_serve
 from bench.nats_servers import NatsServers
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 from jetflock.running.existing_cluster import existing_cluster
 from shared.cluster import Cluster
 from shared.config import ClusterConfig

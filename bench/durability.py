@@ -20,7 +20,7 @@ import cyclopts
 from bench.local_serve import LocalServe, local_serve
 from bench.nats_servers import NatsServers
 from bench.plane import NUM_TOKENS, SCRIPTED, Row, print_scenario, run_streams
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 _START_S = 30.0
 

@@ -23,7 +23,7 @@ import uvloop
 
 from bench.local_serve import local_serve
 from bench.stream_client import StreamProtocol, StreamResult, http_request
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 NUM_TOKENS = 20
 TOKEN_S = 0.010

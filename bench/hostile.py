@@ -21,7 +21,7 @@ import uvloop
 
 from bench.local_serve import LocalServe, local_serve
 from bench.stream_client import StreamProtocol, StreamResult, http_request
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 MODEL = "jetflock-demo"
 CHAT = "/v1/chat/completions"

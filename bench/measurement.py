@@ -10,7 +10,7 @@ from typing import Self
 
 from bench.peers.runner import RequestTrace
 from bench.workloads import Workload
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 
 @dataclass(frozen=True, slots=True)

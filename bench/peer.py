@@ -17,7 +17,7 @@ import uvloop
 
 from bench.plane import NUM_TOKENS
 from bench.stream_client import PeerProtocol, StreamClient
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 
 def find_processes(words: list[str]) -> list[psutil.Process]:

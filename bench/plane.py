@@ -21,7 +21,7 @@ import uvloop
 
 from bench.local_serve import ROLES, LocalServe, local_serve
 from bench.stream_client import StreamClient, StreamResult
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 MODEL = "jetflock-demo"
 NUM_TOKENS = 128

@@ -18,7 +18,7 @@ import cyclopts
 import httpx
 
 from bench.local_serve import local_serve
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 MODEL = "jetflock-demo"
 SENTENCE = "You are a patient librarian who answers in one short sentence. "

@@ -1,5 +1,7 @@
 """What a frontend is configured with."""
 
+# No `from __future__ import annotations` here: the types of the fields are read at run time.
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal

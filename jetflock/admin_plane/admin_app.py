@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from frontend.http.error_response import error_response, json_response
 from frontend.http.http_request import read_body
-from jetflock.admin_plane.admin_key import AdminKey
+from jetflock.admin_plane.admin_config import AdminKey
 from jetflock.admin_plane.page_origins import NO_PAGES, PageOrigins
 from shared.admin.control import (
     Continue,

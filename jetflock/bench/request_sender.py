@@ -1,11 +1,13 @@
-"""Sends one request, and keeps the record of how it went."""
+"""Sends one request, and keeps the record of how it went; the first ones try the server."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,8 +18,10 @@ from jetflock.bench.http_connection import ConnectionCut
 from jetflock.bench.prompt import Prompt
 from jetflock.bench.request_record import RequestRecord
 from jetflock.bench.target import Target
+from shared.errors import ConfigError
 
 _RETRY_AFTER_S = 1.0  # where a 429 does not tell
+_NO_IGNORE_EOS = "the server does not know ignore_eos: outputs may be shorter than asked for\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,29 @@ class RequestSender:
         record.ended_at = time.perf_counter()
         record.error = record.error or error
         record.message = record.message or message
+
+
+async def warmed_up(
+    sender: RequestSender, prompts: Iterator[Prompt], num_requests: int
+) -> RequestSender:
+    """The sender whose bodies the server takes after the first requests: with `ignore_eos`, or not.
+
+    Raises ConfigError when the server answers neither.
+    """
+    for idx in range(num_requests):
+        record = await _sent(sender, next(prompts))
+        if idx == 0 and record.status in (400, 422) and sender.endpoint.ignores_eos:
+            plain = replace(sender, endpoint=replace(sender.endpoint, ignores_eos=False))
+            if (await _sent(plain, next(prompts))).is_ok:
+                sys.stderr.write(_NO_IGNORE_EOS)
+                sender = plain
+                continue
+        if not record.is_ok:
+            raise ConfigError(
+                f"the first request failed ({record.error}: {record.message}); --warmup 0 goes on"
+            )
+    return sender
+
+
+async def _sent(sender: RequestSender, prompt: Prompt) -> RequestRecord:
+    return await sender.send(prompt, time.perf_counter())

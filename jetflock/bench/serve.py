@@ -15,22 +15,19 @@ from typing import Annotated
 
 import uvloop
 
-from jetflock.bench.comparison import compare
 from jetflock.bench.connection_pool import ConnectionPool
 from jetflock.bench.endpoint import Endpoint
-from jetflock.bench.load_progress import LoadProgress
-from jetflock.bench.load_runner import LoadRunner, StageRun
+from jetflock.bench.load_runner import LoadProgress, LoadRunner, StageRun
 from jetflock.bench.load_stage import LoadStage
 from jetflock.bench.plot import write_plot
 from jetflock.bench.prompt_source import PromptSource, find_source
-from jetflock.bench.request_sender import RequestSender
-from jetflock.bench.result_file import FORMAT, Result, request_figures
+from jetflock.bench.request_sender import RequestSender, warmed_up
+from jetflock.bench.result_file import FORMAT, Result, compare, request_figures
 from jetflock.bench.serve_config import BenchServeConfig
 from jetflock.bench.served_model import ServedModel
 from jetflock.bench.stage_report import report
 from jetflock.bench.stage_summary import StageSummary, summarize
 from jetflock.bench.token_counter import find_counter
-from jetflock.bench.warm_up import warmed_up
 from shared.config import FLAT
 from shared.errors import JetflockError
 

@@ -17,8 +17,7 @@ from jetflock.chat.http_chat import HttpChat
 from jetflock.chat.nats_chat import NatsChat
 from jetflock.chat.repl import Repl
 from jetflock.running.http_service import HttpService
-from jetflock.running.running_service import check_listens
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError, check_listens
 from shared.cli.program import INTERRUPTED, Program
 from shared.config import FLAT
 from shared.errors import ConfigError

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError
 
 _UNSERVED = ("failed", "absent")  # as /v1/models tells it
 

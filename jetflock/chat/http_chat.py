@@ -13,7 +13,7 @@ import httpx
 
 from jetflock.chat.chat_backend import ChatEvent, first_model
 from jetflock.running.http_service import HttpService, check_answer, object_of
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError
 
 _GRACE_S = 30  # a request runs on so long after a cut
 _RETRY_FOR_S = 30.0

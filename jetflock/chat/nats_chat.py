@@ -11,7 +11,7 @@ from jetflock.chat.chat_backend import ChatEvent, first_model
 from jetflock.client import Client
 from jetflock.client.job import Job
 from jetflock.errors import ClientError
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError
 
 
 class NatsChat:

@@ -9,18 +9,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import nats.errors
 
-from jetflock.migration.new_streams import new_streams_config
-from jetflock.migration.stream_move import StreamMove
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
+from jetflock.stream_move import StreamMove
+from shared.broker.jetstream import JetStream
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
 from shared.errors import BrokerError, ConfigError
+from shared.subjects import Subjects
 from shared.telemetry.log import setup_logging
 
 _NAME = "jetflock migrate"
@@ -33,6 +34,8 @@ Both sets of streams need their room on the servers. --delete-old removes the ol
 nothing is left there."""
 _TELL_S = 5.0
 _LOOK_S = 0.5
+_NS = 1_000_000_000
+_LOG_MARGIN_S = 60.0  # of `ClusterConfig.token_retention_s`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +129,47 @@ PROGRAM = Program(
 
 if __name__ == "__main__":
     PROGRAM.run()
+
+
+async def new_streams_config(
+    js: JetStream, old: Subjects, config: ClusterConfig, prefix: str
+) -> ClusterConfig:
+    """What an operator has given wins; everything else is as it is. Raises BrokerError."""
+    requests = await _stream(js, old.requests_stream)
+    tokens = await _stream(js, old.tokens_stream)
+    results = await _stream(js, old.results_stream)
+    responses = await _stream(js, old.responses_stream)
+    batch = await _stream(js, old.batch_stream)
+    dead = await _stream(js, old.dead_stream)
+    resume_window_s = _age_s(results)
+    as_it_is: dict[str, Any] = {
+        "num_partitions": old.num_partitions,
+        "replicas": requests["num_replicas"],
+        "queue_max_msgs": requests["max_msgs"],
+        "queue_max_bytes": requests["max_bytes"],
+        "log_max_bytes": tokens["max_bytes"],
+        "results_max_bytes": results["max_bytes"],
+        "files_max_bytes": batch["max_bytes"],
+        "files_ttl_s": _age_s(batch),
+        "resume_window_s": resume_window_s,
+        "max_deadline_s": _age_s(tokens) - resume_window_s - _LOG_MARGIN_S,
+        "response_ttl_s": _age_s(responses),
+        "response_store_bytes": responses["max_bytes"],
+        "dead_max_bytes": dead["max_bytes"],
+    }
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    kept = {name: value for name, value in as_it_is.items() if _is_default(config, name, defaults)}
+    return dataclasses.replace(config, prefix=prefix, **kept)
+
+
+def _is_default(config: ClusterConfig, name: str, defaults: dict[str, Any]) -> bool:
+    return bool(getattr(config, name) == defaults[name])
+
+
+async def _stream(js: JetStream, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await js.api(f"STREAM.INFO.{name}"))["config"]
+    return found
+
+
+def _age_s(stream: dict[str, Any]) -> float:
+    return float(stream["max_age"] / _NS)

@@ -11,12 +11,10 @@ from urllib.parse import urlsplit
 
 from deploy.local.data_folder import default_data_dir
 from deploy.local.running_stack import running_stacks
-from jetflock.doctor.disk_checks import disk_findings
 from jetflock.doctor.doctor_config import DoctorConfig
-from jetflock.doctor.finding import Finding, Verdict, ok
-from jetflock.doctor.machine_checks import machine_findings
+from jetflock.doctor.finding import Finding, Verdict, ok, print_as_they_come, print_findings_json
+from jetflock.doctor.machine_checks import disk_findings, machine_findings
 from jetflock.doctor.nats_checks import nats_findings
-from jetflock.doctor.report import print_as_they_come, print_findings_json
 from jetflock.running.running_service import choose_stack
 from shared.cli.program import Program
 from shared.config import FLAT, ClusterConfig

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import httpx
 
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError
 
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0  # frontends send a comment every 15 s

@@ -13,13 +13,19 @@ from urllib.parse import urlsplit
 
 from deploy.local.running_stack import RunningStack, running_stacks
 from shared.config import ClusterConfig
-from shared.errors import ConfigError
+from shared.errors import ConfigError, JetflockError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _NATS_PORT = 4222
 _PROBE_S = 1.0
 
 Config = TypeVar("Config", bound=ClusterConfig)
+
+
+class ServiceError(JetflockError):
+    """The service refused, failed, or does not answer."""
+
+    exit_status = 1
 
 
 @dataclass(frozen=True, kw_only=True)

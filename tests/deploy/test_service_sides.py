@@ -11,7 +11,7 @@ from deploy.autoscale.pool_watch import PoolWatch
 from deploy.local.heralds import WorkerHerald
 from deploy.local.kept_process import Launch
 from deploy.local.service_sides import ServiceSides
-from jetflock.migration.stream_move import StreamMove
+from jetflock.stream_move import StreamMove
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable

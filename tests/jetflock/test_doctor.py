@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jetflock.doctor.disk_checks import disk_findings
 from jetflock.doctor.finding import Finding, Verdict
 from jetflock.doctor.gpu_checks import gpu_findings
-from jetflock.doctor.machine_checks import machine_findings
+from jetflock.doctor.machine_checks import disk_findings, machine_findings
 from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from shared.cluster import open_cluster

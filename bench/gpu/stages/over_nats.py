@@ -17,7 +17,7 @@ from bench.gpu.shapes import write_config
 from bench.local_serve import local_serve
 from bench.stream_client import StreamProtocol, StreamResult, http_request, stream_at_once
 from deploy.local.ports import free_port
-from jetflock.bench.percentile import percentile
+from jetflock.bench.stage_summary import percentile
 
 PROMPT_LEN = 32
 READY_S = 90.0

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jetflock.migration.stream_move import StreamMove
+from jetflock.stream_move import StreamMove
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from jetflock.admin_plane.admin_app import AdminApp
-from jetflock.admin_plane.admin_config import AdminConfig
-from jetflock.admin_plane.admin_key import AdminKey
+from jetflock.admin_plane.admin_config import AdminConfig, AdminKey
 from jetflock.admin_plane.page_origins import PageOrigins
 from shared.errors import ConfigError
 from shared.protocol.codec import encode

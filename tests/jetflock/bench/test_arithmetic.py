@@ -7,15 +7,13 @@ from array import array
 
 import pytest
 
-from jetflock.bench.arrivals import arrival_times_s
 from jetflock.bench.chart import log_ticks, ticks_from_zero
 from jetflock.bench.lengths import Lengths, UniformLengths, sharegpt_like
-from jetflock.bench.load_runner import StageRun
+from jetflock.bench.load_runner import StageRun, arrival_times_s
 from jetflock.bench.load_stage import LoadStage, swept
-from jetflock.bench.percentile import percentile
 from jetflock.bench.request_record import RequestRecord
 from jetflock.bench.slo import Slo
-from jetflock.bench.stage_summary import StageSummary, summarize
+from jetflock.bench.stage_summary import StageSummary, percentile, summarize
 from shared.errors import ConfigError
 
 

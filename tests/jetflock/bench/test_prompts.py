@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jetflock.bench.dataset_prompts import DatasetPrompts, DatasetReader
 from jetflock.bench.lengths import UniformLengths
-from jetflock.bench.random_prompts import RandomPrompts
+from jetflock.bench.prompt_source import DatasetPrompts, DatasetReader, RandomPrompts
 from jetflock.bench.token_counter import LocalTokens, TokenCounter, Words
 from jetflock.bench.vocabulary import Vocabulary
 from shared.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.http_probe import answers_ok
 from jetflock.running.http_service import HttpService
-from jetflock.running.service_error import ServiceError
+from jetflock.running.running_service import ServiceError
 from tests.nats_server import free_port
 
 

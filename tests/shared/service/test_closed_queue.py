@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jetflock.migration.stream_move import StreamMove
+from jetflock.stream_move import StreamMove
 from shared.broker.jetstream import JetStream
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig

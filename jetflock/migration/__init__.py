@@ -1,1 +1,0 @@
-"""This package moves a running service to other streams."""
