@@ -150,3 +150,21 @@ class ToolParser(abc.ABC):
         head = f'{{"name": {json.dumps(tool.name)}, "{self.argument_key}": '
         yield f'call_{i}: {json.dumps(head)} arguments_{i} "}}"'
         yield f"arguments_{i}: %json {json_rule(tool.schema())}"
+
+
+class ListedCalls(ToolParser):
+    """A form whose calls stand in one list, in brackets and with commas between them."""
+
+    @abc.abstractmethod
+    def next_in_list(self, text: str, at: int, names: Collection[str]) -> Head:
+        """The call that follows another one in the list, with the comma before it."""
+
+    def behind_call(
+        self, text: str, at: int, names: Collection[str], *, in_list: bool
+    ) -> Head | ListEnd:
+        if not in_list:
+            return NoCall()
+        return ListEnd(at + 1) if text[at] == "]" else self.next_in_list(text, at, names)
+
+    def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
+        return '"[" call "]"' if is_single else '"[" call (", " call)* "]"'

@@ -11,7 +11,6 @@ from typing import Any
 from frontend.parsers.calls.call_head import (
     CallHead,
     Head,
-    ListEnd,
     NoCall,
     json_calls,
     name_end,
@@ -20,7 +19,7 @@ from frontend.parsers.calls.call_head import (
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
-from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, ToolParser
+from frontend.parsers.calls.tool_parser import CallableTool, ListedCalls, MarkRef, Message
 
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
@@ -29,7 +28,7 @@ _TEMPLATE_ID = re.compile(r"[A-Za-z0-9]{9}")
 _WRITTEN_ID = re.compile(r"[A-Za-z0-9_-]*")
 
 
-class Mistral(ToolParser):
+class Mistral(ListedCalls):
     """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`."""
 
     name = "mistral"
@@ -46,17 +45,8 @@ class Mistral(ToolParser):
     def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
         return json_calls(text, at, ()) if text[at] in "[{" else _named_head(text, at)
 
-    def behind_call(
-        self, text: str, at: int, names: Collection[str], *, in_list: bool
-    ) -> Head | ListEnd:
-        if not in_list:
-            return NoCall()
-        if text[at] == "]":
-            return ListEnd(at + 1)
+    def next_in_list(self, text: str, at: int, names: Collection[str]) -> Head:
         return next_json_call(text, at, names, in_list=True)
-
-    def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
-        return '"[" call "]"' if is_single else '"[" call (", " call)* "]"'
 
 
 class MistralArgs(Mistral):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, name_end
+from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
 from frontend.parsers.calls.python_arguments import PythonArguments
-from frontend.parsers.calls.tool_parser import ArgumentReader, CallableTool, MarkRef, ToolParser
+from frontend.parsers.calls.tool_parser import ArgumentReader, CallableTool, ListedCalls, MarkRef
 from shared.errors import UnsupportedParameter
 from shared.protocol.reply import ParamKind
 
@@ -18,7 +18,7 @@ _OF_OBJECT = {"type", "properties", "required", "additionalProperties"}
 _NOT_HELD = "calls in Python cannot be held to"
 
 
-class Pythonic(ToolParser):
+class Pythonic(ListedCalls):
     """The whole text is `[name(a=1, b="x"), ...]`. No template tells that a model writes so."""
 
     name = "pythonic"
@@ -45,17 +45,8 @@ class Pythonic(ToolParser):
     def arguments(self, kinds: Mapping[str, ParamKind]) -> ArgumentReader:
         return PythonArguments()
 
-    def behind_call(
-        self, text: str, at: int, names: Collection[str], *, in_list: bool
-    ) -> Head | ListEnd:
-        if not in_list:
-            return NoCall()
-        if text[at] == "]":
-            return ListEnd(at + 1)
+    def next_in_list(self, text: str, at: int, names: Collection[str]) -> Head:
         return _head(text, at + 1, names) if text[at] == "," else NoCall()
-
-    def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
-        return '"[" call "]"' if is_single else '"[" call (", " call)* "]"'
 
     def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
         """Parameters in the order of the schema, with JSON for values.
