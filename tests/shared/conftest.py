@@ -1,13 +1,16 @@
-"""What tests of CPU time need."""
+"""Three servers, and what tests of CPU time need."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from shared.cli.garbage import settle_garbage
+from tests.nats_cluster import NatsCluster
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +21,14 @@ def collected_as_in_a_role() -> Iterator[None]:
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[NatsCluster]:
+    """A cluster of three servers that runs."""
+    cluster = NatsCluster(tmp_path / "nats")
+    try:
+        await asyncio.to_thread(cluster.start)
+        yield cluster
+    finally:
+        cluster.kill()

@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -36,16 +35,6 @@ MAX_LATE_S = 0.004  # an erasure is over by then
 PATIENCE_S = 90.0
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-async def nats(tmp_path: Path) -> AsyncIterator[NatsCluster]:
-    cluster = NatsCluster(tmp_path / "nats")
-    try:
-        await asyncio.to_thread(cluster.start)
-        yield cluster
-    finally:
-        cluster.kill()
 
 
 async def answered(call: Callable[[], Awaitable[T]]) -> T:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,16 +24,6 @@ from tests.worker.io_stage import eventually_async
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOM: dict[str, Any] = {"log_max_bytes": 1 << 29, "files_max_bytes": 1 << 28}  # of both sides
-
-
-@pytest.fixture
-async def nats(tmp_path: Path) -> AsyncIterator[NatsCluster]:
-    cluster = NatsCluster(tmp_path / "nats")
-    try:
-        await asyncio.to_thread(cluster.start)
-        yield cluster
-    finally:
-        cluster.kill()
 
 
 @pytest.fixture
