@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared.checkpoint.embedding_files import embedding_card, is_embedder
 from shared.checkpoint.hub import fetch, is_hub_id
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.model_shape import why_no_checkpoint
-from shared.checkpoint.score_files import (
+from shared.checkpoint.pooled_files import (
     classifier_card,
+    embedding_card,
     encoder_context_len,
     is_classifier,
+    is_embedder,
     is_encoder,
     yes_no_card,
 )

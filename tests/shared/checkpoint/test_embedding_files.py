@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.checkpoint.embedding_files import embedding_card, is_embedder
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.pooled_files import embedding_card, is_embedder
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.model_cards import EmbeddingCard

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shared.checkpoint.model_files import ModelFiles
-from shared.checkpoint.score_files import classifier_card, encoder_context_len, yes_no_card
+from shared.checkpoint.pooled_files import classifier_card, encoder_context_len, yes_no_card
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.model_cards import ScoreCard

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shared.checkpoint.json_file import read_json
-from shared.checkpoint.score_files import encoder_context_len
+from shared.checkpoint.pooled_files import encoder_context_len
 from shared.errors import ConfigError
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import MODEL_ERRORS, forget_quantization

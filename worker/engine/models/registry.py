@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.checkpoint.score_files import ENCODERS
+from shared.checkpoint.pooled_files import ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shared.checkpoint.model_files import ModelFiles
-from shared.checkpoint.score_files import ENCODERS
+from shared.checkpoint.pooled_files import ENCODERS
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.finish import FinishReason
