@@ -115,7 +115,7 @@ class ClusterConfig:
         return self.max_deadline_s + self.resume_window_s + 60.0
 
     def login(self) -> NatsLogin:
-        """As whom to connect."""
+        """Says as whom to connect."""
         return NatsLogin(
             self.nats_user,
             self.nats_password,
@@ -125,7 +125,7 @@ class ClusterConfig:
         )
 
     def eraser_login(self) -> NatsLogin | None:
-        """As whom to purge, delete, and write objects; None: as for all else."""
+        """Says as whom to purge, delete, and write objects; None: as for all else."""
         return None
 
 

@@ -352,7 +352,7 @@ class RequestCancelled(RequestError):
 
 
 class InternalError(RequestError):
-    """Our fault."""
+    """The fault is the service's own."""
 
     status_code = 500
     error_type = "server_error"

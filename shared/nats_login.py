@@ -56,12 +56,12 @@ class NatsLogin:
         return self.password
 
     def jwt(self) -> str:
-        """Of the credentials file. Raises ConfigError."""
+        """The token of the credentials file. Raises ConfigError."""
         assert self.creds is not None
         return _part_of(self.creds, _JWT, "user JWT")
 
     def key_pair(self) -> nkeys.KeyPair:
-        """Of the credentials or the nkey file. Raises ConfigError."""
+        """The keys of the credentials or the nkey file. Raises ConfigError."""
         import nkeys
 
         path = self.creds or self.nkey_file

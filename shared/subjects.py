@@ -85,7 +85,7 @@ class Lane(NamedTuple):
 
     @property
     def token(self) -> str:
-        """In subjects and consumer names: the lowest lane bears the name of its class."""
+        """Its name in subjects and consumer names: the lowest lane bears the name of its class."""
         return f"{self.job_class}-{self.level}" if self.level else self.job_class
 
     @classmethod
@@ -159,7 +159,7 @@ class Subjects:
     # Subjects in streams
 
     def request(self, pool: str, lane: str, frontend_id: str, rid: str) -> str:
-        """Of one request, in the lane with this token; that of a class is its lowest.
+        """The subject of one request, in the lane with this token; that of a class is its lowest.
 
         Whose death orphans it stands before its id; "" for a detached one. So a request is found
         by its id, and those of a frontend by theirs, whatever else is in the queue.
@@ -220,7 +220,7 @@ class Subjects:
     # Consumers of REQUESTS
 
     def consumer(self, pool: str, lane: str) -> str:
-        """Of the lane with this token; that of a class is its lowest."""
+        """The consumer of the lane with this token; that of a class is its lowest."""
         return f"{pool}_{lane}"
 
     def consumers(self, pool: str) -> list[str]:
@@ -301,7 +301,7 @@ class Subjects:
 
     @property
     def owners_bucket(self) -> str:
-        """Of partitions, and the leases of these owners."""
+        """It holds the owners of partitions, and their leases."""
         return f"{self.prefix}_owners"
 
     @property
@@ -327,7 +327,7 @@ class Subjects:
 
     @property
     def secrets_bucket(self) -> str:
-        """Of the deployment, for frontends alone."""
+        """It holds secrets of the deployment, for frontends alone."""
         return f"{self.prefix}_secrets"
 
     @property
@@ -341,8 +341,8 @@ class Subjects:
 
     @property
     def key_buckets(self) -> tuple[str, ...]:
-        """Those of keys that clients make grow: the others have an entry for each process, model
-        or partition.
+        """The buckets that grow with what clients do: the others have an entry for each process,
+        model or partition.
         """
         return (
             self.attached_bucket,

@@ -94,8 +94,9 @@ class DeadRequests:
         return list(found.values())
 
     async def rids(self) -> set[str]:
-        """Of all that the leader held at the call. Raises BrokerError, or ProtocolError when one
-        cannot be read.
+        """The ids of all that the leader held at the call.
+
+        Raises BrokerError, or ProtocolError when one cannot be read.
         """
         scan = self._js.proven_scan(self._subjects.dead_stream, self._subjects.dead("*"))
         return {decode(DeadRequest, message.data).rid async for message in scan}

@@ -36,8 +36,10 @@ class LoraOrders:
         self._catalog = AdapterCatalog(cluster)
 
     async def load(self, name: str, path: str, model: str | None) -> LoraResult:
-        """From a folder on this machine. Raises ConfigError, and nothing is changed, when the
-        adapter or a worker's engine does not take it; NotFound, InvalidRequest or BrokerError.
+        """Loads it from a folder on this machine.
+
+        Raises ConfigError, and nothing is changed, when the adapter or a worker's engine does not
+        take it; NotFound, InvalidRequest or BrokerError.
         """
         base = await self._base(model)
         files = await asyncio.to_thread(LoraFiles.read, Path(path))

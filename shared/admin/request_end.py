@@ -48,7 +48,7 @@ async def _was_ended_by(cluster: Cluster, rid: str, by: str) -> bool:
 
 
 async def _tell_workers(cluster: Cluster, rid: str, pool: str) -> None:
-    """Those that run it, or are about to."""
+    """Tells those that run it, or are about to."""
     with contextlib.suppress(nats.errors.Error):
         await cluster.nc.publish(cluster.subjects.control(pool), encode(Cancel(rid)))
 

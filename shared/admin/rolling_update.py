@@ -84,7 +84,7 @@ class RollingUpdate:
         )
 
     async def _workers(self) -> list[WorkerCard]:
-        """Of the target. One that was named and is gone by now is no error any more."""
+        """The workers of the target. One that was named and is gone by now is no error any more."""
         cards = await self._plane.workers(Target(self._order.model))
         named = self._order.workers
         return [card for card in cards if not named or card.worker in named]

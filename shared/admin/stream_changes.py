@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 async def change_replicas(cluster: Cluster, timeout_s: float) -> list[str]:
-    """As many as the configuration says, of each stream and bucket; returns when all copies are
+    """Gives each stream and bucket as many as the configuration says; returns when all copies are
     complete. Those that were changed. Raises ConfigError.
 
     The leader that serves a stream's clients fills its new copies meanwhile; consumers follow.

@@ -26,7 +26,7 @@ class ClockReading:
 
     @classmethod
     def of_info(cls, info: Mapping[str, Any]) -> ClockReading:
-        """Of the answer to `STREAM.INFO`. Raises BrokerUnavailable where no leader gave it."""
+        """Reads the answer to `STREAM.INFO`. Raises BrokerUnavailable where no leader gave it."""
         cluster = info.get("cluster") or {}
         since = cluster.get("leader_since")
         if since is None and cluster.get("raft_group"):

@@ -279,7 +279,7 @@ class JetStream:
         await self._delete(stream, {"seq": seq})
 
     async def delete_message(self, stream: str, seq: int) -> None:
-        """Also one that is not there any more. Raises BrokerError."""
+        """It need not be there any more. Raises BrokerError."""
         await self._delete(stream, {"seq": seq, "no_erase": True})
 
     async def purge(self, stream: str, subject: str, *, below: int | None = None) -> int:
@@ -295,13 +295,14 @@ class JetStream:
         return int(answer["purged"])
 
     async def purge_for_good(self, stream: str, subject: str, *, below: int | None = None) -> None:
-        """As `purge`, and no compare-and-set behind what is gone can be stored any more.
+        """Purges as `purge` does, and no compare-and-set behind what is gone can be stored any
+        more.
 
         A leader of several servers compares what it stores before it applies the purge in front of
         it, and purges up to the last message that it had applied when it was asked. So behind the
         first purge nothing passes; with the answer to the second, what had passed is stored; and
-        the third takes it away. Behind that, its writer may have passed meanwhile: so two purges
-        in a row must have found nothing. Raises BrokerError.
+        the third takes it away. Behind that, its writer may have passed meanwhile: so two purges in
+        a row must have found nothing. Raises BrokerError.
         """
         num_empty = 0
         while num_empty < 2:

@@ -55,7 +55,7 @@ class KvBucket:
         await self._js.purge(self._stream, self._prefix + key, below=below)
 
     async def erase(self, key: str) -> None:
-        """As `delete`, and its bytes are overwritten."""
+        """Deletes it as `delete` does, and its bytes are overwritten."""
         await self._js.erase(self._stream, self._prefix + key)
 
     async def entries(self, under: str = "") -> list[KvEntry]:

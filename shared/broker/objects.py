@@ -76,7 +76,7 @@ class Objects:
         return result.data or b""
 
     async def find(self, name: str) -> ObjectEntry | None:
-        """As the leader knows it. Raises BrokerError."""
+        """The object as the leader knows it. Raises BrokerError."""
         message = await self._js.get_last(self._stream, self._subject(name))
         return None if message is None or _is_deleted(message) else await self._entry(message)
 
@@ -104,13 +104,14 @@ class Objects:
         return True
 
     async def delete(self, name: str) -> None:
-        """Also one that is not there. Needs no room. Raises BrokerError."""
+        """It need not be there, and a full store needs no room for it. Raises BrokerError."""
         if (entry := await self.find(name)) is not None:
             await self._purge(f"{self._pieces}{entry.piece_id}")
             await self._purge(self._subject(name), entry.seq)
 
     async def delete_unchanged(self, entry: ObjectEntry) -> bool:
-        """Unless somebody has confirmed or replaced it since; whether it is gone.
+        """Deletes it unless somebody has confirmed or replaced it since; returns whether it is
+        gone.
 
         Raises BrokerError.
         """
@@ -122,7 +123,7 @@ class Objects:
         return True
 
     async def erase(self, name: str) -> None:
-        """Also one that is not there. What is left when it is cut short, another call finds.
+        """It need not be there. What is left when it is cut short, another call finds.
 
         Deleting leaves the bytes in the server's files, this does not. Raises BrokerError.
         """
@@ -195,7 +196,7 @@ def _info(message: StoredMessage) -> dict[str, Any]:
 
 
 def _is_deleted(message: StoredMessage) -> bool:
-    """By a version that left a word behind."""
+    """Whether it was deleted by a version that left a word behind."""
     return _info(message).get("deleted") is True
 
 

@@ -11,7 +11,8 @@ _READING_S = 1.0  # several consumers are looked at together
 
 
 async def oldest_wait_s(js: JetStream, stream: str, info: Mapping[str, Any]) -> float:
-    """By the stream's own clock, of what was queued first behind what it has delivered last.
+    """Seconds, by the stream's own clock, that the first request behind the last delivered one
+    waits.
 
     `info` is what the server tells of the consumer. Raises BrokerError.
     """

@@ -54,7 +54,7 @@ class ToldSubjects:
         return _matches(self._text, subject)
 
     def is_ack_subject(self, subject: str) -> bool:
-        """Of a delivery of a request."""
+        """Whether a delivery of a request is confirmed there."""
         return _matches(self._ack, subject)
 
 

@@ -30,7 +30,7 @@ class AdapterCatalog:
         self._models = cluster.bucket(cluster.subjects.models_bucket)
 
     async def cards(self, pool: str) -> Cards:
-        """As the leader knows them; none of a model that is not there.
+        """The cards as the leader knows them; a model that is not there has none.
 
         Raises BrokerError, also while the model's card cannot be read.
         """
@@ -97,7 +97,7 @@ class AdapterCatalog:
                 raise ConfigError(f"a LoRA adapter cannot have the name of {name!r}: it is served")
 
     async def _change(self, pool: str, change: Callable[[Cards], Cards]) -> Cards:
-        """By compare-and-set; returns those before."""
+        """Changes the cards by compare-and-set; returns those before."""
         while True:
             entry = await self._models.get(pool)
             if entry is None:
@@ -119,7 +119,7 @@ class AdapterCatalog:
         await self._catalog.keep_object(name, files.to_bytes, anew=True)
 
     async def _delete_files(self, pool: str, revision: str) -> None:
-        """Unless another name stands for them, too. Raises BrokerError.
+        """Deletes the files, unless another name stands for them, too. Raises BrokerError.
 
         They are looked up before the cards: who loads the same meanwhile keeps them anew, before
         its card is written or behind it, and what is deleted is what no card had named.

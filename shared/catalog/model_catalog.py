@@ -35,8 +35,9 @@ log = get_logger(__name__)
 
 
 def read_card(entry: KvEntry) -> ModelCard:
-    """As it is stored. Raises BrokerUnavailable for one that cannot be read: what it should say is
-    unknown.
+    """The card as it is stored.
+
+    Raises BrokerUnavailable for one that cannot be read: what it should say is unknown.
     """
     try:
         return decode(ModelCard, entry.value)
@@ -174,7 +175,7 @@ class ModelCatalog:
     async def _change(
         self, pool: str, change: Callable[[ModelCard], ModelCard]
     ) -> ModelCard | None:
-        """By compare-and-set; the card then, None when there is none."""
+        """Changes it by compare-and-set; returns the card then, None when there is none."""
         while True:
             entry = await self._cards.get(pool)
             if entry is None:
@@ -203,7 +204,7 @@ class ModelCatalog:
         return await self._cards.get(pool) is None
 
     async def heartbeats(self) -> PoolHeartbeats:
-        """Of all workers and supervisors. Raises BrokerError."""
+        """The heartbeats of all workers and supervisors. Raises BrokerError."""
         workers, roles = await self._workers.entries(), await self._roles.entries()
         if self._older is not None:
             workers += await self._older._workers.entries()
@@ -245,7 +246,7 @@ class ModelCatalog:
             raise ConfigError(f"object {name} is not in the store") from exc
 
     async def has_object(self, name: str) -> bool:
-        """As the leader knows it. Raises BrokerError."""
+        """Whether there is one, as the leader knows it. Raises BrokerError."""
         return await self.find_object(name) is not None
 
     async def put_object(self, name: str, data: bytes) -> None:
@@ -280,12 +281,13 @@ class ModelCatalog:
         await self.put_object(name, await asyncio.to_thread(data))
 
     async def find_object(self, name: str) -> ObjectEntry | None:
-        """As the leader knows it. Raises BrokerError."""
+        """The object as the leader knows it. Raises BrokerError."""
         return await self._objects.find(name)
 
     async def delete_object(self, entry: ObjectEntry) -> bool:
-        """Unless somebody keeps it since `entry` was found; whether it is gone. Raises
-        BrokerError.
+        """Deletes it unless somebody keeps it since `entry` was found; returns whether it is gone.
+
+        Raises BrokerError.
         """
         return await self._objects.delete_unchanged(entry)
 

@@ -16,7 +16,7 @@ from shared.protocol.role_cards import SUPERVISOR, RoleCard, WorkerState
 
 
 class ModelStatus(enum.StrEnum):
-    """In the order in which models are offered."""
+    """What can be expected of a model, in the order in which models are offered."""
 
     READY = "ready"  # a worker takes requests
     LOADING = "loading"  # workers are on their way
@@ -57,7 +57,7 @@ class PoolHeartbeats:
 
     @classmethod
     def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
-        """Of the entries of both buckets; what cannot be read is nobody's heartbeat."""
+        """Reads the entries of both buckets; what cannot be read is nobody's heartbeat."""
         states: dict[str, list[str]] = defaultdict(list)
         for worker in readable(_WorkerStanding, workers):
             states[worker.pool].append(worker.state)
@@ -76,7 +76,7 @@ class PoolHeartbeats:
         return any(state != WorkerState.LOADING for state in self.states.get(pool, ()))
 
     def standing(self, card: ModelCard) -> Standing:
-        """Of a model whose card this is."""
+        """How the model with this card stands."""
         states = self.states.get(card.pool, ())
         supervisors = self.supervisors.get(card.pool, ())
         if WorkerState.READY in states:

@@ -86,7 +86,7 @@ class LoraFiles:
         return msgpack.packb((self.config, self.weights))  # type: ignore[no-any-return]
 
     def write(self, path: Path) -> None:
-        """As they were read."""
+        """Writes the files as they were read."""
         path.mkdir(parents=True, exist_ok=True)
         (path / CONFIG_FILE).write_bytes(self.config)
         (path / WEIGHTS_FILE).write_bytes(self.weights)
@@ -155,7 +155,7 @@ def _scale(values: Mapping[str, Any], rank: int) -> float:
 
 
 def _header(weights: bytes) -> dict[str, Any]:
-    """Of a safetensors file: its length in eight bytes, then JSON."""
+    """The header of a safetensors file: its length in eight bytes, then JSON."""
     try:
         length = int.from_bytes(weights[:8], "little")
         header: dict[str, Any] = json.loads(weights[8 : 8 + length])

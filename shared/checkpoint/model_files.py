@@ -81,7 +81,7 @@ def served_name(model: str) -> str:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Of a checkpoint's folder."""
+    """The files of weights in a checkpoint's folder."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("*.gguf"))
 
 
@@ -178,7 +178,7 @@ class ModelFiles:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """From generation_config.json, else config.json."""
+        """The ids of generation_config.json, else those of config.json."""
         value = self.generation_config.get("eos_token_id")
         if value is None:
             value = self._text_config.get("eos_token_id")

@@ -38,7 +38,7 @@ def is_embedder(path: Path) -> bool:
 
 
 def embedding_card(path: Path, config: dict[str, Any]) -> EmbeddingCard | None:
-    """As sentence-transformers would embed, else the last token, normalised.
+    """Says how sentence-transformers would embed, else by the last token, normalised.
 
     None when config.json does not tell the size. Raises ConfigError for modules that we lack.
     """
@@ -116,7 +116,7 @@ def encoder_context_len(path: Path, config: dict[str, Any]) -> int:
 
 
 def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
-    """Of a checkpoint with one label. Raises ConfigError."""
+    """The card of a checkpoint with one label. Raises ConfigError."""
     labels = config.get("id2label")
     num_labels = (
         len(labels) if isinstance(labels, dict) else config.get("num_labels", _DEFAULT_NUM_LABELS)
@@ -134,7 +134,9 @@ def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
 
 
 def yes_no_card(bundle: TokenizerBundle, vocab_size: int) -> ScoreCard | None:
-    """Of a decoder that can be asked; None when it has no chat template, or no such tokens."""
+    """The card of a decoder that can be asked; None when it has no chat template, or no such
+    tokens.
+    """
     if bundle.chat_template is None:
         return None
     tokenizer = bundle.tokenizer()

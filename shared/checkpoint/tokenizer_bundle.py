@@ -45,7 +45,7 @@ class TokenizerBundle:
 
     @classmethod
     def of_numbers(cls, vocab_size: int) -> TokenizerBundle:
-        """Of no model: words are token ids in digits, and each id's text is its number."""
+        """A bundle of no model: words are token ids in digits, and each id's text is its number."""
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         vocabulary = {str(token_id): token_id for token_id in range(vocab_size)}

@@ -115,7 +115,7 @@ class Program:
         }
 
     def variables(self) -> set[str]:
-        """Of all its flags, without the prefix."""
+        """The variables of all its flags, without the prefix."""
         return {
             name.removeprefix("--").upper().replace("-", "_")
             for name in self.flags()

@@ -49,7 +49,7 @@ class Shutdown:
             loop.add_signal_handler(signum, self.ask)
 
     def ask(self) -> None:
-        """As a signal does."""
+        """Asks for it as a signal does."""
         if not self.asked.is_set():
             self.asked.set()
             self._end_process_after(0.0 if self._grace_s is None else self._grace_s())

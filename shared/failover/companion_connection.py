@@ -73,5 +73,5 @@ class Follower:
 
 
 def _server_id(nc: Client) -> str:
-    """Of the server as such: it may be known by several addresses."""
+    """The id of the server as such: it may be known by several addresses."""
     return str(nc._server_info["server_id"])

@@ -170,7 +170,7 @@ class ServerWatch:
     async def _first_better(
         self, urls: list[ParseResult], num_here: int, began_at: float
     ) -> tuple[ParseResult, int] | None:
-        """Of those that reach more leaders than ours, the first that shows it, and how many."""
+        """The first server that shows that it reaches more leaders than ours, and how many."""
         asking = [asyncio.create_task(self._better(url, num_here, began_at)) for url in urls]
         try:
             for asked in asyncio.as_completed(asking):
@@ -223,5 +223,5 @@ async def move(nc: Client, target: ParseResult) -> None:
 
 
 def _name(url: ParseResult | None) -> str:
-    """Without credentials."""
+    """The URL without credentials."""
     return "" if url is None else f"{url.hostname}:{url.port}"

@@ -52,7 +52,7 @@ class ByteCursor:
             raise ConfigError(f"{self._name} holds a text that is not UTF-8") from None
 
     def value(self) -> MetadataValue:
-        """With its type before it."""
+        """Reads the type of a value, and then the value."""
         kind = self.integer("I")
         if kind == _STRING:
             return self.string()

@@ -30,7 +30,10 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """Of a GGUF file, or of one part of a split one. Raises ConfigError, in a sentence."""
+    """Makes the folder of a GGUF file, or of one part of a split one.
+
+    Raises ConfigError, in a sentence.
+    """
     folder = _cache() / _fingerprint(path)
     if (folder / "config.json").is_file():
         return folder
@@ -125,7 +128,10 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def tokenizer_files(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, bytes]:
-    """By file name. Raises ConfigError for a tokenizer of a kind that is not known here."""
+    """The files by their names.
+
+    Raises ConfigError for a tokenizer of a kind that is not known here.
+    """
     kind = metadata.text("tokenizer.ggml.model")
     if kind not in _KINDS:
         known = " and ".join(_KINDS)

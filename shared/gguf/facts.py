@@ -24,7 +24,10 @@ _TOLERANCE = 1e-4  # of factors that were computed in float32
 
 
 class ModelFacts:
-    """Of one model. Methods raise ConfigError for what is missing, or not as it must be."""
+    """What the file of one model says.
+
+    Methods raise ConfigError for what is missing, or not as it must be.
+    """
 
     def __init__(self, model: GgufModel) -> None:
         self._model = model
@@ -82,12 +85,12 @@ class ModelFacts:
 
     @property
     def num_rotated(self) -> int:
-        """Of each head's dimensions, those that positions turn."""
+        """The number of each head's dimensions that positions turn."""
         return self._positive("rope.dimension_count", self.head_dim)
 
     @property
     def stored_dtype(self) -> str:
-        """As config.json calls it: float32 only where all of it is."""
+        """The type as config.json calls it: float32 only where all of it is."""
         types = {tensor.type.name for tensor in self._model.tensors.values()}
         return "float32" if types == {"F32"} else "bfloat16"
 
@@ -137,7 +140,7 @@ def scaled_rope(facts: ModelFacts, default_theta: float = 10000.0) -> Rope:
 
 
 def llama_rope(facts: ModelFacts) -> Rope:
-    """With Llama 3's way, of which a file holds a factor for each frequency."""
+    """Knows Llama 3's way, too, of which a file holds a factor for each frequency."""
     rope = scaled_rope(facts)
     factors = facts.floats("rope_freqs.weight")
     if factors is None:

@@ -63,14 +63,14 @@ def first_parts(names: Sequence[str]) -> list[str]:
 
 
 def _has_tag(name: str, wanted: str) -> bool:
-    """Between dashes or dots, as in `Qwen3-8B-Q4_K_M.gguf`; case does not count."""
+    """Whether it stands between dashes or dots, as in `Qwen3-8B-Q4_K_M.gguf`, in any case."""
     parts = name.rpartition("/")[2].upper().replace(".", "-").split("-")
     tag = wanted.upper().split("-")
     return any(parts[idx : idx + len(tag)] == tag for idx in range(len(parts)))
 
 
 def _is_made(path: Path) -> bool:
-    """Of a GGUF file, by `checkpoint_folder`."""
+    """Whether `checkpoint_folder` has made it of a GGUF file."""
     try:
         config = json.loads((path / "config.json").read_text())
     except (OSError, ValueError):

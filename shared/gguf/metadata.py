@@ -10,7 +10,7 @@ from shared.gguf.byte_cursor import MetadataValue
 
 
 class Metadata:
-    """Of one model. Every method raises ConfigError for a value that it cannot be."""
+    """The values of one model. Every method raises ConfigError for a value that it cannot be."""
 
     def __init__(self, path: Path, values: Mapping[str, MetadataValue]) -> None:
         self.path = path

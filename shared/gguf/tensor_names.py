@@ -95,7 +95,10 @@ _BARE = re.compile(r"self_attn\.sinks|mlp\.experts\..+")
 
 
 def tensor_sources(model: GgufModel) -> dict[str, TensorSource]:
-    """By Hugging Face's names. Raises ConfigError, which names tensors that nothing would read."""
+    """The tensors by Hugging Face's names.
+
+    Raises ConfigError, which names tensors that nothing would read.
+    """
     architecture = model.metadata.architecture
     num_layers = model.metadata.integer(f"{architecture}.block_count")
     found: dict[str, list[GgufTensor]] = defaultdict(list)

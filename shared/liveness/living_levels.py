@@ -23,7 +23,7 @@ class LivingLevel:
 
 
 async def living_levels(cluster: Cluster) -> list[LivingLevel]:
-    """Of all workers, frontends, detokenizers and supervisors that show a heartbeat.
+    """The levels of all workers, frontends, detokenizers and supervisors with a heartbeat.
 
     Cards of any build are read, whatever else they hold. Raises BrokerError.
     """

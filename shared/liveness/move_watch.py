@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class MoveWatch:
-    """Of one side of a move, or of a service that does not move. Each event is set once."""
+    """Watches one side of a move, or a service that does not move. Each event is set once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

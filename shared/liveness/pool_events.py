@@ -26,12 +26,12 @@ class PoolEvents:
         self._model = model
 
     async def tell(self, event: PoolEvent) -> None:
-        """Without waiting until it is stored."""
+        """Publishes it, and does not wait until it is stored."""
         with contextlib.suppress(NatsError):
             await self._nc.publish(self._subject, encode(event))
 
     async def tell_worker(self, worker: str, state: str, detail: str = "") -> None:
-        """Of a worker on this host."""
+        """Publishes an event of a worker on this host."""
         await self.tell(
             WorkerEvent(
                 at=time.time(),

@@ -27,7 +27,7 @@ class RoleClient(WatchedClient):
         self.last_refusal = ""  # what the server last said that we may not do, in lower case
 
     def login_options(self) -> dict[str, Any]:
-        """For `connect`: callbacks, which are asked at every attempt."""
+        """The options of `connect`: callbacks, which are asked at every attempt."""
         login = self._login
         if login.creds is not None:
             return {

@@ -53,7 +53,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def num_beam_tokens(self) -> int:
-        """Of all the outputs that a beam search has found."""
+        """The tokens of all the outputs that a beam search has found."""
         return sum(len(beam.token_ids) // 4 for beam in self.beams)
 
     @property

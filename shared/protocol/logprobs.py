@@ -27,7 +27,9 @@ class TokenLogprob(NamedTuple):
 
 
 def max_logprob_bytes(max_payload: int) -> int:
-    """Of prompt and output of one request: with its ids and text they must fit into one message."""
+    """The limit of prompt and output of one request: with its ids and text they must fit into one
+    message.
+    """
     return max_payload * 5 // 8
 
 
@@ -50,7 +52,7 @@ def prompt_bytes(num_prompt_tokens: int, num_prompt_top: int | None) -> int:
 
 
 def bytes_per_output_token(num_top: int) -> int:
-    """Of an output token with its logprobs, id included."""
+    """The bytes of an output token with its logprobs, id included."""
     return _TOKEN_ID_BYTES + record_bytes(num_top)
 
 

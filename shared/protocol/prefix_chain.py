@@ -65,7 +65,7 @@ class PrefixChain:
 
 
 def join_hashes(hashes: list[bytes]) -> bytes:
-    """As they travel: one after the other."""
+    """The hashes as they travel: one after the other."""
     return b"".join(hashes)
 
 

@@ -31,18 +31,18 @@ def prompt_object(rid: str, num_prompt_tokens: int, *, has_images: bool = False)
 
 
 def rid_of_prompt(name: str) -> str:
-    """Of the request whose prompt an object of this name holds; "" for another object."""
+    """The id of the request whose prompt an object of this name holds; "" for another object."""
     rid = name.removeprefix(_PROMPT)
     return rid if rid != name and is_rid(rid) else ""
 
 
 def dead_prompt_object(rid: str) -> str:
-    """Of the copy that a dead request keeps: the frontend deletes the other one."""
+    """The name of the copy that a dead request keeps: the frontend deletes the other one."""
     return f"{_DEAD_PROMPT}{rid}"
 
 
 def rid_of_dead_prompt(name: str) -> str:
-    """Of the dead request whose prompt an object of this name holds; "" for another object."""
+    """The id of the dead request whose prompt this object holds; "" for another object."""
     rid = name.removeprefix(_DEAD_PROMPT)
     return rid if rid != name and is_rid(rid) else ""
 
@@ -67,7 +67,7 @@ def without_large_parts(
 
 
 def prompt_data(request: GenerateRequest, stored: bytes) -> PromptData:
-    """Of a queued request and its object. Raises MalformedMessage."""
+    """The prompt of a queued request, with its object. Raises MalformedMessage."""
     if not request.images:
         return PromptData(stored if request.prompt_object else request.prompt_ids)
     data = decode(PromptData, stored)

@@ -97,7 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_narrowed(self) -> bool:
-        """By samplers that no threshold can say."""
+        """Whether samplers narrow the choice in a way that no threshold can say."""
         narrows = self.typical_p < 1 or self.xtc_probability > 0 or self.dynatemp_range > 0
         return narrows or bool(self.samplers)
 

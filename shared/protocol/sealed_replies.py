@@ -19,7 +19,7 @@ _BUILTINS = (bytes,)
 
 
 def seal(reply: ReplyParams) -> SealedReply:
-    """For whoever works on the request."""
+    """The reply data for whoever works on the request."""
     fields: dict[str, Any] = msgspec.to_builtins(reply, builtin_types=_BUILTINS)
     rendering = {name: value for name, value in fields.items() if name not in _READABLE}
     readable = {name: getattr(reply, name) for name in _READABLE}
@@ -27,7 +27,10 @@ def seal(reply: ReplyParams) -> SealedReply:
 
 
 def unseal(reply: SealedReply) -> ReplyParams:
-    """For a frontend. Raises MalformedMessage, also for what a newer one has sealed."""
+    """The reply data for a frontend.
+
+    Raises MalformedMessage, also for what a newer one has sealed.
+    """
     fields: dict[str, Any] = msgspec.to_builtins(reply, builtin_types=_BUILTINS)
     rendering = unpack_map(fields.pop("rendering", b""))
     try:

@@ -24,7 +24,7 @@ _HEARD_WITHIN_S = 2.5  # servers tell each other every second that they live
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From one prefix to another; it is over when the old streams are gone."""
+    """The move of a service to another prefix; it is over when the old streams are gone."""
 
     old: str
     new: str
@@ -40,7 +40,7 @@ class StoredMove:
 
 
 class MoveRecords:
-    """Of one prefix. A prefix without streams has none."""
+    """The records of one prefix. A prefix without streams has none."""
 
     def __init__(self, js: JetStream, prefix: str) -> None:
         self._js = js
@@ -99,7 +99,10 @@ async def close_queue(js: JetStream, subjects: Subjects) -> None:
 
 
 async def is_queue_closed(js: JetStream, subjects: Subjects) -> bool:
-    """As its leader has it, who may be one that has not heard of it yet. Raises BrokerError."""
+    """Whether it is closed by what its leader has, who may be one that has not heard of it yet.
+
+    Raises BrokerError.
+    """
     return (await _queue_state(js, subjects)).is_closed
 
 

@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 async def queue_depths(cluster: Cluster, cards: Iterable[ModelCard]) -> Sequence[QueueDepth]:
-    """Of each of these models, by class. Raises BrokerError."""
+    """How many requests of each of these models wait or run, by class. Raises BrokerError."""
     depths = (_depth(cluster, card, each) for card in cards for each in JOB_CLASSES)
     return await asyncio.gather(*depths)
 
@@ -71,7 +71,10 @@ class RecentEvents:
         self._read_at = 0.0
 
     async def read(self, now: float) -> Mapping[int, PoolEvent]:
-        """By their sequence, oldest first; `now` is in unix seconds. Raises BrokerError."""
+        """The events by their sequence, oldest first; `now` is in unix seconds.
+
+        Raises BrokerError.
+        """
         since = now - KEPT_S
         has_paused = self._read_at < since
         start = datetime.datetime.fromtimestamp(since, datetime.UTC) if has_paused else None
@@ -137,7 +140,7 @@ def _next_count(last: _Count | None, card: WorkerCard) -> _Count:
 
 
 class StepAges:
-    """For how long each worker has been at the same step: known from its second card on."""
+    """Measures for how long each worker has been at the same step, from its second card on."""
 
     def __init__(self) -> None:
         self._steps: dict[str, tuple[int, float]] = {}  # worker -> step, and since when

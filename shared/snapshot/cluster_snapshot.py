@@ -47,5 +47,5 @@ class ClusterSnapshot:
 
 
 def place_of_worker(card: WorkerCard) -> tuple[str, float, str]:
-    """By which workers are listed."""
+    """The order in which workers are listed."""
     return card.model, card.started_at, card.worker

@@ -14,8 +14,10 @@ _INNER_SUFFIXES = (".localhost", ".svc", ".cluster.local", ".internal")
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """By the address that a server listens on. Whoever owns a domain can have it mean any address
-    (DNS rebinding), but browsers tell under which name they ask.
+    """The names that the address of a server allows.
+
+    Whoever owns a domain can have it mean any address (DNS rebinding), but browsers tell under
+    which name they ask.
     """
 
     is_loopback: bool
@@ -23,7 +25,7 @@ class HostRule:
 
     @classmethod
     def of(cls, address: str, allowed: Sequence[str] = ()) -> Self:
-        """Of a server that listens on `address`; `allowed` are names in addition."""
+        """The rule of a server that listens on `address`; `allowed` are names in addition."""
         return cls(is_loopback_name(address), frozenset(map(_name, allowed)))
 
     def allows(self, header: str) -> bool:
@@ -53,7 +55,7 @@ def _is_address(name: str) -> bool:
 
 
 def _name(header: str) -> str:
-    """Without port, brackets and the dot of the root."""
+    """The name without port, brackets and the dot of the root."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]

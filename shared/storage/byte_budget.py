@@ -66,7 +66,7 @@ class ByteBudget:
 
     @property
     def reserved(self) -> int:
-        """Of the streams with a limit."""
+        """The bytes of the streams with a limit."""
         logs = self.queue_max_bytes + self.log_max_bytes + self.results_max_bytes
         kept = self.response_store_bytes + self.dead_max_bytes + self.objects_max_bytes
         keys = NUM_KEY_BUCKETS * self.keys_max_bytes
@@ -78,7 +78,7 @@ class ByteBudget:
         return self.reserved + self.unlimited_bytes
 
     def __str__(self) -> str:
-        """With the settings that make it."""
+        """The sum, with the settings that make it."""
         told = []
         for field in dataclasses.fields(self):
             if field.name != "unlimited_bytes":
@@ -139,7 +139,7 @@ def room_error(
 
 
 def in_units(num_bytes: int) -> str:
-    """As people read it."""
+    """The number as people read it."""
     if num_bytes >= 1 << 30:
         return f"{num_bytes / (1 << 30):.4g} GiB"
     return f"{num_bytes / (1 << 20):.4g} MiB"

@@ -9,8 +9,8 @@ _ACTIVE_S = 4.0  # a leader hears each follower every second
 
 
 def has_quorum(info: Mapping[str, Any], within_s: float = _ACTIVE_S) -> bool:
-    """Of the answer to `STREAM.INFO`: whether a leader gave it that has heard most of its group,
-    itself included, in so many seconds.
+    """Reads in the answer to `STREAM.INFO` whether a leader gave it that has heard most of its
+    group, itself included, in so many seconds.
 
     A server that is cut off answers too: as one that knows no leader, or as the leader that it was.
     """

@@ -71,7 +71,9 @@ class StreamRoom:
 
 
 def usage_of(info: dict[str, Any]) -> float:
-    """By a stream's own figures, the fuller of bytes and messages; a limit of -1 is none."""
+    """The share that is used by a stream's own figures, the fuller of bytes and messages; a limit
+    of -1 is none.
+    """
     state, config = info["state"], info["config"]
     shares = [
         int(state[used]) / int(config[limit])

@@ -368,7 +368,7 @@ def check_stream(name: str, wanted: dict[str, Any], existing: dict[str, Any]) ->
 
 
 def _age_flags(stream: str) -> str:
-    """Of what decides how long it keeps a message."""
+    """The flags that decide how long it keeps a message."""
     for ending, flags in _AGE_FLAGS.items():
         if stream.endswith(ending):
             return flags
@@ -446,7 +446,7 @@ async def _begin_level(meta: KvBucket, level: int) -> None:
 
 
 async def created_times(js: JetStream, subjects: Subjects) -> dict[str, str]:
-    """Of the streams whose sequence numbers others refer to. Raises BrokerError."""
+    """The times of the streams whose sequence numbers others refer to. Raises BrokerError."""
     return {
         name: str((await js.api(f"STREAM.INFO.{name}"))["created"])
         for name in (subjects.requests_stream, subjects.tokens_stream)

@@ -14,7 +14,7 @@ from shared.telemetry.metrics import METRICS_PREFIX
 
 
 class MalformedCount(Collector):
-    """For the event loop only; read when Prometheus asks.
+    """Counted on the event loop only, and read when Prometheus asks.
 
     `kind` is `version` for one of another protocol version, else `malformed`.
     """

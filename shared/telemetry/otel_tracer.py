@@ -132,7 +132,7 @@ def _told(attributes: Attributes | None) -> Mapping[str, str | bool | int | floa
 
 
 def _span_context(context: TraceContext) -> SpanContext:
-    """Of one that was read by `TraceContext.read`, or is sampled."""
+    """The context was read by `TraceContext.read`, or is sampled."""
     state = TraceState()
     with contextlib.suppress(ValueError):
         state = TraceState.from_header([context.tracestate]) if context.tracestate else state

@@ -57,7 +57,7 @@ class StartupPhases(Collector):
 
 
 def _process_age_s() -> float | None:
-    """By the kernel's clock, to 10 ms; None where there is no /proc."""
+    """Seconds by the kernel's clock, to 10 ms; None where there is no /proc."""
     try:
         stat = Path("/proc/self/stat").read_text()
         uptime = Path("/proc/uptime").read_text()

@@ -61,7 +61,7 @@ class Span(Protocol):
         """Nothing more is said of it."""
 
     def end_failed(self, error: BaseException) -> None:
-        """With the error's kind, without its message."""
+        """Ends it with the error's kind, without its message."""
 
     def __enter__(self) -> Self: ...
 
@@ -150,7 +150,7 @@ def epoch_ns(monotonic_s: float) -> int:
 
 @contextlib.contextmanager
 def ended_on_error(span: Span) -> Iterator[None]:
-    """For a span that somebody else ends when all goes well."""
+    """Ends a span on an error; somebody else ends it when all goes well."""
     try:
         yield
     except BaseException as exc:

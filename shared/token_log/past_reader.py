@@ -45,7 +45,7 @@ class _Walk:
 
 
 class PastReader:
-    """Of one partition. Each window is about as large as all those before it, so that at most
+    """Reads one partition. Each window is about as large as all those before it, so that at most
     twice as much is read as is needed.
 
     No window is believed before its end has come out: batches are answered by any replica, and one
@@ -63,7 +63,10 @@ class PastReader:
         self.num_messages = 0  # delivered to us, for tests
 
     async def last_seq(self, worker: str) -> int:
-        """Of the frames of a worker; 0 when there are none. Raises BrokerUnavailable."""
+        """The last sequence of a worker's frames; 0 when there are none.
+
+        Raises BrokerUnavailable.
+        """
         subject = self._subjects.tokens(self._partition, worker)
         last = await self._js.get_last(self._subjects.tokens_stream, subject)
         return 0 if last is None else last.seq

@@ -123,7 +123,7 @@ class RequestPast:
             self._is_whole = not self._older  # nothing was stored under that claim
 
     def fold(self) -> RequestFold:
-        """Of all that counts. Only when nothing is wanted any more."""
+        """The fold of all that counts. Ask only when nothing is wanted any more."""
         assert self._is_whole, "called while something is missing"
         fold = RequestFold(self.rid)
         epochs = {epoch.seq: epoch for epoch in self._read}

@@ -81,7 +81,7 @@ class RequestQueue:
         return await self._ownership.last(rid) is not None  # it has left the queue since
 
     async def find_queued(self, rid: str) -> Queued | None:
-        """As `find`, with how long it has stood there. Raises BrokerError."""
+        """Finds it as `find` does, with how long it has stood there. Raises BrokerError."""
         message = await self._message(rid)
         request = None if message is None else await self._read(message)
         if message is None or request is None:
@@ -98,11 +98,14 @@ class RequestQueue:
         return None if message is None else await self._read(message)
 
     async def has(self, rid: str) -> bool:
-        """Also one that cannot be read here. Raises BrokerError."""
+        """Whether it is there, even if it cannot be read here. Raises BrokerError."""
         return await self._message(rid) is not None
 
     async def of_group(self, group_id: str) -> list[GenerateRequest]:
-        """Those choices that are not over; the one alone whose id this is. Raises BrokerError."""
+        """The choices of a group that are not over; the one alone whose id this is.
+
+        Raises BrokerError.
+        """
         first = await self.find(group_id)
         reply = first.reply if first is not None else await self._reply_of_log(group_id)
         if reply is None or reply.group_id != group_id:
@@ -119,7 +122,10 @@ class RequestQueue:
         return None
 
     async def of_frontend(self, frontend_id: str) -> list[GenerateRequest]:
-        """Those that its death orphans, unless somebody else reads them. Raises BrokerError."""
+        """The requests that its death orphans, unless somebody else reads them.
+
+        Raises BrokerError.
+        """
         pattern = self._subjects.requests_of_frontend(frontend_id)
         return [request async for request in self._scan(pattern)]
 
@@ -128,7 +134,7 @@ class RequestQueue:
         return [request async for request in self._scan(self._subjects.requests(pool, "*"))]
 
     async def remove(self, rid: str) -> None:
-        """Of a request that is over: it counts no more as waiting, and wakes no worker.
+        """Takes out a request that is over: it counts no more as waiting, and wakes no worker.
 
         Raises BrokerError.
         """

@@ -11,7 +11,10 @@ from shared.gguf.tokens.vocabulary import TokenType, Vocabulary
 def added_tokens(
     vocabulary: Vocabulary, *, strips_right: frozenset[int] = frozenset()
 ) -> list[dict[str, Any]]:
-    """Those that are found in a text before it is cut. `strips_right`: ids that take spaces."""
+    """The tokens that are found in a text before it is cut.
+
+    `strips_right`: ids that take spaces.
+    """
     found = vocabulary.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     return [
         {

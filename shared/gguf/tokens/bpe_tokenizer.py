@@ -92,7 +92,7 @@ class PreTokenizer:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """As tokenizer.json has them."""
+        """The steps as tokenizer.json has them."""
         found: list[dict[str, Any]] = []
         if self.splits_digits:
             found.append({"type": "Digits", "individual_digits": True})

@@ -12,7 +12,7 @@ _PREFIX = "tokenizer.ggml"
 
 
 class TokenType(enum.IntEnum):
-    """As llama.cpp numbers them."""
+    """The types of tokens as llama.cpp numbers them."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -50,7 +50,7 @@ _HARMONY_ENDS = {"<|return|>", "<|call|>"}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """By id. An id that stands for nothing (`UNUSED`) has a text all the same."""
+    """The tokens by their ids. An id that stands for nothing (`UNUSED`) has a text all the same."""
 
     texts: tuple[str, ...]
     types: tuple[TokenType, ...]
@@ -83,7 +83,7 @@ class Vocabulary:
 
     @property
     def ids(self) -> dict[str, int]:
-        """Of all tokens that stand for something, by their texts."""
+        """The ids of all tokens that stand for something, by their texts."""
         used = (each for each in TokenType if each != TokenType.UNUSED)
         return {text: token_id for token_id, text in self.of_type(*used)}
 
@@ -97,7 +97,7 @@ class Vocabulary:
 
 
 def _special_id(metadata: Metadata, name: str, num_tokens: int) -> int | None:
-    """Of a role; None where there is none, or one beyond the vocabulary."""
+    """The token of a role; None where there is none, or one beyond the vocabulary."""
     key = f"{_PREFIX}.{name}_token_id"
     token_id = metadata.integer(key) if key in metadata else None
     if token_id is None and metadata.text(f"{_PREFIX}.model") == "llama":
