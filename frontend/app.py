@@ -48,7 +48,7 @@ class App:
 
     @property
     def paths(self) -> list[str]:
-        """Of all routes, with their parameters as OpenAPI writes them."""
+        """The paths of all routes, with their parameters as OpenAPI writes them."""
         return [route.path_format for route in self._router.routes if isinstance(route, Route)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class App:
         headers: dict[str, str] | None = None,
         body: ErrorBody = error_body,
     ) -> Response:
-        """Before any route has seen it."""
+        """Answers with an error before any route has seen the request."""
         self._answered.labels("http", "unknown", error.status_code).inc()
         log_refused(error, "unknown", "http")
         return error_response(error, headers, body)

@@ -89,7 +89,7 @@ class BothSides:
             self._go_over(newer)
 
     async def _settle_queue(self) -> None:
-        """Behind this it takes nothing, and what it took before is stored and can be found."""
+        """Waits until it takes nothing, and what it took before is stored and can be found."""
         cluster = self._first.streams.cluster
         while not self.move.over.is_set():
             try:

@@ -145,11 +145,11 @@ class FrontendConfig(ClusterConfig):
         return [*named, *(key for key in nameless if key.digest not in digests)]
 
     def declared_prefixes(self) -> tuple[DeclaredPrefix, ...]:
-        """Of `--shared-prefixes`. Raises ConfigError."""
+        """The prefixes of `--shared-prefixes`. Raises ConfigError."""
         return () if self.shared_prefixes is None else read_prefix_file(self.shared_prefixes)
 
     def service_login(self) -> NatsLogin:
-        """As whom to hear and answer callers over NATS. Raises ConfigError."""
+        """Says as whom to hear and answer callers over NATS. Raises ConfigError."""
         login = NatsLogin(
             self.nats_service_user,
             self.nats_service_password,
@@ -168,7 +168,7 @@ class FrontendConfig(ClusterConfig):
         return self.login()
 
     def eraser_login(self) -> NatsLogin | None:
-        """As whom to purge, delete, and write objects; None: as for all else."""
+        """Says as whom to purge, delete, and write objects; None: as for all else."""
         login = NatsLogin(
             self.nats_eraser_user,
             self.nats_eraser_password,
@@ -189,7 +189,7 @@ class FrontendConfig(ClusterConfig):
         return HostRule.of(self.host, self.allowed_hosts)
 
     def batch_limits(self) -> BatchLimits:
-        """Of the batches that this frontend drives."""
+        """The limits of the batches that this frontend drives."""
         return BatchLimits(
             max_lines=self.batch_max_lines,
             max_line_bytes=self.max_body_bytes,
@@ -198,7 +198,7 @@ class FrontendConfig(ClusterConfig):
         )
 
     def image_limits(self) -> ImageLimits:
-        """Of the images of a request."""
+        """The limits of the images of a request."""
         return ImageLimits(
             max_images=self.max_images,
             max_bytes=self.max_image_bytes,
@@ -206,7 +206,7 @@ class FrontendConfig(ClusterConfig):
         )
 
     def fetch_policy(self) -> FetchPolicy:
-        """Of images by URL."""
+        """The rules for images by URL."""
         return FetchPolicy(
             is_on=self.fetch_images,
             allow_http=self.allow_http_images,

@@ -47,7 +47,7 @@ class MetricMaker:
 
 
 class AcceptanceMetrics:
-    """Of requests that are accepted, refused, or known already by their key."""
+    """What is counted of requests that are accepted, refused, or known already by their key."""
 
     def __init__(self, make: MetricMaker) -> None:
         self.prompt_tokens = make.counter("prompt_tokens", "Prompt tokens accepted.", "model_name")
@@ -77,7 +77,7 @@ class AcceptanceMetrics:
 
 
 class StreamMetrics:
-    """Of text on its way from detokenizers, and of clients that come back for it."""
+    """What is counted of text on its way to clients, and of clients that come back for it."""
 
     def __init__(self, make: MetricMaker) -> None:
         self.replays = make.counter(
@@ -93,7 +93,7 @@ class StreamMetrics:
 
 
 class AnswerMetrics:
-    """Of requests that were accepted, until their end."""
+    """What is counted of requests that were accepted, until their end."""
 
     def __init__(self, make: MetricMaker) -> None:
         self.in_flight = make.gauge("requests_in_flight", "Accepted requests that a client reads.")
@@ -151,7 +151,7 @@ class LatencyMetrics:
 
 
 class BatchMetrics:
-    """Of the batches that a frontend drives."""
+    """What is counted of the batches that a frontend drives."""
 
     def __init__(self, make: MetricMaker) -> None:
         self.live = make.gauge("batches_live", "Batches that this frontend drives.")

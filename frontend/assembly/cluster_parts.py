@@ -58,7 +58,7 @@ class ClusterParts:
 
 
 def _head(process: ProcessParts) -> dict[str, str]:
-    """Of each document about the cluster: who tells it."""
+    """What begins each document about the cluster: who tells it."""
     admin_url = process.config.admin_url
     return {
         "version": importlib.metadata.version("jetflock"),

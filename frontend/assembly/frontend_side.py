@@ -68,7 +68,7 @@ class FrontendSide:
         return cls(streams, parts, stored, cluster, app, endpoints.handlers())
 
     async def begin(self) -> None:
-        """Before the first request. Raises ConfigError when it may not do its work."""
+        """Call it before the first request. Raises ConfigError when it may not do its work."""
         await check_right_to_erase(self.streams.cluster)
         await self.streams.router.start()
         await self.streams.cache_scope.start()

@@ -78,7 +78,7 @@ class SurfaceParts:
 
 @dataclass(frozen=True, slots=True)
 class EndParts:
-    """Of one set of streams: a request is read by whoever has joined it there."""
+    """What ends requests on one set of streams: whoever has joined one there reads it."""
 
     attachments: Attachments
     terminator: Terminator

@@ -39,7 +39,7 @@ def route_tables(
     stored: StoredParts,
     cluster: ClusterParts,
 ) -> Sequence[RouteTable]:
-    """Those of one set of streams."""
+    """The tables of one set of streams."""
     config = process.config
     ping_s, bodies = config.ping_interval_s, HttpBodies(process.intake, config.max_body_bytes)
     version = importlib.metadata.version("jetflock")

@@ -33,7 +33,7 @@ class Transports:
 
     @classmethod
     def of(cls, process: ProcessParts, side: FrontendSide) -> Self:
-        """Those that lead to this side."""
+        """The transports that lead to this side."""
         entrance = Entrance(side.app, side.inference.admission.line.overload)
         server = http_server(entrance, entrance.refusal)
         return cls(process.listener, entrance, server, _nats_service(process, side))

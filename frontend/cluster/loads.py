@@ -41,7 +41,7 @@ class QueueLoad(WireStruct, frozen=True, kw_only=True, rename={"job_class": "cla
 
 
 class LoadTotals(WireStruct, frozen=True, kw_only=True):
-    """Over all of them."""
+    """The sums over all workers and queues."""
 
     total_running_reqs: Count
     total_waiting_reqs: Count
@@ -64,7 +64,7 @@ class Loads(WireStruct, frozen=True, kw_only=True):
 
 
 def loads_view(snapshot: ClusterSnapshot, version: str) -> Loads:
-    """Of all its workers and queues."""
+    """The loads of all its workers and queues."""
     workers = [_worker(idx, card) for idx, card in enumerate(snapshot.workers)]
     return Loads(
         timestamp=datetime.fromtimestamp(snapshot.at, UTC).isoformat(),

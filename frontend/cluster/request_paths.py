@@ -50,7 +50,7 @@ class RequestPaths:
         self._slots = asyncio.Semaphore(_MAX_READS)
 
     async def read(self, requests: Sequence[RecentRequest]) -> Mapping[str, Sequence[Hop]]:
-        """Of all their choices, by rid; others are forgotten. Raises BrokerError."""
+        """The paths of all their choices, by rid; others are forgotten. Raises BrokerError."""
         rids = {rid: request.status is not None for request in requests for rid in request.rids}
         self._readings = {rid: self._readings.get(rid, _Reading()) for rid in rids}
         await asyncio.gather(*(self._go_on(rid, is_over) for rid, is_over in rids.items()))

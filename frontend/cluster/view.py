@@ -152,7 +152,7 @@ def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Wor
 
 
 def _queues(depths: Iterable[QueueDepth]) -> dict[str, dict[str, QueueView]]:
-    """By model and class."""
+    """The queues by model and class."""
     queues: dict[str, dict[str, QueueView]] = {}
     for depth in depths:
         queues.setdefault(depth.model, {})[depth.job_class] = QueueView(
@@ -164,7 +164,7 @@ def _queues(depths: Iterable[QueueDepth]) -> dict[str, dict[str, QueueView]]:
 
 
 def _totals(snapshot: ClusterSnapshot) -> ClusterTotals:
-    """Over all there are now: who goes takes its counts along."""
+    """The sums over all there are now: who goes takes its counts along."""
     works = [card.work for card in snapshot.workers]
     return ClusterTotals(
         num_redelivered=sum(work.num_redelivered for work in works),

@@ -21,7 +21,7 @@ class LogprobWish:
 
     @property
     def num_scored_top(self) -> int | None:
-        """Of the prompt, for either use."""
+        """The number of alternatives to each token of the prompt, for either use."""
         wishes = [self.num_prompt_top, self.num_top if self.echo else None]
         return max((wish for wish in wishes if wish is not None), default=None)
 

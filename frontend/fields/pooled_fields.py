@@ -31,12 +31,12 @@ POOLED_IGNORED = IGNORED | changing(Touches.OUTPUT) - _OWN.keys()
 def pooled_refusals(
     body_type: type[PooledFields], own: Refused | None = None
 ) -> dict[str, Callable[[Any], bool]]:
-    """Of one of these bodies."""
+    """The checks of one of these bodies."""
     return peer_refusals(body_type, {**_OWN, **(own or {})}, ignored=POOLED_IGNORED)
 
 
 class PooledFields(msgspec.Struct, omit_defaults=True):
-    """Beside the inputs; None means default."""
+    """The fields beside the inputs; None means default."""
 
     model: str | None = None
     truncate_prompt_tokens: int | None = None

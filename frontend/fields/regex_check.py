@@ -70,7 +70,7 @@ def _count(repetition: re.Match[str]) -> int:
 
 
 def _item_end(text: str, pos: int) -> int:
-    """Behind an escape, a character class, or a single character."""
+    """The index behind an escape, a character class, or a single character."""
     if text[pos] == "\\":
         return pos + 2
     if text[pos] != "[":

@@ -82,7 +82,9 @@ class RawBody:
 
     @property
     def reading_ms(self) -> float:
-        """Of the event loop, about: never more than the most that a body may take."""
+        """What reading takes of the event loop, about: never more than the most that a body may
+        take.
+        """
         return min(self._structure.decoding_us, _MAX_US) / 1000 + len(self._data) * _BYTE_US / 1000
 
     def parse(self) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _check_entries(data: bytes) -> None:
-    """Of fields that any API bounds: a tenth of the time that it takes to make them.
+    """Counts the entries of fields that any API bounds, ten times as fast as they are made.
 
     Raises InvalidRequest, or what decoding raises; other wrong types are found by who reads them.
     """

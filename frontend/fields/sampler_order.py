@@ -36,7 +36,10 @@ SAMPLER_NAMES = frozenset(SAMPLER_LETTERS.values())
 
 
 def in_order(params: SamplingParams, samplers: list[str] | str) -> SamplingParams:
-    """With what is not named turned off. Raises InvalidRequest or UnsupportedParameter."""
+    """The parameters, with what is not named turned off.
+
+    Raises InvalidRequest or UnsupportedParameter.
+    """
     names = [_name_of(each) for each in samplers[: len(SAMPLER_NAMES) + 1]]
     for name in names:
         if names.count(name) > 1:

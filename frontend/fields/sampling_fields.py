@@ -257,7 +257,10 @@ def resolve_sampling(
 
 
 def _looking_back(params: SamplingParams, fields: SamplingFields) -> SamplingParams:
-    """With llama.cpp's penalties, which count the last tokens. Raises InvalidRequest."""
+    """The parameters with llama.cpp's penalties, which count the last tokens.
+
+    Raises InvalidRequest.
+    """
     last_n = fields.repeat_last_n
     if fields.repeat_penalty is not None:
         if fields.repetition_penalty not in (None, fields.repeat_penalty):
@@ -279,7 +282,7 @@ def _looking_back(params: SamplingParams, fields: SamplingFields) -> SamplingPar
 
 
 def _same_on_the_wire(fields: SamplingFields) -> dict[str, Any]:
-    """Those that are given, of the fields that have the same name and meaning there."""
+    """The given ones among the fields that have the same name and meaning there."""
     given = {name: getattr(fields, name) for name in _SAME_ON_THE_WIRE}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -35,7 +35,7 @@ def checked_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[
 
 
 def check_num_biased(count: int) -> None:
-    """Of `logit_bias`. Raises InvalidRequest."""
+    """Checks the length of `logit_bias`. Raises InvalidRequest."""
     _check_number("logit_bias", count, "tokens", MAX_BIASED_TOKENS)
 
 

@@ -15,7 +15,9 @@ _SIMILARITY = 0.6
 
 
 class UnknownFields:
-    """Those of one request: they have no effect, which its client is told; or they are refused."""
+    """The unknown fields of one request: they have no effect, which its client is told; or they are
+    refused.
+    """
 
     def __init__(self, *, are_refused: bool = False) -> None:
         self._are_refused = are_refused
@@ -29,7 +31,7 @@ class UnknownFields:
             self._names.append(name)
 
     def headers(self) -> dict[str, str]:
-        """Of the answer: none where all is known."""
+        """The headers of the answer: none where all is known."""
         if not self._names:
             return {}
         told = [urllib.parse.quote(name[:MAX_NAME_CHARS]) for name in self._names[:MAX_TOLD]]

@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class GrammarChecker:
-    """At most two trials at a time; the others wait. Outcomes are remembered.
+    """It has two trials at a time at most; the others wait. Outcomes are remembered.
 
     A child is started when it is needed first, and again when a grammar was the end of it.
     """

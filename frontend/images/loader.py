@@ -137,7 +137,10 @@ class ImageLoader:
     async def load(
         self, sources: Sequence[ImageSource], model: ServedModel, tenant: str
     ) -> list[LoadedImage]:
-        """In their order, for a tenant. Raises InvalidRequest, which names the first wrong one."""
+        """Loads them in their order, for a tenant.
+
+        Raises InvalidRequest, which names the first wrong one.
+        """
         vision = self.vision(sources, model)
         if vision is None or not sources:
             return []

@@ -15,7 +15,7 @@ from shared.protocol.request import ImageSpan
 def expanded(
     token_ids: list[int], num_images: int, vision: VisionCard, param: str = "messages"
 ) -> list[int]:
-    """With as many tokens for each image as the model takes. Raises InvalidRequest."""
+    """The ids with as many tokens for each image as the model takes. Raises InvalidRequest."""
     num_marks = token_ids.count(vision.image_token_id)
     if num_marks != num_images:
         raise InvalidRequest(
@@ -33,7 +33,7 @@ def expanded(
 def prompt_of(
     token_ids: list[int], images: Sequence[LoadedImage], model: ServedModel, param: str = "messages"
 ) -> Prompt:
-    """Of ids with one token for each image, in their order. Raises InvalidRequest."""
+    """The prompt of ids with one token for each image, in their order. Raises InvalidRequest."""
     vision = model.card.vision
     if vision is None:
         return Prompt(token_ids)

@@ -24,7 +24,7 @@ class ImageSource:
 
 
 def image_source(part: dict[str, Any], where: str) -> ImageSource:
-    """Of a part of type `image_url`, or `input_image`. Raises InvalidRequest."""
+    """The image of a part of type `image_url`, or `input_image`. Raises InvalidRequest."""
     image = part.get("image_url")
     if part.get("type") == "input_image" or not isinstance(image, dict):
         image = {"url": image, "detail": part.get("detail")}

@@ -104,7 +104,7 @@ class RefusedWork:
 
 
 class BodyIntake:
-    """Of one process, whose event loop all bodies share."""
+    """Reads the bodies of one process, whose event loop they all share."""
 
     def __init__(self) -> None:
         self._line = BodyLine()

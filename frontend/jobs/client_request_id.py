@@ -15,7 +15,7 @@ PATTERN = f"^[ -~]{{1,{_MAX_CHARS}}}$"
 
 
 def client_request_id(headers: Mapping[str, str]) -> str:
-    """Of headers with lower-case names; "" for none. Raises InvalidRequest."""
+    """The id among headers with lower-case names; "" for none. Raises InvalidRequest."""
     for name in _NAMES:
         value = headers.get(name)
         if value is None:

@@ -44,8 +44,8 @@ async def dry_breakers(
 def sequence_breakers(
     texts: Sequence[str], search: TokenSearch, tokenizer: Tokenizer
 ) -> tuple[SequenceBreaker, ...]:
-    """As llama.cpp finds them: tokens that have the text in them, and those that end with a
-    beginning of it, with the tokens of its rest behind. Raises InvalidRequest.
+    """The breakers as llama.cpp finds them: tokens that have the text in them, and those that end
+    with a beginning of it, with the tokens of its rest behind. Raises InvalidRequest.
     """
     found: dict[tuple[int, ...], set[int]] = {}
     for text in texts:

@@ -153,7 +153,7 @@ class Job:
 
     @property
     def pixels(self) -> list[tuple[bytes, ...]]:
-        """Of each choice's images."""
+        """The pixels of each choice's images."""
         return [prompt.pixels for prompt in self.prompts for _ in range(self.sampling.n)]
 
     def requests(

@@ -21,7 +21,7 @@ class StreamOptions(msgspec.Struct, omit_defaults=True):
 
 
 class OpenAIFields(SamplingFields, omit_defaults=True):
-    """Beside how to choose tokens: how to read the prompt, and what to tell; None means default."""
+    """How to read the prompt and what to tell, beside how to choose tokens; None means default."""
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -36,7 +36,7 @@ class OpenAIFields(SamplingFields, omit_defaults=True):
 
 
 def answer_wish(fields: OpenAIFields) -> AnswerWish:
-    """Beside the text."""
+    """What the client wants beside the text."""
     options = fields.stream_options or StreamOptions()
     return AnswerWish(
         include_usage=bool(options.include_usage),
@@ -67,6 +67,6 @@ def prompt_room(fields: OpenAIFields, card: ModelCard, max_tokens: int | None) -
 
 
 def refuse_truncation(fields: OpenAIFields) -> None:
-    """Of a prompt with images: it would cut into them. Raises UnsupportedParameter."""
+    """Refuses to cut a prompt with images: it would cut into them. Raises UnsupportedParameter."""
     if fields.truncate_prompt_tokens is not None:
         raise UnsupportedParameter("truncate_prompt_tokens", "does not work with images")

@@ -89,7 +89,8 @@ class PromptEncoder:
         names: Sequence[str],
         max_tokens: int | None = None,
     ) -> list[list[int]]:
-        """With special tokens, as the model reads whole texts; the first `max_tokens` of each.
+        """Encodes texts with special tokens, as the model reads whole ones; the first `max_tokens`
+        of each.
 
         Raises ContextLengthExceeded.
         """
@@ -248,7 +249,7 @@ def _num_chars(message: dict[str, Any]) -> int:
 def _encode(
     tokenizer: Any, text: str, add_special_tokens: bool, max_tokens: int | None
 ) -> list[int]:
-    """With `max_tokens`, the end of the text: the special tokens around it stay."""
+    """Encodes the text, with `max_tokens` its end: the special tokens around it stay."""
     if max_tokens is None:
         (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
@@ -260,7 +261,7 @@ def _encode(
 def _cut(
     tokenizer: Any, encoding: Any, add_special_tokens: bool, max_tokens: int, side: str
 ) -> list[int]:
-    """Without what is too much on one side; longer only where the special tokens alone are."""
+    """The ids without what is too much on one side, unless the special tokens alone are longer."""
     num_special = tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
     encoding.truncate(max(0, max_tokens - num_special), direction=side)
     ids: list[int] = tokenizer.post_process(encoding, None, add_special_tokens).ids

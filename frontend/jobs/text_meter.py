@@ -68,7 +68,7 @@ class TextMeter:
 
 
 def _most_chars(model: ServedModel, max_tokens: int) -> int:
-    """So many characters are more tokens, if none of them is longer than the longest there is."""
+    """So many characters are more than `max_tokens`, however long these tokens are."""
     return (max_tokens + 1) * model.text.max_token_chars
 
 
@@ -78,7 +78,7 @@ def _is_long(text: str, most: int) -> bool:
 
 
 def _cut_before(text: str, end: int) -> int:
-    """Behind the last blank, if there is one near."""
+    """The index behind the last blank, if there is one near."""
     if end == len(text):
         return end
     blank = max(text.rfind(mark, end - _CUT_CHARS, end) for mark in (" ", "\n"))
@@ -86,7 +86,7 @@ def _cut_before(text: str, end: int) -> int:
 
 
 def _cut_behind(text: str, start: int) -> int:
-    """Before the first blank, if there is one near."""
+    """The index of the first blank, if there is one near."""
     if start == 0:
         return start
     blanks = (text.find(mark, start, start + _CUT_CHARS) for mark in (" ", "\n"))

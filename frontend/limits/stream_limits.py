@@ -49,23 +49,32 @@ class StreamLimits:
         )
 
     def check(self) -> None:
-        """For a request. Raises QueueFull."""
+        """Checks the room for a request. Raises QueueFull."""
         self._check(self._of_requests)
 
     def check_prompt(self) -> None:
-        """For a prompt that does not travel inside its request. Raises QueueFull."""
+        """Checks the room for a prompt that does not travel inside its request.
+
+        Raises QueueFull.
+        """
         self._check(self._of_prompts)
 
     def check_key(self) -> None:
-        """For an idempotency key that stands for nothing yet. Raises QueueFull."""
+        """Checks the room for an idempotency key that stands for nothing yet. Raises QueueFull."""
         self._check(self._of_keys)
 
     def check_file(self) -> None:
-        """For a file from outside: outputs of batches have what is left. Raises QueueFull."""
+        """Checks the room for a file from outside: outputs of batches have what is left.
+
+        Raises QueueFull.
+        """
         self._check(self._of_files)
 
     def check_batch(self) -> None:
-        """For a batch: its lines have keys, and its output becomes files. Raises QueueFull."""
+        """Checks the room for a batch: its lines have keys, and its output becomes files.
+
+        Raises QueueFull.
+        """
         self._check((*self._of_requests, *self._of_keys, *self._of_batches, *self._of_files))
 
     @property

@@ -14,7 +14,7 @@ _IMAGE = "\ue000image\ue001"
 
 
 def joined(texts: list[str | None]) -> str:
-    """Of parts in their order; None is an image. Texts alone stand one a line."""
+    """The text of parts in their order; None is an image. Texts alone stand one a line."""
     if None not in texts:
         return "\n".join(text for text in texts if text is not None)
     return _BETWEEN.join(_IMAGE if text is None else text for text in texts)

@@ -87,7 +87,7 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """By which it was asked for."""
+        """The name by which it was asked for."""
         return self.card.name if self.adapter is None else self.adapter.name
 
     def chat_template(self) -> ChatTemplate:
@@ -165,7 +165,7 @@ class ModelDirectory:
         return tuple(self._named.values())
 
     def refusal(self, card: ModelCard) -> ServiceUnavailable | None:
-        """Of a request for a model that nobody serves, nor is about to."""
+        """The error of a request for a model that nobody serves, nor is about to."""
         standing = self._standings.get(card.pool)
         if standing is None or standing.status.has_hope:  # None: forgotten while it was read
             return None
@@ -229,7 +229,7 @@ class ModelDirectory:
         return await self.model(served[0].name)
 
     async def text(self, tokenizer_hash: str) -> ModelText:
-        """Also of a model that is not served any more.
+        """The text of a model, even if it is not served any more.
 
         Raises ServiceUnavailable or InternalError.
         """

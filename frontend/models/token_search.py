@@ -22,7 +22,10 @@ class _Joined(NamedTuple):
 
 
 class TokenSearch:
-    """Of one tokenizer. The first search takes a while, the others less than a millisecond each."""
+    """Searches the tokens of one tokenizer.
+
+    The first search takes a while, the others less than a millisecond each.
+    """
 
     def __init__(self, texts: TokenTexts, vocab_size: int) -> None:
         self._texts = texts
@@ -38,7 +41,7 @@ class TokenSearch:
         )
 
     def num_containing(self, text: bytes) -> int:
-        """At least so many: a token that has it twice counts twice."""
+        """The number of such tokens, or more: a token that has it twice counts twice."""
         return self._joined.data.count(text)
 
     def containing(self, text: bytes) -> list[int]:

@@ -27,7 +27,7 @@ _ENDS = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """As its files have them, not as anybody reads them into those."""
+    """What a tokenizer's files say, and not what anybody reads into it."""
 
     tokenizer_class: str | None  # of transformers; None: the files name none
     special_tokens: dict[str, str]  # by name, those that it has

@@ -32,7 +32,7 @@ Handler = Callable[[dict[str, Any], Caller], Awaitable[Answer | bytes]]
 
 
 class IdBody(msgspec.Struct, frozen=True):
-    """Of one thing."""
+    """A body that names one thing."""
 
     id: str
 
@@ -53,7 +53,7 @@ class _PageQuery(msgspec.Struct, frozen=True):
     purpose: str | None = None
 
     def query(self) -> dict[str, str]:
-        """As in a URL."""
+        """The query as a URL would have it."""
         fields = msgspec.structs.asdict(self)
         return {name: str(value) for name, value in fields.items() if value is not None}
 

@@ -25,7 +25,7 @@ KEEPALIVE_S = 2.0
 
 
 def max_body_bytes(nc: Client) -> int:
-    """Of a part of a file, beside its headers."""
+    """The most that a part of a file may have, beside its headers."""
     return nc.max_payload - _HEADER_ROOM
 
 

@@ -52,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read_manifest() -> Manifest:
-    """As it lies beside the files."""
+    """The manifest as it lies beside the files."""
     return msgspec.json.decode((FOLDER / "manifest.json").read_bytes(), type=Manifest)
 
 

@@ -13,7 +13,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """In what frontends store: it never changes."""
+        """Its name in what frontends store: it never changes."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class Registry(Generic[P]):
         return tuple(sorted(self._by_name))
 
     def chosen(self, name: str) -> P:
-        """By an operator. Raises ConfigError."""
+        """The parser that an operator chose. Raises ConfigError."""
         if name not in self._by_name:
             raise ConfigError(
                 f"there is no {self._kind} {name!r}; there are {', '.join(self.names)}"
@@ -60,11 +60,14 @@ class Registry(Generic[P]):
         return self._by_name[name]
 
     def stored(self, name: str) -> P:
-        """By a frontend. Raises MalformedMessage for one that only a newer build has."""
+        """The parser that a frontend stored.
+
+        Raises MalformedMessage for one that only a newer build has.
+        """
         if name not in self._by_name:
             raise MalformedMessage(f"{self._kind} of another build: {name[:100]!r}")
         return self._by_name[name]
 
     def fitting(self, template: str) -> P | None:
-        """Of the source of a chat template. None: its form is not known."""
+        """The parser for the source of a chat template. None: its form is not known."""
         return next((parser for parser in self._parsers if parser.fits(template)), None)

@@ -56,7 +56,7 @@ class Responses:
         return await self._object(await self._ended(kept, caller))
 
     async def delete(self, response_id: str, caller: Caller) -> ResponseDeleted:
-        """For good; it is ended first when it runs. Raises RequestError."""
+        """Deletes it for good; it is ended first when it runs. Raises RequestError."""
         kept = await self._store.get(response_id, caller.owner)
         if kept.done is None:
             await self._inference.abort(kept.record.rid, caller)
@@ -97,7 +97,7 @@ class Responses:
         )
 
     async def _ended(self, kept: KeptResponse, caller: Caller) -> KeptResponse:
-        """With its result, once the detokenizer has written it."""
+        """The response with its result, once the detokenizer has written it."""
         if kept.done is not None:
             return kept
         record = kept.record

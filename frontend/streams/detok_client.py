@@ -68,7 +68,7 @@ class DetokClient:
 
 
 def _joined(chunks: Sequence[TextChunk]) -> TextChunk:
-    """Of pieces that follow each other."""
+    """One chunk of pieces that follow each other."""
     if len(chunks) == 1:
         return chunks[0]
     first, last = chunks[0], chunks[-1]

@@ -18,7 +18,10 @@ def total_duration(generation: Generation) -> int:
 
 
 def run_durations(generation: Generation) -> dict[str, Any]:
-    """Of the model's work, as the worker has measured it. A model is loaded for no request."""
+    """The durations of the model's work, as the worker has measured it.
+
+    A model is loaded for no request.
+    """
     run = _run(generation)
     return {
         "load_duration": 0,

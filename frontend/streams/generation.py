@@ -116,7 +116,7 @@ class Generation:
         queue_timeout_s: float,
         token_texts: TokenTexts | None,
     ) -> Self:
-        """Of all choices' rids and replies, in order.
+        """Makes it of all choices' rids and replies, in order.
 
         `remaining_s` and `queue_timeout_s` count from now; a queue timeout of 0 is none.
         """
@@ -147,7 +147,7 @@ class Generation:
 
     @property
     def reply(self) -> ReplyParams:
-        """Of the first choice: what all choices have in common."""
+        """The reply data of the first choice: what all choices have in common."""
         return self.streams[0].reply
 
     @property
@@ -165,7 +165,7 @@ class Generation:
 
     @property
     def token_s(self) -> float | None:
-        """Of one choice that is streamed to its end: mean time of a token behind the first."""
+        """The mean time of a token behind the first, of one choice that is streamed to its end."""
         text_s = self.timings.last_text_at - self.timings.first_text_at
         num_behind_first = self.streams[0].num_output_tokens - 1
         if len(self.streams) > 1 or not self.is_finished or not text_s or num_behind_first < 1:

@@ -51,7 +51,7 @@ class LostRequests:
         return True
 
     async def _may_have(self, stream: str, subject: str) -> bool:
-        """Without its payload: that of a queued request is its prompt."""
+        """It asks without the payload: that of a queued request is its prompt."""
         info = await self._cluster.js.api(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
         return bool(info["state"].get("subjects")) or not has_quorum(info)
 
@@ -149,7 +149,7 @@ def is_due(stream: TextStream, now: float) -> bool:
 
 
 def _pause_s(stream: TextStream) -> float:
-    """Before it is asked for again."""
+    """Seconds before it is asked for again."""
     if stream.num_failed_asks == 0:
         return stream.backoff_s
     return min(MAX_BACKOFF_S, _FAILED_RETRY_S * 2.0 ** min(stream.num_failed_asks - 1, 10))

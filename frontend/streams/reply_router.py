@@ -76,7 +76,7 @@ class ReplyRouter:
         return [generation for generation in self._generations if generation.group_id == group_id]
 
     def named(self, client_id: str, owner: str) -> list[Generation]:
-        """Of one client, by what it calls its requests: one of each group."""
+        """The generations of one client, by what it calls its requests: one of each group."""
         groups = {
             generation.group_id: generation
             for generation in self._generations

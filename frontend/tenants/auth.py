@@ -55,7 +55,7 @@ class ApiKeys:
         self._owners = self._by_owner()
 
     def tenant_of(self, authorization: str, nats_user: str = "") -> Tenant:
-        """Of `Authorization: Bearer <key>`. Raises AuthenticationFailed.
+        """The tenant of `Authorization: Bearer <key>`. Raises AuthenticationFailed.
 
         Whom the NATS server knows by name needs no key. One that is sent all the same says for whom
         this user asks: it must be right, and the request is its tenant's.
@@ -77,7 +77,7 @@ class ApiKeys:
         return found.tenant
 
     def tenant_with(self, tenant_id: str) -> Tenant | None:
-        """As it is now; None: no key of theirs is accepted."""
+        """The tenant as it is now; None: no key of theirs is accepted."""
         if tenant_id.startswith(_NATS):
             return self._tenant_of_nats_user(tenant_id.removeprefix(_NATS))
         if self.is_open:

@@ -42,7 +42,7 @@ class CacheScope:
         self._num_erased: dict[str, int] = {}  # by owner: how often it was
 
     async def start(self) -> None:
-        """Before the first salt is asked for: however long NATS is away."""
+        """Call it before the first salt is asked for: it waits however long NATS is away."""
         while not self._secret:
             try:
                 await self._look()
@@ -112,5 +112,7 @@ async def forget_prefixes(bucket: KvBucket, owner: str) -> None:
 
 
 def _count(entry: KvEntry) -> int:
-    """At least one: an entry that cannot be read is one that somebody has written."""
+    """The number in an entry, at least one: an entry that cannot be read is one that somebody has
+    written.
+    """
     return max(1, int(entry.value)) if entry.value.isdigit() else 1

@@ -48,11 +48,11 @@ class TenantLedger:
 
     @property
     def here(self) -> Mapping[tuple[str, str], int]:
-        """Of this frontend alone."""
+        """The counts of this frontend alone."""
         return self._here
 
     def num_outstanding(self, tenant: str, job_class: str) -> int:
-        """At all frontends."""
+        """The number at all frontends."""
         key = (tenant, job_class)
         return self._here[key] + sum(count[key] for count in self._elsewhere.values())
 

@@ -40,7 +40,7 @@ class DeclaredPrefix(msgspec.Struct, frozen=True):
 
 
 def read_prefix_file(path: Path) -> tuple[DeclaredPrefix, ...]:
-    """From YAML or JSON. Raises ConfigError, which names line and field."""
+    """Reads YAML or JSON. Raises ConfigError, which names line and field."""
     root = compose(path, "shared prefixes")
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{path}: must hold a mapping with the list {_LIST!r}")

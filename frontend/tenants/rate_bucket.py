@@ -20,7 +20,7 @@ class RateBucket:
         return min(filled, float(self.per_minute))
 
     def take(self, count: float, now: float) -> None:
-        """Also what is not there, and less than nothing to give back."""
+        """Takes so much, even if it is not there; less than nothing gives back."""
         self._level = self.level(now) - count
         self._at = now
 

@@ -14,7 +14,7 @@ from shared.protocol.notices import TenantUse
 
 @dataclass(slots=True)
 class _Account:
-    """Of one tenant. The counts are of this frontend, since all buckets were full."""
+    """The account of one tenant. The counts are of this frontend, since all buckets were full."""
 
     requests: RateBucket | None
     tokens: RateBucket | None
@@ -145,7 +145,7 @@ class RateLimiter:
         return found
 
     def uses(self, now: float) -> dict[str, TenantUse]:
-        """Of all tenants that somebody who starts now should know about."""
+        """The use of all tenants that somebody who starts now should know about."""
         return {
             tenant_id: TenantUse(
                 tenant_id,
@@ -200,7 +200,7 @@ def _resized(bucket: RateBucket | None, per_minute: int | None, now: float) -> R
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI writes it: 250ms, 12s, 6m0s; rounded up."""
+    """The time as OpenAI writes it: 250ms, 12s, 6m0s; rounded up."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     whole = math.ceil(seconds)

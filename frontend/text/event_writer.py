@@ -111,7 +111,7 @@ def token_ids_field(stream: TextStream, tokens: slice) -> dict[str, Any]:
 
 
 def beam_fields(stream: TextStream, beam: Beam) -> dict[str, Any]:
-    """Of a choice that a beam search has found, beside its text."""
+    """The fields of a choice that a beam search has found, beside its text."""
     fields: dict[str, Any] = {
         "logprobs": None,
         "finish_reason": beam.reason.value,
@@ -130,7 +130,7 @@ def prompt_ids_field(reply: ReplyParams) -> dict[str, Any]:
 
 
 def end_reason(stream: TextStream) -> str:
-    """Of a stream that has finished, as OpenAI spells it."""
+    """Why a stream has finished, as OpenAI spells it."""
     assert stream.finish is not None
     return stream.finish.reason.value
 

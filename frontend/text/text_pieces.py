@@ -31,7 +31,7 @@ class TextPieces:
 
     @property
     def text(self) -> str:
-        """Of all pieces."""
+        """The text of all pieces."""
         return self._visible.text
 
     def add(self, token_ids: list[int]) -> list[Piece]:

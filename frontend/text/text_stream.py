@@ -132,7 +132,7 @@ class TextStream:
 
     @property
     def num_output_tokens(self) -> int:
-        """As a client is told: of a beam search those of all choices."""
+        """The number that a client is told: of a beam search those of all choices."""
         if self.finish is None:
             return self.position
         return self.position + self.finish.num_beam_tokens
@@ -166,7 +166,7 @@ class TextStream:
 
     @property
     def all_tokens(self) -> slice:
-        """Of an answer that is told in one piece."""
+        """All tokens, for an answer that is told in one piece."""
         return slice(0, len(self.token_ids))
 
     @property

@@ -74,7 +74,7 @@ class TextOffsets:
         self._offset = 0
 
     def next(self, token_id: int) -> int:
-        """Of this token: the number of characters that are whole before it."""
+        """Takes this token; returns the number of characters that are whole before it."""
         offset = self._offset
         self._offset += len(self._decoder.decode(self._texts.visible_bytes_of(token_id)))
         return offset

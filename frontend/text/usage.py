@@ -88,7 +88,7 @@ def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) ->
 
 
 def prompt_usage_of(streams: Sequence[TextStream]) -> PromptUsage:
-    """Of embeddings, scores and rankings."""
+    """The usage of embeddings, scores and rankings."""
     prompts = _prompt_counts(streams)
     num_output_tokens = sum(stream.num_output_tokens for stream in streams)
     return PromptUsage(

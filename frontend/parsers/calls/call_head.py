@@ -61,7 +61,7 @@ def next_json_call(text: str, at: int, names: Collection[str], *, in_list: bool)
 
 
 def json_head(text: str, at: int, names: Collection[str]) -> Head:
-    """Of an object that begins here; None while that is open.
+    """The head of an object that begins here; None while that is open.
 
     `names`: those that a call may have; empty for any.
     """

@@ -54,13 +54,13 @@ def skip_space(text: str, at: int) -> int:
 
 
 def string_end(text: str, at: int) -> int | None:
-    """Behind the string that begins here; None while it is not closed."""
+    """The index behind the string that begins here; None while it is not closed."""
     match = _STRING.match(text, at)
     return None if match is None else match.end()
 
 
 def value_end(text: str, at: int) -> int | None:
-    """Behind the value that begins here; None while more text could belong to it."""
+    """The index behind the value that begins here; None while more text could belong to it."""
     if text[at] == '"':
         return string_end(text, at)
     if text[at] in "{[":

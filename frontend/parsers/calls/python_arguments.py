@@ -56,7 +56,7 @@ class PythonSpan:
         return at
 
     def _in_string(self, text: str, at: int) -> int:
-        """Behind the next character of it."""
+        """The index behind the next character of it."""
         char = text[at]
         if self._escaped:
             self._escaped = False
@@ -122,7 +122,7 @@ _KEY = re.compile(r"([^\W\d]\w*)[ \t\r\n]*(?:=[ \t\r\n]*)?")
 
 
 class PythonArguments:
-    """Those of one call. A value is told when it is whole."""
+    """Reads the arguments of one call. A value is told when it is whole."""
 
     is_verbatim = False
 

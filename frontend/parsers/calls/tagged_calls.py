@@ -23,7 +23,7 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def param_kinds(parameters: Any) -> dict[str, ParamKind]:
-    """Of the parameters of a function, but for those that take text alone."""
+    """The kinds of the parameters of a function, but for those that take text alone."""
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if not isinstance(properties, dict):
         return {}
@@ -55,7 +55,7 @@ def _types(schema: Any) -> set[str]:
 
 
 class TaggedArguments:
-    """Those of one call. A value is told when it is whole."""
+    """Reads the arguments of one call. A value is told when it is whole."""
 
     is_verbatim = False
 
@@ -103,7 +103,7 @@ class TaggedArguments:
 
 
 def _trimmed(value: str) -> str:
-    """Without the line ends that set it apart from its tags."""
+    """The value without the line ends that set it apart from its tags."""
     value = value.removeprefix("\n")
     return value.removesuffix("\n")
 
@@ -137,7 +137,7 @@ def tagged_call_rules(i: int, tool: CallableTool) -> Iterator[str]:
 
 
 def _value(rule: str, schema: Any, kind: ParamKind | None, param: str) -> Iterator[str]:
-    """With the end of its tag."""
+    """The rules of a value, with the end of its tag."""
     end = json.dumps(f"\n{PARAM_END}\n")
     texts = _texts(schema)
     if kind is ParamKind.JSON:

@@ -60,7 +60,7 @@ class CallableTool(Protocol):
         ...
 
     def schema(self) -> dict[str, Any]:
-        """Of the arguments, reduced to what constrains them. Raises InvalidRequest."""
+        """The schema of the arguments, reduced to what constrains them. Raises InvalidRequest."""
         ...
 
 
@@ -116,7 +116,7 @@ class ToolParser(abc.ABC):
         """Whether a chat template with this source has calls in this form."""
 
     def messages(self, messages: list[Message], template: str) -> list[Message]:
-        """As its templates take them. `template`: the source of the one at hand."""
+        """The messages as its templates take them. `template`: the source of the one at hand."""
         return messages
 
     def at_start(self, text: str, at: int, names: Collection[str]) -> Head:
@@ -143,10 +143,10 @@ class ToolParser(abc.ABC):
 
     @abc.abstractmethod
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
-        """In Lark, one or more of `call`, behind the first mark where there is one."""
+        """The rule, in Lark, of one or more of `call`, behind the first mark where there is one."""
 
     def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
-        """In Lark, `call_i` and what it is made of. Raises InvalidRequest."""
+        """The rules, in Lark, of `call_i` and what it is made of. Raises InvalidRequest."""
         head = f'{{"name": {json.dumps(tool.name)}, "{self.argument_key}": '
         yield f'call_{i}: {json.dumps(head)} arguments_{i} "}}"'
         yield f"arguments_{i}: %json {json_rule(tool.schema())}"

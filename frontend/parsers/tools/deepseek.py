@@ -111,7 +111,7 @@ def _with_text(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(text: str, at: int) -> Head:
-    """Of a call in either form: models mix them."""
+    """The head of a call in either form: models mix them."""
     if not text.startswith(_CALL.begin, at):
         return None if _CALL.begin.startswith(text[at:]) else NoCall()
     begin = at + len(_CALL.begin)

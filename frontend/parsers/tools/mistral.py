@@ -66,7 +66,7 @@ class MistralArgs(Mistral):
 
 
 def _named_head(text: str, at: int) -> Head:
-    """Of `name{`, `name[ARGS]{` or `name[CALL_ID]id[ARGS]{`; None while that is open."""
+    """The head of `name{`, `name[ARGS]{` or `name[CALL_ID]id[ARGS]{`; None while that is open."""
     end = name_end(text, at)
     name, at = text[at:end], end
     if at >= len(text):

@@ -76,7 +76,7 @@ class Pythonic(ListedCalls):
 
 
 def _head(text: str, at: int, names: Collection[str]) -> Head:
-    """Of `name(`; None while that is open."""
+    """The head of `name(`; None while that is open."""
     at = skip_space(text, at)
     end = name_end(text, at)
     name = text[at:end]

@@ -32,7 +32,7 @@ class Qwen3Coder(Hermes):
 
 
 def _tagged_head(text: str, at: int) -> Head:
-    """Of `<function=name>`; None while that is open."""
+    """The head of `<function=name>`; None while that is open."""
     end = text.find(">", at)
     if end < 0 and (FUNCTION.startswith(text[at:]) or text.startswith(FUNCTION, at)):
         is_open = name_end(text, min(len(text), at + len(FUNCTION))) == len(text)

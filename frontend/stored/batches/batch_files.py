@@ -29,7 +29,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Of a line in the temporary file."""
+    """The place of a line in the temporary file."""
 
     offset: int
     num_bytes: int

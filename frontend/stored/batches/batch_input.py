@@ -43,7 +43,7 @@ class BatchInput:
         return len(self.offsets)
 
     def line(self, idx: int) -> BatchLine:
-        """Of a file that was checked."""
+        """A line of a file that was checked."""
         self.file.seek(self.offsets[idx])
         line = _decode_line(self.file.readline())
         return BatchLine(line.custom_id, line.body)

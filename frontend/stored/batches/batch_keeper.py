@@ -166,7 +166,7 @@ class BatchKeeper:
             self._parts.metrics.live.set(len(self._driving))
 
     async def _release(self, batch: ActiveBatch) -> None:
-        """So that nobody needs to wait for our heartbeat to be gone."""
+        """Lets go of it, so that nobody needs to wait for our heartbeat to be gone."""
         with contextlib.suppress(BrokerError):
             for mark in await self._store.active():
                 if mark.batch_id == batch.batch_id and mark.driver == self._frontend_id:

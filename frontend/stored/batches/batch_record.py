@@ -64,7 +64,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Of an answer: responses have names of their own."""
+    """The usage of an answer: responses have names of their own."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -128,7 +128,10 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class BatchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """In the KV bucket `batches`, always written by compare-and-set. Times are unix seconds."""
+    """An entry of the KV bucket `batches`, always written by compare-and-set.
+
+    Times are unix seconds.
+    """
 
     id: str
     owner: str  # hash of the tenant's id

@@ -56,7 +56,7 @@ class BatchResults:
         return {result.line_idx: result.is_error async for result in self.all(batch_id)}
 
     async def all(self, batch_id: str) -> AsyncIterator[LineResult]:
-        """In the order in which they ended. Raises BrokerError."""
+        """All results in the order in which they ended. Raises BrokerError."""
         subject = self._subjects.batch_lines(batch_id)
         async for message in self._js.proven_scan(self._subjects.batch_stream, subject):
             try:
@@ -83,7 +83,7 @@ class BatchResults:
         await self._js.purge(self._subjects.batch_stream, self._subjects.batch_lines(batch_id))
 
     async def erase(self, batch_id: str) -> None:
-        """As `clear`, and their bytes are overwritten. Raises BrokerError."""
+        """Clears them as `clear` does, and their bytes are overwritten. Raises BrokerError."""
         async for result in self.all(batch_id):
             if result.object_name:
                 await self._contents.erase(result.object_name)
@@ -91,5 +91,7 @@ class BatchResults:
 
 
 def _object_name(batch_id: str, line_idx: int) -> str:
-    """Of this attempt alone: another one must not write over what a stored result points to."""
+    """The name of this attempt alone: another one must not write over what a stored result points
+    to.
+    """
     return f"{batch_id}.{line_idx}.{secrets.token_hex(8)}"

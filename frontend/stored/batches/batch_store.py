@@ -45,7 +45,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class OlderBatch(StoredBatch):
-    """Of the store that the service has moved away from, where it is driven to its end."""
+    """A batch of the store that the service has moved away from, where it is driven to its end."""
 
 
 class BatchStore:
@@ -96,7 +96,10 @@ class BatchStore:
         return found
 
     async def all(self, owner: str) -> list[BatchRecord]:
-        """Of an owner, in the order in which they were made. Raises ServiceUnavailable."""
+        """The batches of an owner, in the order in which they were made.
+
+        Raises ServiceUnavailable.
+        """
         try:
             entries = await self._bucket.entries(f"of.{owner or ANYONE}.")
         except BrokerError as exc:
@@ -144,8 +147,9 @@ class BatchStore:
 
 
 class MovingBatchStore(BatchStore):
-    """With that which the service has moved away from. A batch stays where it was made: who drives
-    it there finds it there.
+    """A store with that which the service has moved away from.
+
+    A batch stays where it was made: who drives it there finds it there.
     """
 
     def __init__(self, cluster: Cluster, older: BatchStore | None) -> None:

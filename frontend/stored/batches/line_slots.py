@@ -32,7 +32,7 @@ class LineSlots:
 
     @asynccontextmanager
     async def slot(self, batch_id: str) -> AsyncIterator[None]:
-        """For one line."""
+        """Holds a slot for one line."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._held[batch_id] < self.share)
             self._held[batch_id] += 1

@@ -25,7 +25,8 @@ class FrameEraser:
     async def erase_request(
         self, rid: str, records: list[StoredRecord]
     ) -> datetime.datetime | None:
-        """From its first claim to its finish or end; when the last shared one was stored.
+        """Erases from its first claim to its finish or end; returns when the last shared one was
+        stored.
 
         Raises BrokerError.
         """
@@ -53,7 +54,10 @@ class FrameEraser:
         return last_shared
 
     async def erase_all(self, rids: Container[str]) -> datetime.datetime | None:
-        """In the whole log; when the last shared one was stored. Raises BrokerError."""
+        """Erases in the whole log; returns when the last shared one was stored.
+
+        Raises BrokerError.
+        """
         subjects = self._subjects
         last_shared = None
         pattern = f"{subjects.prefix}.tok.*.*"

@@ -86,8 +86,7 @@ class RequestEraser:
         return Erasure(len(traces), await self.gone_by(gone_by, was_running=was_running))
 
     async def end(self, traces: Sequence[Trace]) -> bool:
-        """Those that are not over get a last word, and have a result when this returns; whether
-        there were any.
+        """Gives those that are not over a last word and a result; returns whether there were any.
 
         Raises ServiceUnavailable when no detokenizer writes it, or BrokerError.
         """

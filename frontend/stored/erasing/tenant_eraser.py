@@ -38,7 +38,10 @@ class TenantErasure(msgspec.Struct, frozen=True):
 
 
 class TenantEraser:
-    """For operators. What a tenant asks meanwhile stays: its keys are taken away first."""
+    """Erases a tenant's requests for operators.
+
+    What a tenant asks meanwhile stays: its keys are taken away first.
+    """
 
     def __init__(self, cluster: Cluster, by: str) -> None:
         self._cluster = cluster

@@ -22,7 +22,7 @@ _MAX_SCANS = 2  # reading a whole stream is dear
 
 
 class TracedReply(msgspec.Struct, frozen=True):
-    """Of reply data, whoever wrote it."""
+    """A part of reply data, whoever wrote it."""
 
     owner: str = ""
     group_id: str = ""

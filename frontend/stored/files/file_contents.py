@@ -15,7 +15,7 @@ class FileContents:
         self._objects = cluster.objects(cluster.subjects.files_bucket)
 
     async def put(self, name: str, content: IO[bytes]) -> int:
-        """From its present position; returns its bytes.
+        """Stores it from its present position; returns its bytes.
 
         Raises LimitReached when the store is full, or BrokerUnavailable.
         """
@@ -29,9 +29,9 @@ class FileContents:
             raise NotFound(f"No file {name!r} is stored.", code="file_not_found") from exc
 
     async def delete(self, name: str) -> None:
-        """Also one that is not there; a full store needs no room for it. Raises BrokerError."""
+        """Deletes it if it is there; a full store needs no room for it. Raises BrokerError."""
         await self._objects.delete(name)
 
     async def erase(self, name: str) -> None:
-        """As `delete`, and its bytes are overwritten. Raises BrokerError."""
+        """Deletes it as `delete` does, and its bytes are overwritten. Raises BrokerError."""
         await self._objects.erase(name)

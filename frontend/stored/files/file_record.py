@@ -19,7 +19,7 @@ _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 
 
 class FileRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """In the KV bucket `files`, written when the content is stored as a whole."""
+    """An entry of the KV bucket `files`, written when the content is stored as a whole."""
 
     id: str
     owner: str  # hash of the tenant's id

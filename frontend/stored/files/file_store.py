@@ -101,7 +101,10 @@ class FileStore:
             raise _unavailable() from exc
 
     async def all(self, owner: str) -> list[FileRecord]:
-        """Of an owner, in the order in which they were made. Raises ServiceUnavailable."""
+        """The files of an owner, in the order in which they were made.
+
+        Raises ServiceUnavailable.
+        """
         try:
             entries = await self._records.entries(f"{owner or ANYONE}.")
         except BrokerError as exc:

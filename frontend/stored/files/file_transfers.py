@@ -49,7 +49,7 @@ class Transfer:
 
 
 class Transfers:
-    """Those that this frontend has open, by a name that nobody can guess.
+    """The transfers that this frontend has open, by a name that nobody can guess.
 
     Every part is told with its offset, so that one that is sent again changes nothing, and a
     download goes on anywhere. When the frontend dies an upload has to begin anew.

@@ -28,7 +28,7 @@ class Files:
     async def add(
         self, content: IO[bytes], num_bytes: int, filename: str, ttl_s: float | None, caller: Caller
     ) -> File:
-        """From its present position. Raises RequestError."""
+        """Stores the content from its present position. Raises RequestError."""
         if not num_bytes:
             raise InvalidRequest("'file' is empty", param="file", code="empty_file")
         self.check_size(num_bytes)
@@ -75,7 +75,7 @@ class Files:
 
 
 def check_purpose(purpose: object) -> None:
-    """Of a file that comes from outside. Raises InvalidRequest."""
+    """Checks the purpose of a file that comes from outside. Raises InvalidRequest."""
     if purpose != UPLOADED:
         raise InvalidRequest(
             f"'purpose' is {str(purpose)[:40]!r}, must be {UPLOADED!r}", param="purpose"
