@@ -39,7 +39,7 @@ class Left:
 
 
 class StreamMove:
-    """From the streams of one cluster to those of another, over the same servers."""
+    """Moves from the streams of one cluster to those of another, over the same servers."""
 
     def __init__(self, old: Cluster, new: Cluster) -> None:
         self._old = old
@@ -75,7 +75,10 @@ class StreamMove:
         await self._copy()
 
     async def announce(self) -> None:
-        """By compare-and-set. Raises ConfigError when it moves elsewhere, or BrokerError."""
+        """Announces it by compare-and-set.
+
+        Raises ConfigError when it moves elsewhere, or BrokerError.
+        """
         stored = await self._old_records.moved_to()
         target = self._new.subjects.prefix
         if stored.record is None:

@@ -65,7 +65,7 @@ class AdminConfig(ServiceConfig):
         return AdminKey(key)
 
     def host_rule(self) -> HostRule | None:
-        """By which names it may be called; with a key by any."""
+        """The names by which it may be called; with a key it may be any."""
         if self.admin_key is not None or self.admin_key_file is not None:
             return None
         return HostRule.of(self.admin_host, self.allowed_hosts)

@@ -63,7 +63,7 @@ class LevelOrder:
 
 
 def level_facts(report: LevelReport) -> dict[str, object]:
-    """For programs."""
+    """The report for programs."""
     return dataclasses.asdict(report)
 
 

@@ -114,7 +114,7 @@ def _legend(name: str, idx: int) -> list[str]:
 
 
 def ticks_from_zero(high: float) -> list[float]:
-    """From 0 to at least `high`, in steps of 1, 2 or 5 times a power of ten."""
+    """Values from 0 to at least `high`, in steps of 1, 2 or 5 times a power of ten."""
     rough = max(high, 1e-9) / _NUM_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)

@@ -10,7 +10,7 @@ from jetflock.bench.target import Target
 
 
 class ConnectionPool:
-    """As many connections as there are requests at a time."""
+    """Holds as many connections as there are requests at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

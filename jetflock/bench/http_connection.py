@@ -59,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
             self._over = self._reader = None
 
     def close(self) -> None:
-        """At once, whatever is on its way."""
+        """Closes it at once, whatever is on its way."""
         self.is_usable = False
         if self._transport is not None:
             self._transport.abort()

@@ -14,7 +14,7 @@ _NUM_TRIES = 1000
 
 
 class Lengths(NamedTuple):
-    """In tokens."""
+    """The lengths of one request, in tokens."""
 
     input_len: int
     output_len: int

@@ -35,7 +35,7 @@ def write_plot(
     runs: Sequence[StageRun],
     stages: Sequence[StageSummary],
 ) -> None:
-    """As .svg, or as an .html page with the figures. Raises ConfigError."""
+    """Writes an .svg, or an .html page with the figures. Raises ConfigError."""
     charts = _spreads(runs[0]) if len(runs) == 1 else _curves(stages)
     content = svg_of(charts, heading, detail)
     if path.suffix == ".html":

@@ -55,7 +55,9 @@ class RandomPrompts:
 
 @dataclass(frozen=True, slots=True)
 class DatasetPrompts:
-    """In an order that the seed draws; from the start again when there are too few."""
+    """The prompts of a file in an order that the seed draws; from the start again when there are
+    too few.
+    """
 
     prompts: Sequence[Prompt]
     told: str

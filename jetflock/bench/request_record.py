@@ -53,7 +53,7 @@ class RequestRecord:
 
     @property
     def num_tokens_made(self) -> int:
-        """Of the output: what `usage` says, else the number of chunks."""
+        """The tokens of the output: what `usage` says, else the number of chunks."""
         return len(self.arrivals) if self.num_output_tokens is None else self.num_output_tokens
 
     @property
@@ -65,5 +65,5 @@ class RequestRecord:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between chunks."""
+        """Seconds between chunks."""
         return [later - earlier for earlier, later in itertools.pairwise(self.arrivals)]

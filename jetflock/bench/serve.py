@@ -42,7 +42,7 @@ class RequestsFailed(JetflockError):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Of the stages that were run, the last one perhaps broken off."""
+    """What came of the stages that were run, the last one perhaps broken off."""
 
     model: str
     prompts: str

@@ -33,7 +33,7 @@ class Slo:
 
     @classmethod
     def parse(cls, words: Iterable[str]) -> Slo | None:
-        """Of "ttft:500" and the like; None of none. Raises ConfigError."""
+        """Reads "ttft:500" and the like; None where there is none. Raises ConfigError."""
         limits: dict[str, float] = {}
         for word in (part for text in words for part in text.replace(",", " ").split()):
             name, _, limit = word.partition(":")

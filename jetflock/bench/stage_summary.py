@@ -12,7 +12,7 @@ from jetflock.bench.slo import Slo
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """As numpy and the benchmarks of vLLM and SGLang reckon it; `values` in any order, not empty.
+    """Reckons as numpy and the benchmarks of vLLM and SGLang do; `values` in any order, not empty.
 
     Between the two nearest ranks it is linear.
     """
@@ -97,7 +97,7 @@ class StageSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(run: StageRun, slo: Slo | None) -> StageSummary:
-    """Also of a run that was broken off."""
+    """The figures of a run, even of one that was broken off."""
     ok = [record for record in run.records if record.is_ok]
     failed = [record for record in run.records if not record.is_ok]
     duration_s = max(run.ended_at - run.started_at, 1e-9)

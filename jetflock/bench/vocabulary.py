@@ -66,7 +66,9 @@ class Vocabulary:
         return _OPENING + self.words(num_tokens - self.base_len, rng)
 
     def words(self, num_tokens: int, rng: random.Random) -> str:
-        """So many tokens of words, each behind a space; fewer, where the last one does not fit."""
+        """Makes so many tokens of words, each behind a space; fewer, where the last one does not
+        fit.
+        """
         if num_tokens <= 0:
             return ""
         words = list(self.costs)

@@ -98,7 +98,7 @@ class MarkdownView:
         self._num_thought = max(end, self._num_thought)
 
     def _growing(self) -> RenderableType:
-        """As much of its end as the screen holds."""
+        """Shows as much of its end as the screen holds."""
         max_lines = max(1, self._console.height - _MARGIN)
         thought = _last_lines(self._reasoning[self._num_thought :], max_lines)
         tail = self._text[self._num_printed :]

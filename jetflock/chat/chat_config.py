@@ -59,7 +59,10 @@ class ChatConfig:
     """Print the numbers of the answer to stderr when there is no terminal, too."""
 
     def urls(self) -> list[str]:
-        """Without the /v1 that SDKs want. Raises ConfigError when several services run here."""
+        """The URLs without the /v1 that SDKs want.
+
+        Raises ConfigError when several services run here.
+        """
         named = self.url or frontend_url()
         urls = [url.strip() for url in named.split(",") if url.strip()]
         return [url.rstrip("/").removesuffix("/v1") for url in urls]

@@ -29,7 +29,7 @@ class Conversation:
         self.turns.append({"role": "assistant", "content": text})
 
     def take_back_answer(self) -> bool:
-        """So that the last question can be asked again; False when there is none."""
+        """Lets the last question be asked again; False when there is none."""
         if self.turns and self.turns[-1]["role"] == "assistant":
             self.turns.pop()
         return bool(self.turns)
@@ -41,7 +41,7 @@ class Conversation:
         return None
 
     def body(self) -> dict[str, Any]:
-        """Of the request for the next answer."""
+        """The body of the request for the next answer."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return {"model": self.model, "messages": [*system, *self.turns], **self.sampling}
 

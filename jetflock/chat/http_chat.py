@@ -42,7 +42,7 @@ class HttpChat:
         return self._http.url
 
     def models(self) -> list[dict[str, Any]]:
-        """As OpenAI lists them. Raises ServiceError."""
+        """The models as OpenAI lists them. Raises ServiceError."""
         for _ in range(self._http.num_urls):
             try:
                 response = self._http.read("GET", "/v1/models")
@@ -106,7 +106,7 @@ class HttpChatStream:
             time.sleep(_RETRY_S)
 
     def _abort(self) -> None:
-        """As far as somebody hears it: else it ends with its grace period."""
+        """Ends it if somebody hears it: else it ends with its grace period."""
         with contextlib.suppress(httpx.HTTPError, ServiceError):
             body = {"rid": self._request_id}
             self._http.read("POST", "/abort_request", json=body, timeout=_ABORT_S)

@@ -50,7 +50,7 @@ def generate_call(
     params: Mapping[str, Any],
     deadline_s: float,
 ) -> Call:
-    """Of one prompt or conversation. Raises TypeError."""
+    """The call of one prompt or conversation. Raises TypeError."""
     if (prompt is None) == (messages is None):
         raise TypeError("give either a prompt or messages")
     body = {**params, "stream": True}
@@ -66,7 +66,7 @@ def generate_call(
 def embed_calls(
     inputs: str | Sequence[Any], params: Mapping[str, Any], deadline_s: float
 ) -> list[Call]:
-    """Of one input, or of however many; those of one key have keys of their own."""
+    """The calls of one input, or of however many; those of one key have keys of their own."""
     body = {**params, "encoding_format": "base64"}
     parts = [{"input": part} for part in _parts(inputs)] if is_many(inputs) else [{"input": inputs}]
     return _calls("embed", body, parts, deadline_s)
@@ -78,7 +78,7 @@ def score_calls(
     params: Mapping[str, Any],
     deadline_s: float,
 ) -> list[Call]:
-    """Of one text with one or several, or of each with its own. Raises ValueError."""
+    """The calls of one text with one or several, or of each with its own. Raises ValueError."""
     texts = [text_2] if isinstance(text_2, str) else list(text_2)
     firsts = [text_1] * len(texts) if isinstance(text_1, str) else list(text_1)
     if len(firsts) != len(texts):
@@ -93,7 +93,7 @@ def score_calls(
 def rerank_calls(
     query: str, documents: Sequence[str], params: Mapping[str, Any], deadline_s: float
 ) -> list[Call]:
-    """Of however many documents; who reads the answers ranks all of them."""
+    """The calls of however many documents; who reads the answers ranks all of them."""
     parts = [{"query": query, "documents": part} for part in _parts(documents)]
     return _calls("rerank", params, parts, deadline_s)
 
@@ -115,7 +115,7 @@ def _calls(
 
 
 def _parts(items: Sequence[Any]) -> list[list[Any]]:
-    """At least one, so that the service says what it thinks of an empty list."""
+    """Parts of a list, at least one, so that the service says what it thinks of an empty list."""
     starts = range(0, max(1, len(items)), ITEMS_AT_ONCE)
     return [list(items[start : start + ITEMS_AT_ONCE]) for start in starts]
 

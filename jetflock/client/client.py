@@ -411,7 +411,7 @@ class Client:
 
 
 def _each(sampling: Sampling | Sequence[Sampling] | None, num: int) -> Sequence[Sampling | None]:
-    """For each prompt. Raises ValueError."""
+    """The sampling of each prompt. Raises ValueError."""
     if sampling is None or isinstance(sampling, Mapping):
         return [sampling] * num
     if len(sampling) != num:

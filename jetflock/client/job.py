@@ -134,7 +134,10 @@ class Job:
 
     @property
     def event_id(self) -> str | None:
-        """Of the last event that came: `Client.resume` goes on behind it. Raises ClientError."""
+        """The id of the last event that came: `Client.resume` goes on behind it.
+
+        Raises ClientError.
+        """
         return self._accepted_reader().event_id
 
     @property
@@ -184,7 +187,7 @@ class Job:
         return await self._loop.run(self._abort())
 
     async def _run(self) -> None:
-        """In the client's thread, until the answer is complete."""
+        """Runs in the client's thread, until the answer is complete."""
         reader = None
         try:
             reader = await self._start()
@@ -216,7 +219,7 @@ class Job:
         return await reader.abort()
 
     async def _leave(self) -> None:
-        """At the end of a `with`: nothing more can be said of an error."""
+        """Ends it behind a `with`: nothing more can be said of an error."""
         try:
             reader = await until(self._reader)
             if not reader.is_shared:

@@ -26,7 +26,7 @@ class Running(Generic[T]):
         loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> None:
-        """From any thread."""
+        """It may be called in any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._cancel)
 

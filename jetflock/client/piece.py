@@ -34,7 +34,9 @@ class Piece:
 
 
 def pieces_of(event: dict[str, Any]) -> Iterator[Piece]:
-    """Of a chat chunk, a completion chunk, an object of /generate, an embedding or a score."""
+    """The pieces of a chat chunk, a completion chunk, an object of /generate, an embedding or a
+    score.
+    """
     kind = event.get("object")
     if kind == "embedding":
         yield Piece(event["index"], "", "stop", embedding=event["embedding"])
@@ -88,7 +90,7 @@ def _native_piece(event: dict[str, Any]) -> Piece:
 
 
 def _native_logprobs(meta: dict[str, Any], prefix: str) -> tuple[TokenLogprob, ...]:
-    """Of /generate: (logprob, id, text) of each token, and lists of such."""
+    """The logprobs of /generate: (logprob, id, text) of each token, and lists of such."""
     tokens = meta.get(f"{prefix}_token_logprobs", ())
     tops = meta.get(f"{prefix}_top_logprobs") or [None] * len(tokens)
     return tuple(
@@ -123,7 +125,7 @@ def _chat_logprobs(logprobs: dict[str, Any] | None) -> tuple[TokenLogprob, ...]:
 
 
 def usage_of(event: dict[str, Any]) -> Usage | None:
-    """Of the event that carries it; /generate counts each choice on its own."""
+    """The usage in the event that carries it; /generate counts each choice on its own."""
     if (usage := event.get("usage")) is not None:
         details = usage.get("prompt_tokens_details") or {}
         return Usage(

@@ -39,7 +39,7 @@ class Service:
         return await self._start(call, body)
 
     async def resume(self, event_id: str, deadline_s: float) -> StreamReader:
-        """After an event, or from the start of a request by its id. Raises ClientError."""
+        """Reads on after an event, or from the start of a request by its id. Raises ClientError."""
         is_request_id = "." not in event_id
         body = {"rid": event_id} if is_request_id else {"event_id": event_id}
         return await self._start(
@@ -61,7 +61,7 @@ class Service:
             await self.leave(reader)
 
     async def whole_of_all(self, calls: list[Call]) -> list[Result]:
-        """In the order of the calls. The first error ends the others, and is raised."""
+        """The answers in the order of the calls. The first error ends the others, and is raised."""
         gate = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def one(call: Call) -> Result:
@@ -113,7 +113,7 @@ class Service:
         return await self._endpoints.abort(request_id)
 
     async def models(self) -> list[dict[str, Any]]:
-        """As OpenAI lists them. Raises ClientError."""
+        """The models as OpenAI lists them. Raises ClientError."""
         models: list[dict[str, Any]] = (await self.ask("models", {}, ACCEPT_TIMEOUT_S))["data"]
         return models
 

@@ -35,7 +35,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], if_empty:
 
 
 def num_bytes_text(num_bytes: int) -> str:
-    """With three digits: `1.05 GiB`."""
+    """The number with three digits: `1.05 GiB`."""
     if num_bytes < _KIB:
         return f"{num_bytes} B"
     value, unit = num_bytes / _KIB, 0

@@ -54,7 +54,7 @@ def show(command: str, /, *words: _Words, as_json: _AsJson = False) -> None:
 
 
 def _settings(program: Program, argv: Iterable[str]) -> Iterator[Setting]:
-    """In the order of the configuration's fields. Raises ConfigError."""
+    """The settings in the order of the configuration's fields. Raises ConfigError."""
     seen: dict[str, str] = {}  # field -> source
 
     def observe(app: cyclopts.App, commands: tuple[str, ...], arguments: Any) -> None:

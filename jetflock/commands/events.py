@@ -100,13 +100,13 @@ async def _events(config: EventsConfig) -> AsyncIterator[PoolEvent]:
 
 
 def event_facts(event: PoolEvent) -> dict[str, Any]:
-    """For a program."""
+    """The event for a program."""
     kind = "worker" if isinstance(event, WorkerEvent) else "scale"
     return {"event": kind} | msgspec.structs.asdict(event)
 
 
 def event_line(event: PoolEvent) -> str:
-    """For a person."""
+    """The event for a person."""
     moment = datetime.datetime.fromtimestamp(event.at).astimezone()
     head = f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {event.model}"
     match event:

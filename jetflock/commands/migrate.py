@@ -86,7 +86,7 @@ async def _migrate(config: MigrateConfig) -> None:
 
 @asynccontextmanager
 async def _new_streams(wanted: ClusterConfig) -> AsyncIterator[Cluster]:
-    """At the lowest feature level, until the old one's is copied. Raises ConfigError."""
+    """Opens them at the lowest feature level, until the old one's is copied. Raises ConfigError."""
     async with AsyncExitStack() as stack:
         try:
             made = open_cluster(wanted, "migrate", first_level=1)

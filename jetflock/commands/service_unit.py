@@ -91,7 +91,7 @@ class ServiceUnit:
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads a command line: % and $ are doubled, all else may stand in quotes."""
+    """The word as systemd reads a command line: % and $ doubled, all else in quotes if need be."""
     escaped = _escaped(word).replace("$", "$$")
     is_plain = word and not set(word) & set(" \t'\"\\;")
     return escaped if is_plain else f'"{escaped}"'

@@ -49,7 +49,7 @@ def _gpu(idx: str, name: str, driver: str, capability: str, free: str, total: st
 
 
 def _torch() -> Finding:
-    """By its version: importing it would take seconds."""
+    """Looks at its version: importing it would take seconds."""
     found = _version("torch")
     if found is None:
         return warn("GPU: torch", "not installed", install_command("cuda"))

@@ -141,7 +141,7 @@ def _port(host: str, port: int) -> Finding:
 
 
 def _told_version(host: str, port: int) -> str | None:
-    """Of the jetflock that listens there."""
+    """The version of the jetflock that listens there."""
     try:
         answer = httpx.get(f"{http_url(host, port)}/version", timeout=3.0, trust_env=False)
         return str(answer.json()["version"])

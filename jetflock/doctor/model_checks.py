@@ -20,7 +20,7 @@ _AGAIN = "download the checkpoint again"
 
 
 def model_findings(model: str) -> Iterator[Finding]:
-    """Of a folder, or of a hub id that has been downloaded."""
+    """The findings about a folder, or a hub id that has been downloaded."""
     try:
         path = _folder(model)
     except ConfigError as exc:

@@ -105,7 +105,7 @@ class _Nats:
         return ok("round trip", text)
 
     def _store(self, account: dict[str, Any]) -> Finding:
-        """By the account's figures; what the server itself may store it does not tell."""
+        """Looks at the account's figures; what the server itself may store it does not tell."""
         used, most = account["storage"], account["limits"]["max_storage"]
         wanted = self._config.replicas * ByteBudget.of(self._config).total
         reserved = in_units(account.get("reserved_storage", 0))
@@ -276,7 +276,7 @@ class _Nats:
 
 
 def _health(name: str, info: dict[str, Any]) -> Finding | None:
-    """Of a stream that is configured as it must be."""
+    """The health of a stream that is configured as it must be."""
     usage, most = usage_of(info), info["config"].get("max_bytes", -1)
     if usage > _FULL and info["config"].get("discard") == "new":
         text = f"is {usage:.0%} full"

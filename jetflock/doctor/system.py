@@ -9,7 +9,7 @@ _SYSTEM_S = 10.0
 
 
 def run_lines(argv: list[str]) -> list[str]:
-    """Of its output; none when it does not run."""
+    """The lines of its output; none when it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words
             argv, capture_output=True, text=True, check=True, timeout=_SYSTEM_S

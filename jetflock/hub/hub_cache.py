@@ -28,7 +28,7 @@ class FetchedModel:
 
 
 def fetched_models() -> Iterator[FetchedModel]:
-    """By name."""
+    """The models by name."""
     for repo in sorted(_repos(), key=lambda each: each.repo_id):
         if not repo.revisions:  # begun, and nothing is there yet
             continue

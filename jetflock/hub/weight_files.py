@@ -28,7 +28,7 @@ def check_weights(path: Path) -> tuple[int, int]:
 
 
 def _weight_files(path: Path) -> list[str]:
-    """Those that the index names, or those that are there. Raises ConfigError."""
+    """The files that the index names, or those that are there. Raises ConfigError."""
     if (path / _INDEX).is_file():
         weight_map = read_json(path / _INDEX, dict).get("weight_map")
         if not isinstance(weight_map, dict):

@@ -62,7 +62,7 @@ def check_listens(nats_url: str) -> None:
 
 
 def frontend_url() -> str:
-    """Of the `jetflock serve` that runs here, else the default. Raises ConfigError."""
+    """The URL of the `jetflock serve` that runs here, else the default. Raises ConfigError."""
     stacks = running_stacks()
     if not stacks:
         return DEFAULT_URL
@@ -115,7 +115,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _listens(url: str) -> bool:
-    """Unless the connection is refused: a server that is slow is not absent."""
+    """Whether the connection is not refused: a server that is slow is not absent."""
     try:
         with socket.create_connection(_address(url), timeout=_PROBE_S):
             return True

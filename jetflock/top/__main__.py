@@ -117,7 +117,7 @@ def _keys(leaving: asyncio.Event) -> Iterator[None]:
 
 
 def snapshot_facts(seen: ClusterSnapshot) -> dict[str, Any]:
-    """For a program."""
+    """The snapshot for a program."""
     return {
         "at": seen.at,
         "models": [
