@@ -32,7 +32,7 @@ log = get_logger(__name__)
 class TenantExchange:
     """Tells every change within 50 ms where there is somebody to hear it, and all every second.
 
-    News are whole states: one that is lost is made up for by the next.
+    Messages are whole states: one that is lost is made up for by the next.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TenantExchange:
         """Frontends that were heard lately."""
         return len(self._heard_at)
 
-    def news(self) -> TenantGossip:
+    def gossip(self) -> TenantGossip:
         """What the others should know."""
         uses = self._ledger.rates.uses(time.monotonic())
         here = self._ledger.here
@@ -85,29 +85,29 @@ class TenantExchange:
 
     async def _tell(self) -> None:
         with contextlib.suppress(NatsError):
-            await self._nc.publish(self._subject, encode(self.news()))
+            await self._nc.publish(self._subject, encode(self.gossip()))
 
     async def _on_news(self, message: Msg) -> None:
         try:
-            news = decode(TenantGossip, message.data)
+            gossip = decode(TenantGossip, message.data)
         except ProtocolError as exc:
             self._malformed.note(message.subject, exc)
             log.warning("tenant_news_unreadable", error=str(exc))
             return
-        if news.frontend == self._frontend_id:
+        if gossip.frontend == self._frontend_id:
             return
-        if news.frontend not in self._heard_at:
+        if gossip.frontend not in self._heard_at:
             self._ledger.changed.set()  # it should hear of us soon
-        now = self._heard_at[news.frontend] = time.monotonic()
+        now = self._heard_at[gossip.frontend] = time.monotonic()
         self._ledger.hear(
-            news.frontend,
+            gossip.frontend,
             {
                 (use.tenant, job_class): count
-                for use in news.uses
+                for use in gossip.uses
                 for job_class, count in zip(JOB_CLASSES, use.num_outstanding, strict=False)
             },
         )
-        self._ledger.rates.hear(news.frontend, news.uses, now)
+        self._ledger.rates.hear(gossip.frontend, gossip.uses, now)
 
     async def _on_cost(self, message: Msg) -> None:
         try:
