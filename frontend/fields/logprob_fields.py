@@ -10,7 +10,7 @@ from shared.protocol.logprobs import bytes_per_output_token, prompt_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobWish:
+class LogprobOptions:
     """Alternatives to each token, None for no logprobs at all; checked."""
 
     num_top: int | None = None
@@ -22,8 +22,8 @@ class LogprobWish:
     @property
     def num_scored_top(self) -> int | None:
         """The number of alternatives to each token of the prompt, for either use."""
-        wishes = [self.num_prompt_top, self.num_top if self.echo else None]
-        return max((wish for wish in wishes if wish is not None), default=None)
+        counts = [self.num_prompt_top, self.num_top if self.echo else None]
+        return max((count for count in counts if count is not None), default=None)
 
     def max_output_tokens(self, num_prompt_tokens: int, max_bytes: int) -> int | None:
         """How many output tokens have room besides the prompt's logprobs; None: any number.

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from frontend.fields.cache_fields import CacheFields, checked_salt, keep_of, session_of
 from frontend.fields.field_ranges import RANGES, Range
 from frontend.fields.grammar_fields import WantedGrammar, resolve_grammar
-from frontend.fields.logprob_fields import LogprobWish
+from frontend.fields.logprob_fields import LogprobOptions
 from frontend.fields.sampler_order import in_order
 from frontend.fields.token_rules import (
     bad_sequences,
@@ -100,7 +100,7 @@ class Sampling(msgspec.Struct, frozen=True):
     priority: int
     cache_salt: str  # "" is none
     grammar_param: str = ""  # the field that gave `params.grammar`
-    logprobs: LogprobWish = LogprobWish()
+    logprobs: LogprobOptions = LogprobOptions()
     keep: KeepPrefix | None = None
     session: str = ""  # "" is none
 
@@ -175,7 +175,7 @@ def resolve_sampling(
     max_tokens_param: str = "max_tokens",
     use_model_defaults: bool = True,
     tokenizer: Tokenizer,
-    logprobs: LogprobWish,
+    logprobs: LogprobOptions,
     breakers: tuple[SequenceBreaker, ...] = (),
     may_be_empty: bool = False,
     text_format: WantedGrammar | None = None,

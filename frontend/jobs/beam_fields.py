@@ -43,7 +43,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def beam_wish(fields: OpenAIFields, best_of: int | None = None) -> BeamParams | None:
+def beam_params(fields: OpenAIFields, best_of: int | None = None) -> BeamParams | None:
     """None without `use_beam_search`. Raises InvalidRequest.
 
     As wide as `beam_width`, else `best_of`, else `n`, which is how many outputs are told.

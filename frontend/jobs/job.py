@@ -92,7 +92,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerWish:
+class AnswerOptions:
     """What an answer tells beside its text, in OpenAI's formats."""
 
     include_usage: bool = False
@@ -121,7 +121,7 @@ class Job:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     stream: bool
-    wish: AnswerWish = AnswerWish()
+    options: AnswerOptions = AnswerOptions()
     pooling: PoolingParams | None = None  # set: a vector or a score, and no output tokens
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
     score_method: ScoreMethod | None = None
@@ -179,7 +179,7 @@ class Job:
         for choice_idx in range(self.num_choices):
             prompt_idx = choice_idx // self.sampling.n
             prompt = self.prompts[prompt_idx]
-            if self.wish.token_ids and len(prompt.token_ids) > MAX_TOLD_PROMPT_IDS:
+            if self.options.token_ids and len(prompt.token_ids) > MAX_TOLD_PROMPT_IDS:
                 raise InvalidRequest(
                     f"'return_token_ids' tells prompts of up to {MAX_TOLD_PROMPT_IDS} tokens, this "
                     f"one has {len(prompt.token_ids)}",
@@ -198,14 +198,14 @@ class Job:
                 num_choices=self.num_choices,
                 num_prompts=len(self.prompts),
                 deadline_s=caller.deadline_s,
-                include_usage=self.wish.include_usage,
-                continuous_usage=self.wish.continuous_usage,
-                tells_token_ids=self.wish.token_ids,
-                prompt_ids=prompt_ids if self.wish.token_ids else b"",
-                tokens_as_ids=self.wish.tokens_as_ids,
-                num_kept=self.wish.num_kept,
-                hides_logprobs=self.wish.hides_logprobs,
-                is_list=self.wish.is_list,
+                include_usage=self.options.include_usage,
+                continuous_usage=self.options.continuous_usage,
+                tells_token_ids=self.options.token_ids,
+                prompt_ids=prompt_ids if self.options.token_ids else b"",
+                tokens_as_ids=self.options.tokens_as_ids,
+                num_kept=self.options.num_kept,
+                hides_logprobs=self.options.hides_logprobs,
+                is_list=self.options.is_list,
                 num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
                 echo=prompt.echo,
                 num_top=self.sampling.logprobs.num_top,

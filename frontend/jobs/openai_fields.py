@@ -8,7 +8,7 @@ import msgspec
 
 from frontend.fields.field_ranges import RANGES
 from frontend.fields.sampling_fields import SamplingFields
-from frontend.jobs.job import AnswerWish
+from frontend.jobs.job import AnswerOptions
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.model_cards import ModelCard
 
@@ -35,10 +35,10 @@ class OpenAIFields(SamplingFields, omit_defaults=True):
     early_stopping: bool | Literal["never"] | None = None
 
 
-def answer_wish(fields: OpenAIFields) -> AnswerWish:
+def answer_options(fields: OpenAIFields) -> AnswerOptions:
     """What the client wants beside the text."""
     options = fields.stream_options or StreamOptions()
-    return AnswerWish(
+    return AnswerOptions(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         token_ids=bool(fields.return_token_ids),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from frontend.fields.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
+from frontend.fields.logprob_fields import LogprobOptions, checked_num_top, checked_prompt_top
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -18,12 +18,12 @@ from frontend.fields.sampling_fields import Sampling, resolve_sampling
 from frontend.images.loader import ImageLoader
 from frontend.images.placeholders import expanded, prompt_of
 from frontend.images.source import ImageSource, image_source
-from frontend.jobs.beam_fields import beam_wish, with_beams
+from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job
 from frontend.jobs.openai_fields import (
     OpenAIFields,
-    answer_wish,
+    answer_options,
     prompt_room,
     refuse_truncation,
 )
@@ -89,8 +89,8 @@ class ChatRequests:
         name = required_model(body.model)
         sources: list[ImageSource] = []
         messages = checked_messages(body.messages, sources)
-        wish = answer_wish(body)
-        beam = beam_wish(body)
+        options = answer_options(body)
+        beam = beam_params(body)
         if beam is not None:
             body.n = None
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
@@ -107,7 +107,7 @@ class ChatRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
-            logprobs=_logprob_wish(body),
+            logprobs=_logprob_options(body),
         )
         tools = None if use is None else self._styles.tools(model.chat_template())
         if sources:
@@ -123,7 +123,7 @@ class ChatRequests:
             prompts=(prompt,),
             sampling=with_beams(with_answer(sampling, answer, use, model), beam),
             stream=bool(body.stream),
-            wish=wish,
+            options=options,
             answer=answer,
         )
 
@@ -250,7 +250,7 @@ class ChatRequests:
         )
 
 
-def _logprob_wish(body: ChatBody) -> LogprobWish:
+def _logprob_options(body: ChatBody) -> LogprobOptions:
     """Raises InvalidRequest."""
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest(
@@ -258,7 +258,7 @@ def _logprob_wish(body: ChatBody) -> LogprobWish:
             param="top_logprobs",
         )
     num_top = checked_num_top("top_logprobs", body.top_logprobs)
-    return LogprobWish(
+    return LogprobOptions(
         num_top=(num_top or 0) if body.logprobs else None,
         num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
         param="top_logprobs",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from frontend.fields.field_ranges import RANGES
-from frontend.fields.logprob_fields import LogprobWish, checked_num_top, checked_prompt_top
+from frontend.fields.logprob_fields import LogprobOptions, checked_num_top, checked_prompt_top
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -15,10 +15,10 @@ from frontend.fields.request_body import (
 )
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.token_rules import check_token_ids
-from frontend.jobs.beam_fields import beam_wish, with_beams
+from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, Prompt
-from frontend.jobs.openai_fields import OpenAIFields, answer_wish, prompt_room
+from frontend.jobs.openai_fields import OpenAIFields, answer_options, prompt_room
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.models.tokenizer_facts import FillInMiddle
@@ -64,17 +64,17 @@ class CompletionRequests:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
         name = required_model(body.model)
-        beam = beam_wish(body, body.best_of)
+        beam = beam_params(body, body.best_of)
         if beam is not None:
             body.n = body.best_of = None
-        wish = replace(
-            answer_wish(body),
+        options = replace(
+            answer_options(body),
             num_kept=_num_kept(body),
             hides_logprobs=body.logprobs is None or body.logprobs is False,
         )
         prompts = prompt_list(body.prompt, "prompt")
-        logprobs = _logprob_wish(body)
-        if wish.num_kept:
+        logprobs = _logprob_options(body)
+        if options.num_kept:
             body.n = body.best_of
             logprobs = replace(logprobs, num_top=logprobs.num_top or 0)
         model = await self._models.model(name)
@@ -118,7 +118,7 @@ class CompletionRequests:
             ),
             sampling=with_beams(sampling, beam),
             stream=bool(body.stream),
-            wish=wish,
+            options=options,
         )
 
 
@@ -139,7 +139,7 @@ def _around_gap(prompt: str | list[int], suffix: str, marks: FillInMiddle) -> st
     raise InvalidRequest("'prompt' is token ids, with 'suffix' it must be text", param="prompt")
 
 
-def _logprob_wish(body: CompletionBody) -> LogprobWish:
+def _logprob_options(body: CompletionBody) -> LogprobOptions:
     """Raises InvalidRequest."""
     if body.logprobs is True:
         raise InvalidRequest(
@@ -148,7 +148,7 @@ def _logprob_wish(body: CompletionBody) -> LogprobWish:
             code="invalid_type",
         )
     num_top = None if body.logprobs is False else body.logprobs
-    return LogprobWish(
+    return LogprobOptions(
         num_top=checked_num_top("logprobs", num_top),
         num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
         echo=bool(body.echo) and num_top is not None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from frontend.fields.logprob_fields import LogprobWish, checked_num_top
+from frontend.fields.logprob_fields import LogprobOptions, checked_num_top
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -17,7 +17,7 @@ from frontend.fields.request_body import (
 )
 from frontend.fields.sampling_fields import SamplingFields, resolve_sampling
 from frontend.jobs.dry_fields import dry_breakers
-from frontend.jobs.job import AnswerWish, Caller, Job
+from frontend.jobs.job import AnswerOptions, Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.completions.completion_request import encoded_prompt, prompt_list
@@ -98,7 +98,7 @@ class GenerateRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(fields, self._encoder, caller, model),
-            logprobs=_logprob_wish(convert(flat, GenerateBody), fields),
+            logprobs=_logprob_options(convert(flat, GenerateBody), fields),
         )
         return Job(
             surface=Surface.GENERATE,
@@ -108,7 +108,9 @@ class GenerateRequests:
             ),
             sampling=sampling,
             stream=bool(body.stream),
-            wish=AnswerWish(is_list=_is_list(body.text if name == "text" else body.input_ids)),
+            options=AnswerOptions(
+                is_list=_is_list(body.text if name == "text" else body.input_ids)
+            ),
         )
 
 
@@ -117,7 +119,7 @@ def _is_list(prompt: Any) -> bool:
     return isinstance(prompt, list) and not isinstance(prompt[0], int)
 
 
-def _logprob_wish(body: GenerateBody, fields: SamplingFields) -> LogprobWish:
+def _logprob_options(body: GenerateBody, fields: SamplingFields) -> LogprobOptions:
     """By SGLang's names, or by vLLM's. Raises InvalidRequest."""
     num_top = checked_num_top("logprobs", body.logprobs)
     num_prompt_top = checked_num_top("prompt_logprobs", fields.prompt_logprobs)
@@ -129,4 +131,4 @@ def _logprob_wish(body: GenerateBody, fields: SamplingFields) -> LogprobWish:
         raise InvalidRequest(
             f"'{name}' is {getattr(body, name)}, and 'return_logprob' is not true", param=name
         )
-    return LogprobWish(num_top=num_top, num_prompt_top=num_prompt_top)
+    return LogprobOptions(num_top=num_top, num_prompt_top=num_prompt_top)

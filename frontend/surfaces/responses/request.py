@@ -8,7 +8,7 @@ import msgspec
 
 from frontend.fields.field_ranges import RANGES
 from frontend.fields.grammar_fields import GrammarFields, WantedGrammar, resolve_text_format
-from frontend.fields.logprob_fields import LogprobWish
+from frontend.fields.logprob_fields import LogprobOptions
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -142,7 +142,7 @@ class ResponseRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
-            logprobs=LogprobWish(num_top=_num_top(body), param="top_logprobs"),
+            logprobs=LogprobOptions(num_top=_num_top(body), param="top_logprobs"),
             text_format=grammar,
         )
         earlier: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from frontend.fields.pooled_fields import (
     pooled_sampling,
 )
 from frontend.fields.request_body import Refused, always, non_empty, required_model
-from frontend.jobs.job import AnswerWish, Caller, Job, Prompt
+from frontend.jobs.job import AnswerOptions, Caller, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder, groups
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.scores.pair_layout import NoRoom, layout_of
@@ -87,7 +87,7 @@ class PairJobs:
             prompts=tuple(prompts),
             sampling=pooled_sampling(fields, pairs[0].name),
             stream=bool(fields.stream),
-            wish=AnswerWish(num_kept=top_n),
+            options=AnswerOptions(num_kept=top_n),
             pooling=pooling,
             score_method=model.card.score.method,
         )
