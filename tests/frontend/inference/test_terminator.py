@@ -100,6 +100,18 @@ async def test_an_end_whose_answer_was_lost_is_known_for_ones_own(
     await eventually(lambda: ended._value.get() == 1)
 
 
+async def test_who_ends_what_has_ended_counts_nothing(stack: Stack) -> None:
+    stack.backend.hold.clear()
+    running = await stack.start_frontend()
+    terminator = terminator_of(running)
+    async with running.client() as client, client.stream("POST", CHAT, json=STREAM) as response:
+        rid = response.headers["x-request-id"]
+        assert await terminator.end(rid, stack.card.pool, None, FinishReason.CANCEL)
+        assert not await terminator.end(rid, stack.card.pool, None, FinishReason.CANCEL)
+    await eventually(lambda: not terminator._tasks)
+    assert running.metrics.answers.ended.labels("cancel")._value.get() == 1
+
+
 async def test_what_was_claimed_in_time_is_not_tried_again(stack: Stack) -> None:
     stack.backend.hold.clear()
     running = await stack.start_frontend()
