@@ -147,6 +147,7 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
     await reading
     assert stream.is_done
     await recorder.wait_for(lambda: "detokenize" in recorder.names)
+    await recorder.wait_for(lambda: len(recorder.named("decode")) == 2)
     server = recorder.one(f"text_completion {MODEL_NAME}")
     claims, decodes = recorder.named("claim"), recorder.named("decode")
     assert {trace_id(span) for span in recorder.spans} == {TRACE}

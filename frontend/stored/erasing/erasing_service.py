@@ -19,8 +19,11 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.nats_client.role_client import RoleClient
+from shared.telemetry.log import get_logger
 
 _NOBODY = "none"  # no request has such an id
+
+log = get_logger(__name__)
 
 
 class Erased(WireStruct, frozen=True, kw_only=True):
@@ -64,6 +67,7 @@ class ErasingService:
         try:
             erasure = await self._eraser.erase(group_id, caller.owner)
         except (BrokerError, ProtocolError) as exc:  # also: one that a newer build has queued
+            log.warning("request_not_erased", request=group_id, error=repr(exc))
             raise ServiceUnavailable(
                 "The request could not be erased as a whole now: ask again."
             ) from exc

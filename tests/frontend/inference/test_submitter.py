@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, BrokerUnavailable, LimitReached, QueueClosed
+from shared.protocol.codec import decode
 from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.protocol.role_cards import LevelRecord
 from shared.token_log.request_queue import RequestQueue
@@ -187,6 +189,56 @@ async def test_a_request_larger_than_a_message_is_413(
         refused = await client.post("/v1/completions", json=body)
     assert refused.status_code == 413
     assert refused.json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+async def test_what_is_sent_again_says_that_it_may_be_a_copy(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, is_keyed: bool
+) -> None:
+    """A worker then claims it before an engine is given it, and a full queue is no proof."""
+    running = await stack.start_frontend()
+    tries: list[tuple[GenerateRequest, bool]] = []
+    put = RequestQueue.put
+
+    async def answer_third(
+        queue: RequestQueue,
+        request: GenerateRequest,
+        lane: str,
+        payload: bytes,
+        *,
+        may_be_stored: bool = False,
+    ) -> None:
+        tries.append((decode(GenerateRequest, payload), may_be_stored))
+        if len(tries) < 3:
+            raise BrokerUnavailable("servers choose a leader")
+        await put(queue, request, lane, payload, may_be_stored=may_be_stored)
+
+    monkeypatch.setattr(RequestQueue, "put", answer_third)
+    async with running.client(headers=KEY if is_keyed else {}) as client:
+        assert (await client.post(CHAT, json=BODY)).status_code == 200
+    assert [may_be_stored for _, may_be_stored in tries] == [is_keyed, True, True]
+    assert [sent.may_be_copy for sent, _ in tries] == [is_keyed, True, True]
+    assert {sent.level for sent, _ in tries} == {FEATURE_LEVEL}
+
+
+async def test_a_full_store_of_prompts_is_429_and_counted(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, large_prompts: None
+) -> None:
+    running = await stack.start_frontend()
+
+    async def is_full(*_: object) -> None:
+        raise LimitReached("maximum bytes exceeded")
+
+    monkeypatch.setattr(ModelCatalog, "put_object", is_full)
+    async with running.client() as client:
+        refused = await client.post(CHAT, json=BODY)
+        metrics = (await client.get("/metrics")).text
+    assert refused.status_code == 429
+    assert "--objects-max-bytes" in refused.json()["error"]["message"]
+    assert int(refused.headers["Retry-After"]) > 1
+    [counted] = [line for line in metrics.splitlines() if line.startswith("jetflock_requests_ref")]
+    assert refused.json()["error"]["code"] in counted
+    assert counted.endswith(" 1.0")
 
 
 @pytest.fixture
