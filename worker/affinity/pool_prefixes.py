@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
@@ -126,10 +126,10 @@ class PoolPrefixes:
         """It is gone, or does not answer. What it has is learnt again when it tells it."""
         self._others.pop(worker, None)
 
-    def keep_only(self, workers: Iterable[str]) -> None:
-        """Forget all workers but these."""
-        alive = set(workers)
-        self._others = {name: told for name, told in self._others.items() if name in alive}
+    @property
+    def others(self) -> set[str]:
+        """Workers that have said what they have."""
+        return set(self._others)
 
     @property
     def has_others(self) -> bool:

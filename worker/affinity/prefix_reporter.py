@@ -81,7 +81,11 @@ class PrefixReporter:
             await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> None:
-        """Read the worker cards. Raises BrokerError."""
+        """Read the worker cards. Raises BrokerError.
+
+        Who speaks for the first time while they are read may have no card among them yet.
+        """
+        known = self._prefixes.others
         cards: list[WorkerCard] = []
         for entry in await self._workers.entries():
             with contextlib.suppress(ProtocolError):  # of a later version
@@ -89,7 +93,8 @@ class PrefixReporter:
         others = [
             card for card in cards if card.pool == self._pool and card.worker != self._worker_id
         ]
-        self._prefixes.keep_only(card.worker for card in others)
+        for worker in known - {card.worker for card in others}:
+            self._prefixes.forget(worker)
         for card in others:
             if card.prefix_hashes:
                 self._prefixes.learn(card.worker, split_hashes(card.prefix_hashes))

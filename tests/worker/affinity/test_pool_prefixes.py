@@ -83,8 +83,9 @@ def test_the_other_worker_with_most_of_it_is_found() -> None:
     assert prefixes.best_other(chain) == Holder("b", 4)
     prefixes.unlearn("b", chain, make_request())
     assert prefixes.best_other(chain) == Holder("a", 2)
-    prefixes.keep_only(["b", "c"])
+    prefixes.forget("a")
     assert prefixes.best_other(chain) is None
+    assert prefixes.others == {"b", "c"}
 
 
 def test_a_new_engine_has_nothing() -> None:

@@ -14,6 +14,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from shared.admin.control import FlushCache
+from shared.broker.kv_bucket import KvEntry
 from shared.nats_client.connection import round_trip
 from shared.protocol.codec import decode, encode
 from shared.protocol.finish import Finish, FinishReason
@@ -169,6 +170,26 @@ async def test_without_affinity_nothing_is_told_and_nothing_offered(stage: Stage
         await stage.submit(request)
         await finish(second)
         await assert_answered_once(stage, request, by=second)
+
+
+async def test_who_speaks_first_while_the_cards_are_read_is_remembered(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = [b"0123456789abcdef"]
+    async with running_worker(stage) as worker:
+        prefixes = worker.runner.parts.prefixes
+        reporter = worker.runner.claims.prefix_reporter
+        read = reporter._workers.entries
+
+        async def read_and_hear() -> list[KvEntry]:
+            entries = await read()
+            prefixes.learn("new", hashes)
+            return entries
+
+        prefixes.learn("dead", hashes)
+        monkeypatch.setattr(reporter._workers, "entries", read_and_hear)
+        await reporter.look()
+        assert prefixes.others == {"new"}
 
 
 async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
