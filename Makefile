@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
-# Tests wait for processes and clocks, too: six keep two cores busy, of which four leave a fifth idle.
+# Tests wait for processes and clocks, too: six take 16 minutes on two cores, of which four take 17.
 TEST_PROCESSES ?= 6
 
 BIN := $(VENV)/bin

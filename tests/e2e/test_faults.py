@@ -232,7 +232,7 @@ async def test_a_draining_worker_hands_over_within_a_second(stack: RoleStack) ->
     assert max(stream.max_gap_s for stream in disturbed.streams) < 1
 
 
-@pytest.mark.parametrize("temperature", [0, 0.8])
+@pytest.mark.parametrize("temperature", [0, pytest.param(0.8, marks=pytest.mark.nightly)])
 async def test_a_real_model_goes_on_with_the_same_tokens(
     stack: RoleStack, temperature: float
 ) -> None:

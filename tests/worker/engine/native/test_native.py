@@ -194,6 +194,7 @@ def test_heads_that_do_not_fit(tmp_path: Path) -> None:
 
 @needs_bfloat16
 @pytest.mark.slow
+@pytest.mark.nightly  # that the library is built and used, all tests here show
 def test_an_image_brings_a_library_and_no_compiler(
     tiny_rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
