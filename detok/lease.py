@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+from nats.aio.client import Client
 
 from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.errors import BrokerError, CasConflict
@@ -21,21 +24,43 @@ _RETRY_S = 0.2
 
 log = get_logger(__name__)
 
+_Answer = TypeVar("_Answer")
+
+
+class Link:
+    """Our connection to the broker, and which one since the start it is."""
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+
+    @property
+    def number(self) -> int:
+        """Of the connection that is there or was there last, from 0 on."""
+        return self._nc.stats["reconnects"]
+
+    def is_still(self, number: int) -> bool:
+        """Whether the connection of this number is there."""
+        return self._nc.is_connected and self.number == number
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """Valid until a moment of our monotonic clock, which no rival's clock can reach sooner.
 
     A rival counts from when it saw the last revision; we count from when we began to write it.
+    But a rival need not wait for that when it sees nobody behind the lease, as after the end of a
+    connection: so it is valid only on the connection over which it was renewed.
     """
 
     nonce: str
+    link: Link
     revision: int = 0  # 0: not stored yet
     valid_until: float = float("-inf")
+    renewed_on: int = 0  # number of the connection
 
     @property
     def is_valid(self) -> bool:
-        return time.monotonic() < self.valid_until
+        return time.monotonic() < self.valid_until and self.link.is_still(self.renewed_on)
 
     def end(self) -> None:
         """Another has ended it, or we have."""
@@ -86,6 +111,7 @@ class LeaseKeeper:
     def __init__(
         self,
         table: OwnerTable,
+        link: Link,
         detok_id: str,
         on_valid: Callable[[], None],
         on_ended: Callable[[], None],
@@ -93,28 +119,40 @@ class LeaseKeeper:
     ) -> None:
         """`on_valid` hears when it may publish again, `on_ended` when the lease is another one.
 
+        `link`: the connection over which `table` writes, and we publish.
         `has_presence`: rivals may ask whether we are there, and believe it when nobody listens.
         """
         self._table = table
+        self._link = link
         self._detok_id = detok_id
         self._on_valid = on_valid
         self._on_ended = on_ended
         self._has_presence = has_presence
         self._pace = RenewalPace()
-        self.lease = Lease(secrets.token_hex(8))
+        self.lease = Lease(secrets.token_hex(8), link)
         self._due_at = 0.0
-        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._asking: asyncio.Timeout | None = None  # until when an answer is waited for
 
     async def run(self) -> None:
         """Until `stop`."""
         self._due_at = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._is_stopping:
+            self._wake.clear()
             await self._renew()
-            await wait_event(self._stopping, max(0.0, self._due_at - time.monotonic()))
+            await wait_event(self._wake, max(0.0, self._due_at - time.monotonic()))
 
     def stop(self) -> None:
         """Return from `run`; a write under way is not cut short."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._wake.set()
+
+    async def on_reconnect(self) -> None:
+        """Renew at once: no answer comes any more to what was asked before."""
+        if self._asking is not None:
+            self._asking.reschedule(asyncio.get_running_loop().time())
+        self._wake.set()
 
     async def give_back(self) -> None:
         """After `run`: it need not expire."""
@@ -126,7 +164,7 @@ class LeaseKeeper:
 
     async def _renew(self) -> None:
         lease, due_at = self.lease, self._due_at
-        asked_at = time.monotonic()
+        asked_at, asked_on = time.monotonic(), self._link.number
         period_s = self._pace.period_s
         # Rivals may see this renewal, and its period, while its answer is lost.
         lease.valid_until = min(lease.valid_until, asked_at + period_s)
@@ -134,8 +172,8 @@ class LeaseKeeper:
             self._detok_id, lease.nonce, round(period_s * 1000), self._has_presence()
         )
         try:
-            async with asyncio.timeout(period_s):
-                lease.revision = await self._table.write_lease(record, lease.revision)
+            write = self._table.write_lease(record, lease.revision)
+            lease.revision = await self._answer(write, period_s)
         except CasConflict:
             is_known = await self._find_again()
             self._due_at = time.monotonic() + (0.0 if is_known else _RETRY_S)
@@ -146,11 +184,20 @@ class LeaseKeeper:
         else:
             self._pace.note(time.monotonic() - due_at)
             self._due_at = max(asked_at + self._pace.pause_s, time.monotonic())
-            self._extend(asked_at + period_s)
+            self._extend(asked_at + period_s, asked_on)
 
-    def _extend(self, valid_until: float) -> None:
+    async def _answer(self, request: Awaitable[_Answer], within_s: float) -> _Answer:
+        """Raises TimeoutError when none comes in time, or none can come any more."""
+        async with asyncio.timeout(within_s) as self._asking:
+            try:
+                return await request
+            finally:
+                self._asking = None
+
+    def _extend(self, valid_until: float, renewed_on: int) -> None:
         was_valid = self.lease.is_valid
         self.lease.valid_until = valid_until
+        self.lease.renewed_on = renewed_on
         if self.lease.is_valid and not was_valid:
             self._on_valid()
 
@@ -160,8 +207,7 @@ class LeaseKeeper:
         False: that could not be told.
         """
         try:
-            async with asyncio.timeout(self._pace.period_s):
-                seen = await self._table.lease(self.lease.nonce)
+            seen = await self._answer(self._table.lease(self.lease.nonce), self._pace.period_s)
         except (BrokerError, TimeoutError) as exc:
             log.warning("lease_not_read", error=str(exc) or "no answer in time")
             return False
@@ -170,6 +216,6 @@ class LeaseKeeper:
             return True
         log.warning("lease_ended_by_another", nonce=self.lease.nonce)
         self.lease.end()
-        self.lease = Lease(secrets.token_hex(8))
+        self.lease = Lease(secrets.token_hex(8), self._link)
         self._on_ended()
         return True

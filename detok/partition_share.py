@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from nats.aio.msg import Msg
 
-from detok.lease import LeaseKeeper, Tenure
+from detok.lease import LeaseKeeper, Link, Tenure
 from detok.owner_table import FREE, OwnerSurvey, OwnerTable
 from detok.rivals import Rivals, RivalWatch
 from shared.broker.jetstream import JetStream
@@ -58,11 +58,13 @@ class PartitionShare:
         self._watch = RivalWatch(cluster, detok_id, self._rivals, self._wake.set)
         self._keeper = LeaseKeeper(
             self._table,
+            Link(cluster.nc),
             detok_id,
             on_valid,
             self._on_lease_ended,
             lambda: self._watch.has_presence,
         )
+        cluster.reconnects.follow(self._keeper.on_reconnect)
         self._held: dict[int, Tenure] = {}
         self._before: set[int] = set()  # held when the last lease ended: they are still known here
         self._gone: set[str] = set()  # nonces of leases that have ended

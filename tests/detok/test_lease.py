@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from detok.lease import Lease, LeaseKeeper, RenewalPace, Tenure
+from bench.chaos.tcp_proxy import TcpProxy
+from detok.lease import Lease, LeaseKeeper, Link, RenewalPace, Tenure
 from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
@@ -57,7 +58,9 @@ class Holder:
     def __init__(self, cluster: Cluster) -> None:
         self.table = HinderedTable(cluster)
         self.num_valid = self.num_ended = 0
-        self.keeper = LeaseKeeper(self.table, "detok-a", self._on_valid, self._on_ended)
+        link = Link(cluster.nc)
+        self.keeper = LeaseKeeper(self.table, link, "detok-a", self._on_valid, self._on_ended)
+        cluster.reconnects.follow(self.keeper.on_reconnect)
 
     def _on_valid(self) -> None:
         self.num_valid += 1
@@ -137,6 +140,37 @@ async def test_what_was_renewed_after_its_end_is_as_good_as_before(cluster: Clus
         assert holder.keeper.lease.nonce == nonce
 
 
+async def test_it_is_not_valid_without_its_connection_and_renewed_on_the_next(
+    nats_server: NatsServer,
+) -> None:
+    """Rivals that see nobody behind it need not wait for its period."""
+    async with TcpProxy(nats_server.port) as proxy:
+        url = f"nats://127.0.0.1:{proxy.port}"
+        async with open_cluster(ClusterConfig(nats_url=url), "test") as cluster:
+            holder = Holder(cluster)
+            async with holder.running():
+                nonce, valid_until = holder.keeper.lease.nonce, holder.keeper.lease.valid_until
+                proxy.cut()
+                await eventually(lambda: not holder.is_valid)
+                assert time.monotonic() < valid_until
+                await eventually(lambda: holder.is_valid)
+                assert (holder.num_valid, holder.num_ended) == (2, 0)
+                assert holder.keeper.lease.nonce == nonce
+                assert holder.keeper.lease.renewed_on == cluster.nc.stats["reconnects"] > 0
+
+
+async def test_no_answer_is_waited_for_on_a_connection_that_is_gone(cluster: Cluster) -> None:
+    holder = Holder(cluster)
+    async with holder.running():
+        holder.table.late_s = 60.0
+        num_asked = len(holder.table.asked_at)
+        await eventually(lambda: len(holder.table.asked_at) > num_asked)
+        holder.table.late_s = 0.0
+        await cluster.reconnects.tell()
+        await eventually(lambda: len(holder.table.asked_at) > num_asked + 1)
+        assert holder.table.asked_at[-1] - holder.table.asked_at[-2] < LEASE_PERIOD_S
+
+
 async def test_what_another_has_ended_is_not_renewed(cluster: Cluster) -> None:
     holder = Holder(cluster)
     async with holder.running():
@@ -176,8 +210,8 @@ def test_a_pace_calms_down() -> None:
     assert pace.period_s == LEASE_PERIOD_S
 
 
-def test_a_tenure_ends_with_its_lease_or_before() -> None:
-    lease = Lease("n", 1, time.monotonic() + 1)
+async def test_a_tenure_ends_with_its_lease_or_before(cluster: Cluster) -> None:
+    lease = Lease("n", Link(cluster.nc), 1, time.monotonic() + 1)
     first, second = Tenure(0, lease, 2), Tenure(1, lease, 3, is_over=True)
     assert first.is_valid
     assert not second.is_valid
