@@ -19,7 +19,8 @@ import cyclopts
 
 from bench.local_serve import LocalServe, local_serve
 from bench.nats_servers import NatsServers
-from bench.plane import NUM_TOKENS, SCRIPTED, Row, print_scenario, run_streams
+from bench.plane import NUM_TOKENS, Load, Row, print_scenario, run_streams
+from bench.plane_target import FLAGS, target_of
 from jetflock.bench.stage_summary import percentile
 
 _START_S = 30.0
@@ -33,7 +34,7 @@ def _serving(
     try:
         flags = ("--nats-url", servers.urls, "--replicas", str(count))
         connecting = ("--nats-connect-timeout-s", str(_START_S))
-        with local_serve(*SCRIPTED, *flags, *connecting, timeout_s=4 * _START_S) as serve:
+        with local_serve(*FLAGS["fast"], *flags, *connecting, timeout_s=4 * _START_S) as serve:
             yield serve, servers
     finally:
         servers.stop()
@@ -44,7 +45,7 @@ def _measure(serve: LocalServe, servers: NatsServers, concurrency: int, num_requ
         return sum(serve.cpu_s().values()) + servers.cpu_s()
 
     before, started = cpu_s(), time.perf_counter()
-    results = run_streams(serve, concurrency, num_requests)
+    results = run_streams(target_of(serve), Load(concurrency, num_requests))
     elapsed_s = time.perf_counter() - started
     num_tokens = num_requests * NUM_TOKENS
     return {
@@ -70,7 +71,7 @@ def main(
         tempfile.TemporaryDirectory(dir=folder) as store,
         _serving(servers, sync_interval, Path(store)) as (serve, nats),
     ):
-        run_streams(serve, 4, 8)  # warm up
+        run_streams(target_of(serve), Load(4, 8))  # warm up
         rows = [_measure(serve, nats, concurrency, num_requests) for _ in range(repeat)]
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     print_scenario(f"{servers} server(s), sync_interval {sync_interval}; load {load}", rows)

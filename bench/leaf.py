@@ -22,7 +22,8 @@ import psutil
 
 from bench.chaos.tcp_proxy import TcpProxy
 from bench.local_serve import LocalServe, wait_ready
-from bench.plane import MODEL, PACED, one_stream, print_scenario, run_streams
+from bench.plane import Load, Run, added_ttft, print_scenario, run_streams
+from bench.plane_target import FLAGS, MODEL, ClientKind, target_of
 from deploy.local.nats_binary import find_nats_server
 from deploy.local.ports import free_port
 
@@ -106,12 +107,13 @@ def _measure(name: str, hub: _Hub, port: int, worker_port: int, repeat: int) -> 
     with (
         _role("frontend", hub.port, "--port", str(port)) as frontend,
         _role("detok", hub.port),
-        _role("worker", worker_port, str(CHECKPOINT), "--model-name", MODEL, *PACED),
+        _role("worker", worker_port, str(CHECKPOINT), "--model-name", MODEL, *FLAGS["paced"]),
     ):
         wait_ready(port, frontend, _START_S)
-        serve = LocalServe(port, psutil.Process(frontend.pid))
-        run_streams(serve, concurrency=4, num_requests=8)  # warm up
-        print_scenario(name, [one_stream(serve) for _ in range(repeat)])
+        target = target_of(LocalServe(port, psutil.Process(frontend.pid)))
+        run_streams(target, Load(4, 8))  # warm up
+        rows = [added_ttft(Run.of(target, ClientKind(), Load(1, 10))) for _ in range(repeat)]
+        print_scenario(name, rows)
 
 
 def main(

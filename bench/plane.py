@@ -1,8 +1,10 @@
 """`make bench-plane`: what the serving plane adds and costs, with a scripted engine and no model.
 
 Prints, as medians of the repetitions: added time to first token, time per token at 64 streams, CPU
-per token summed over frontend, detokenizer, worker I/O and nats-server, throughput as fast as it
-goes, and the gap that a killed worker leaves in its streams.
+per token, per event and per request, summed over frontend, detokenizer, worker I/O and nats-server,
+throughput as fast as it goes, and the gap that a killed worker leaves in its streams.
+
+`--peer COMMAND` starts another server with `COMMAND PORT paced|fast`, and measures it in turns.
 """
 
 from __future__ import annotations
@@ -11,107 +13,141 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import cyclopts
 import uvloop
 
-from bench.local_serve import ROLES, LocalServe, local_serve
-from bench.stream_client import StreamClient, StreamResult
+from bench.local_serve import LocalServe, local_serve
+from bench.plane_target import (
+    FLAGS,
+    PREFILL_S,
+    TOKEN_S,
+    ClientKind,
+    Pace,
+    Target,
+    our_stack,
+    peer,
+    target_of,
+)
+from bench.stream_client import StreamResult
 from jetflock.bench.stage_summary import percentile
 
-MODEL = "jetflock-demo"
 NUM_TOKENS = 128
-PREFILL_S = 0.020
-TOKEN_S = 0.010
-SCRIPTED = (
-    "--scripted",
-    "--scripted-token-low", "300",
-    "--scripted-token-high", "1200",
-    "--max-running", "256",
-    "--max-step-tokens", "512",
-)  # fmt: skip
-PACED = (*SCRIPTED, "--scripted-prefill-s", str(PREFILL_S), "--scripted-token-s", str(TOKEN_S))
+_SHORT = 16  # tokens of an answer whose request is most of its cost
 
 Row = dict[str, float]
 
 
 @dataclass(frozen=True)
+class Load:
+    """So many answers, so many of them at a time."""
+
+    concurrency: int
+    num_requests: int
+    num_tokens: int = NUM_TOKENS
+
+
+@dataclass(frozen=True)
 class Scenario:
-    """A measurement: how the stack is started, and what is done to it."""
+    """A measurement: at which pace the engine runs, and what is asked of the server."""
 
     name: str
-    flags: tuple[str, ...]
-    measure: Callable[[LocalServe], Row]
+    pace: Pace
+    load: Load
+    report: Callable[[Run], Row]
 
 
-def run_streams(serve: LocalServe, concurrency: int, num_requests: int) -> list[StreamResult]:
-    client = StreamClient(serve.port, MODEL, NUM_TOKENS)
-    results = uvloop.run(client.run(concurrency, num_requests))
+@dataclass(frozen=True)
+class Run:
+    """A load that was served."""
+
+    load: Load
+    results: list[StreamResult]
+    cpu_s: dict[str, float]  # by part of the server
+    elapsed_s: float
+
+    @classmethod
+    def of(cls, target: Target, client: ClientKind, load: Load) -> Run:
+        before, started = target.cpu_s(), time.perf_counter()
+        results = run_streams(target, load, client)
+        elapsed_s, after = time.perf_counter() - started, target.cpu_s()
+        return cls(load, results, {part: after[part] - before[part] for part in after}, elapsed_s)
+
+    def cost(self) -> Row:
+        """CPU by unit of work."""
+        num_tokens = sum(result.num_tokens for result in self.results)
+        num_events = sum(result.num_events for result in self.results)
+        total_us = sum(self.cpu_s.values()) * 1e6
+        by_part = {
+            f"cpu {part} us/token": cpu_s / num_tokens * 1e6 for part, cpu_s in self.cpu_s.items()
+        }
+        return {
+            "cpu us/token": total_us / num_tokens,
+            **(by_part if len(by_part) > 1 else {}),
+            "tokens/event": num_tokens / num_events,
+            "cpu us/event": total_us / num_events,
+            "cpu ms/request": total_us / len(self.results) / 1e3,
+        }
+
+
+def run_streams(target: Target, load: Load, client: ClientKind | None = None) -> list[StreamResult]:
+    """Raises AssertionError when a request is refused, or tokens are missing."""
+    running = target.run(
+        client or ClientKind(), load.num_tokens, load.concurrency, load.num_requests
+    )
+    results = uvloop.run(running)
     assert all(result.status == 200 for result in results), "a request was refused"
-    assert all(result.num_tokens == NUM_TOKENS for result in results), "tokens are missing"
+    assert all(result.num_tokens == load.num_tokens for result in results), "tokens are missing"
     return results
 
 
-def with_cpu(
-    serve: LocalServe, concurrency: int, num_requests: int
-) -> tuple[list[StreamResult], Row, float]:
-    """Run streams; also the CPU microseconds per token by role, and the seconds it took."""
-    before, started = serve.cpu_s(), time.perf_counter()
-    results = run_streams(serve, concurrency, num_requests)
-    elapsed_s = time.perf_counter() - started
-    after = serve.cpu_s()
-    num_tokens = num_requests * NUM_TOKENS
-    cpu = {role: (after[role] - before[role]) / num_tokens * 1e6 for role in ROLES}
-    row = {"cpu us/token": sum(cpu.values())}
-    row |= {f"cpu {role} us/token": value for role, value in cpu.items()}
-    return results, row, elapsed_s
-
-
-def one_stream(serve: LocalServe) -> Row:
-    results = run_streams(serve, concurrency=1, num_requests=10)
-    added = [(result.ttft_s - PREFILL_S) * 1e3 for result in results]
+def added_ttft(run: Run) -> Row:
+    """Beside the engine's own time, which is known of ours alone."""
+    added = [(result.ttft_s - PREFILL_S) * 1e3 for result in run.results]
     return {
         "added TTFT p50 ms": statistics.median(added),
         "added TTFT max ms": max(added),
-        "time/token p50 ms": statistics.median(result.token_s * 1e3 for result in results),
+        "time/token p50 ms": statistics.median(result.token_s * 1e3 for result in run.results),
     }
 
 
-def many_streams(serve: LocalServe) -> Row:
-    results, row, _ = with_cpu(serve, concurrency=64, num_requests=128)
-    gaps = [gap * 1e3 for result in results for gap in result.gaps_s]
-    per_token = [result.token_s * 1e3 for result in results]
+def first_token(run: Run) -> Row:
+    """With an engine that takes no time."""
+    ttft = [result.ttft_s * 1e3 for result in run.results]
+    return {"TTFT p50 ms": statistics.median(ttft), "TTFT p99 ms": percentile(ttft, 99)}
+
+
+def time_per_token(run: Run) -> Row:
+    per_token = [result.token_s * 1e3 for result in run.results]
+    gaps = [gap * 1e3 for result in run.results for gap in result.gaps_s]
     return {
         "time/token p50 ms": statistics.median(per_token),
         "time/token p99 ms": percentile(per_token, 99),
         "gap p99 ms": percentile(gaps, 99),
-        **row,
+        **run.cost(),
     }
 
 
-def saturated(concurrency: int) -> Callable[[LocalServe], Row]:
-    def measure(serve: LocalServe) -> Row:
-        num_requests = 4 * concurrency if concurrency >= 64 else 12 * concurrency
-        results, row, elapsed_s = with_cpu(serve, concurrency, num_requests)
-        return {
-            "tokens/s": len(results) * NUM_TOKENS / elapsed_s,
-            "requests/s": len(results) / elapsed_s,
-            **row,
-        }
-
-    return measure
+def throughput(run: Run) -> Row:
+    num_tokens = sum(result.num_tokens for result in run.results)
+    return {
+        "tokens/s": num_tokens / run.elapsed_s,
+        "requests/s": len(run.results) / run.elapsed_s,
+        **first_token(run),
+        **run.cost(),
+    }
 
 
 def killed_worker(serve: LocalServe) -> Row:
     """kill -9 of one of two workers in the middle of 16 streams: the longest gap of each stream."""
 
     async def measure() -> list[StreamResult]:
-        client = StreamClient(serve.port, MODEL, NUM_TOKENS)
-        running = asyncio.create_task(client.run(16, 16))
+        running = asyncio.create_task(target_of(serve).run(ClientKind(), NUM_TOKENS, 16, 16))
         await asyncio.sleep(0.5)
         serve.role_processes("worker")[0].kill()
         return await running
@@ -130,35 +166,94 @@ def killed_worker(serve: LocalServe) -> Row:
 
 def scenarios() -> list[Scenario]:
     return [
-        Scenario("one stream", PACED, one_stream),
-        Scenario("64 streams at 10 ms per token", PACED, many_streams),
+        Scenario("64 streams at 10 ms per token", "paced", Load(64, 128), time_per_token),
+        Scenario("64 streams at 10 ms, 500 tokens", "paced", Load(64, 64, 500), time_per_token),
+        Scenario("one stream, as fast as it goes", "fast", Load(1, 40), first_token),
         *(
-            Scenario(f"as fast as it goes, {count} streams", SCRIPTED, saturated(count))
-            for count in (16, 64, 256)
+            Scenario(f"as fast as it goes, {count} streams", "fast", load, throughput)
+            for count, load in ((16, Load(16, 192)), (64, Load(64, 256)), (256, Load(256, 1024)))
         ),
-        Scenario("kill -9 of a worker", (*PACED, "--workers", "2"), killed_worker),
+        *(
+            Scenario(
+                f"answers of {_SHORT} tokens, {count} at a time",
+                "fast",
+                Load(count, num_requests, _SHORT),
+                throughput,
+            )
+            for count, num_requests in ((1, 100), (32, 1000), (256, 2000))
+        ),
     ]
+
+
+_ADDED = "one stream"
+_KILLED = "kill -9 of a worker"
 
 
 def main(
     only: Annotated[str, cyclopts.Parameter(help="Run the scenarios whose name has this.")] = "",
     repeat: Annotated[int, cyclopts.Parameter(help="Repetitions; medians are printed.")] = 5,
+    peer_command: Annotated[
+        str, cyclopts.Parameter("--peer", help="What starts a peer, as `COMMAND PORT paced|fast`.")
+    ] = "",
+    client: Annotated[
+        Literal["ours", "openai"], cyclopts.Parameter(help="The library that sends the requests.")
+    ] = "ours",
+    acks_at_once: Annotated[
+        bool, cyclopts.Parameter(help="Our client sets TCP_QUICKACK; ordinary ones do not.")
+    ] = False,
     output: Annotated[Path | None, cyclopts.Parameter(help="Write all rows as JSON.")] = None,
 ) -> None:
     """Measure the serving plane with a scripted engine."""
-    chosen = [scenario for scenario in scenarios() if only in scenario.name]
+    kind = ClientKind(client, acks_at_once)
     rows: dict[str, list[Row]] = {}
-    by_flags: dict[tuple[str, ...], list[Scenario]] = {}
-    for scenario in chosen:
-        by_flags.setdefault(scenario.flags, []).append(scenario)
-    for flags, group in by_flags.items():
-        with local_serve(*flags) as serve:
-            run_streams(serve, concurrency=4, num_requests=8)  # warm up
-            for scenario in group:
-                rows[scenario.name] = [scenario.measure(serve) for _ in range(repeat)]
-                print_scenario(scenario.name, rows[scenario.name])
+    if only in _ADDED and not peer_command:
+        rows |= measure_added_ttft(kind, repeat)
+    for pace in FLAGS:
+        group = [each for each in scenarios() if only in each.name and each.pace == pace]
+        if group:
+            rows |= measure_in_turns(group, pace, peer_command, kind, repeat)
+    if only in _KILLED and not peer_command:
+        with local_serve(*FLAGS["paced"], "--workers", "2") as serve:
+            rows[_KILLED] = [killed_worker(serve) for _ in range(repeat)]
+            print_scenario(_KILLED, rows[_KILLED])
     if output is not None:
         output.write_text(json.dumps(rows, indent=1))
+
+
+def measure_added_ttft(client: ClientKind, repeat: int) -> dict[str, list[Row]]:
+    with our_stack("paced") as target:
+        run_streams(target, Load(4, 8), client)  # warm up
+        rows = [added_ttft(Run.of(target, client, Load(1, 10))) for _ in range(repeat)]
+    print_scenario(_ADDED, rows)
+    return {_ADDED: rows}
+
+
+def measure_in_turns(
+    group: list[Scenario], pace: Pace, peer_command: str, client: ClientKind, repeat: int
+) -> dict[str, list[Row]]:
+    """Our stack and the peer, if there is one, run all the while and take turns."""
+    rows: dict[str, list[Row]] = {}
+    with ExitStack() as stack:
+        targets = {"jetflock": stack.enter_context(our_stack(pace))}
+        if peer_command:
+            targets["peer"] = stack.enter_context(peer(peer_command, pace))
+        for target in targets.values():
+            run_streams(target, Load(4, 8), client)  # warm up
+        for scenario in group:
+            for name, row in turns(scenario, targets, client, repeat):
+                rows.setdefault(f"{scenario.name}: {name}", []).append(row)
+            for name in targets:
+                title = f"{scenario.name}: {name}"
+                print_scenario(title, rows[title])
+    return rows
+
+
+def turns(
+    scenario: Scenario, targets: dict[str, Target], client: ClientKind, repeat: int
+) -> Iterator[tuple[str, Row]]:
+    for _ in range(repeat):
+        for name, target in targets.items():
+            yield name, scenario.report(Run.of(target, client, scenario.load))
 
 
 def print_scenario(name: str, rows: list[dict[str, Any]]) -> None:

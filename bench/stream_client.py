@@ -9,9 +9,15 @@ import asyncio
 import itertools
 import json
 import re
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+_EVENT = b"\ndata: {"
+_CONTENT = b'"content":"'
+_USAGE = re.compile(rb'"completion_tokens": ?(\d+)[,}]')
+STORY = "Tell me a story about a dragon."
 
 
 @dataclass(slots=True)
@@ -21,6 +27,7 @@ class StreamResult:
     sent_at: float
     status: int = 0
     num_tokens: int = 0
+    num_events: int = 0  # with data, but for the last one, which says that it is done
     ended_at: float = 0.0
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # time, tokens so far
 
@@ -45,11 +52,17 @@ class StreamProtocol(asyncio.Protocol):
     """One connection: a request at a time."""
 
     tail_len = 160  # an id line may be cut in two
+    wants_usage = False
 
     def __init__(self) -> None:
         self._result: StreamResult | None = None
         self._done: asyncio.Future[StreamResult] | None = None
         self._tail = b""
+        self._socket: socket.socket | None = None  # where each read is acknowledged at once
+
+    def ack_at_once(self, transport: asyncio.Transport) -> None:
+        """From now on: the kernel forgets it with each answer that it sends."""
+        self._socket = transport.get_extra_info("socket")
 
     def request(self, transport: asyncio.Transport, payload: bytes) -> asyncio.Future[StreamResult]:
         self._done = asyncio.get_running_loop().create_future()
@@ -63,14 +76,17 @@ class StreamProtocol(asyncio.Protocol):
         if result is None or self._done is None:
             return
         now = time.perf_counter()
+        if self._socket is not None:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         data = self._tail + data
+        result.num_events += data.count(_EVENT) - self._tail.count(_EVENT)
         if result.status == 0:
             result.status = int(data[9:12])
         num_tokens = self._count_tokens(data, result.num_tokens)
         if num_tokens > result.num_tokens:
             result.num_tokens = num_tokens
             result.arrivals.append((now, num_tokens))
-        self._tail = data[-self.tail_len :] if self.tail_len else b""
+        self._tail = data[-self.tail_len :]
         is_whole = data.endswith(b"0\r\n\r\n") if result.status == 200 else data.endswith(b"}")
         if is_whole and not self._done.done():
             result.ended_at = now
@@ -88,12 +104,18 @@ class StreamProtocol(asyncio.Protocol):
 
 
 class PeerProtocol(StreamProtocol):
-    """For servers without positions in their events: one event with content is one token."""
+    """For servers without positions in their events: the usage at the end tells the tokens.
 
-    tail_len = 0
+    Until then one event with content is one.
+    """
+
+    tail_len = 200
+    wants_usage = True
 
     def _count_tokens(self, data: bytes, num_so_far: int) -> int:
-        return num_so_far + data.count(b'"content":"')
+        if usage := _USAGE.findall(data):
+            return int(usage[-1])
+        return num_so_far + data.count(_CONTENT) - self._tail.count(_CONTENT)
 
 
 class UsageProtocol(StreamProtocol):
@@ -102,7 +124,7 @@ class UsageProtocol(StreamProtocol):
     tail_len = 200
 
     def _count_tokens(self, data: bytes, num_so_far: int) -> int:
-        counts = re.findall(rb'"completion_tokens": ?(\d+)[,}]', data)
+        counts = _USAGE.findall(data)
         return int(counts[-1]) if counts else num_so_far
 
 
@@ -142,15 +164,19 @@ class StreamClient:
         model: str,
         num_tokens: int,
         protocol: type[StreamProtocol] = StreamProtocol,
+        *,
+        acks_at_once: bool = False,
     ) -> None:
         self._port = port
+        self._acks_at_once = acks_at_once
         self._protocol = protocol
         body = {
             "model": model,
-            "messages": [{"role": "user", "content": "Tell me a story about a dragon."}],
+            "messages": [{"role": "user", "content": STORY}],
             "max_tokens": num_tokens,
             "ignore_eos": True,
             "stream": True,
+            **({"stream_options": {"include_usage": True}} if protocol.wants_usage else {}),
         }
         self._payload = http_request(port, "/v1/chat/completions", body)
 
@@ -165,6 +191,8 @@ class StreamClient:
             transport, protocol = await loop.create_connection(
                 self._protocol, "127.0.0.1", self._port
             )
+            if self._acks_at_once:
+                protocol.ack_at_once(transport)
             try:
                 while left > 0:
                     left -= 1

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Makes the virtual environment of one peer of `python -m bench.engine --peers`, by pip alone.
+# Makes the virtual environment of one peer of `python -m bench.engine --peers`, by pip alone; or of
+# dynamo, the peer of `python -m bench.plane --peer`.
 #
-#   bench/peers/setup.sh transformers|vllm|openvino|llamacpp DIR
+#   bench/peers/setup.sh transformers|vllm|openvino|llamacpp|dynamo DIR
 #
 # The environment is DIR/PEER; `--peers-dir DIR` finds it there. llama.cpp compiles for minutes.
 set -eu
 
-usage="usage: $0 transformers|vllm|openvino|llamacpp DIR"
+usage="usage: $0 transformers|vllm|openvino|llamacpp|dynamo DIR"
 peer=${1:?$usage}
 dir=${2:?$usage}
 venv=$dir/$peer
@@ -32,6 +33,11 @@ openvino)
 llamacpp)
     # bfloat16 kernels come by GGML_NATIVE, which is on unless CMAKE_ARGS says otherwise.
     pip install "llama-cpp-python==0.3.36" gguf
+    ;;
+dynamo)
+    # What its frontend and its mocked engine import; one of its dependencies cannot be built.
+    pip install --no-deps "ai-dynamo==1.6.1" "ai-dynamo-runtime==1.6.1"
+    pip install uvloop typing_extensions packaging pyyaml msgspec "pydantic<=2.13.5"
     ;;
 *)
     echo "$usage" >&2
