@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import nats.errors
 
@@ -30,11 +32,7 @@ class WorkerHerald:
         if status == 0:
             return
         # First the heartbeat: whoever takes its requests looks whether it is dead.
-        with contextlib.suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(_TIMEOUT_S):
-                for each in self._sides.clusters:
-                    workers = each.bucket(each.subjects.workers_bucket)
-                    await workers.delete(f"{self._card.pool}.{launch.id}")
+        await _on_all_sides(self._sides, partial(self._delete_heartbeat, launch.id))
         await self.publish_death(launch.id)
         await self.tell_state(launch.id, GONE, died(status))
 
@@ -49,6 +47,10 @@ class WorkerHerald:
             events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
             await events.tell_worker(worker_id, state, detail)
 
+    async def _delete_heartbeat(self, worker_id: str, cluster: Cluster) -> None:
+        workers = cluster.bucket(cluster.subjects.workers_bucket)
+        await workers.delete(f"{self._card.pool}.{worker_id}")
+
 
 class DetokHerald:
     """For the detokenizers that this process starts: what one held that died is given back, so that
@@ -60,14 +62,18 @@ class DetokHerald:
 
     async def announce_death(self, launch: Launch, status: int) -> None:
         """Its partitions go to others at once; who ended by itself has given them back."""
-        if status == 0:
-            return
-        with contextlib.suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(_TIMEOUT_S):
-                for each in self._sides.clusters:
-                    await _forget(each, launch.id)
+        if status != 0:
+            await _on_all_sides(self._sides, partial(_forget, launch.id))
 
 
-async def _forget(cluster: Cluster, detok_id: str) -> None:
+async def _on_all_sides(sides: ServiceSides, act: Callable[[Cluster], Awaitable[None]]) -> None:
+    """What cannot be done soon is left: it expires."""
+    with contextlib.suppress(BrokerError, TimeoutError):
+        async with asyncio.timeout(_TIMEOUT_S):
+            for each in sides.clusters:
+                await act(each)
+
+
+async def _forget(detok_id: str, cluster: Cluster) -> None:
     await cluster.bucket(cluster.subjects.roles_bucket).delete(detok_id)
     await OwnerTable(cluster.js, cluster.subjects).bury(detok_id)
