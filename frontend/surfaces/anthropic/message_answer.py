@@ -86,9 +86,7 @@ class MessageStart(TypedStruct, frozen=True, kw_only=True, tag="message_start"):
     message: Message
 
 
-class BlockStart(
-    WireStruct, frozen=True, kw_only=True, tag_field="type", tag="content_block_start"
-):
+class BlockStart(TypedStruct, frozen=True, kw_only=True, tag="content_block_start"):
     """A block begins, and is empty."""
 
     index: Count
@@ -116,9 +114,7 @@ class InputPiece(TypedStruct, frozen=True, kw_only=True, tag="input_json_delta")
 Piece = TextPiece | ThinkingPiece | InputPiece
 
 
-class BlockDelta(
-    WireStruct, frozen=True, kw_only=True, tag_field="type", tag="content_block_delta"
-):
+class BlockDelta(TypedStruct, frozen=True, kw_only=True, tag="content_block_delta"):
     """More of the block that is open."""
 
     index: Count
