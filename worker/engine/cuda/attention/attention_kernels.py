@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 
@@ -61,17 +62,25 @@ class AttentionKernels:
                 from worker.engine.cuda.attention.xqa_decode import XqaDecode
 
                 return XqaDecode(pool, layers, self._device)
-            case "decode", "fa2":
-                from worker.engine.cuda.attention.flashinfer_attention import FlashinferDecode
-
-                return FlashinferDecode(pool, layers, self._device, self._dtype, self._floats)
-            case "prefill", ("fa2" | "fa3") as backend:
-                from worker.engine.cuda.attention.flashinfer_attention import FlashinferExtend
-
-                return FlashinferExtend(
-                    backend, pool, layers, self._device, self._dtype, self._floats
-                )
+            case (_, "fa2" as backend) | ("prefill", "fa3" as backend):
+                return self._make_flashinfer(part, backend, pool, layers)
         raise AssertionError(f"no kernel for {part} is called {kernel}")
+
+    def _make_flashinfer(
+        self,
+        part: PartName,
+        backend: Literal["fa2", "fa3"],
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+    ) -> AttentionPart:
+        from worker.engine.cuda.attention.flashinfer_attention import (
+            FlashinferDecode,
+            FlashinferExtend,
+            PagedLayers,
+        )
+
+        paged = PagedLayers(pool, layers, self._device, self._dtype, self._floats)
+        return FlashinferDecode(paged) if part == "decode" else FlashinferExtend(backend, paged)
 
     def _make_extend(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> TritonExtend:
         step = self._step

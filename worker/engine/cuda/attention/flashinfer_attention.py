@@ -42,14 +42,36 @@ class LayerKind(NamedTuple):
         """Query heads to a KV head."""
         return self.num_heads // self.num_kv_heads
 
-    def plan_options(self, dtype: torch.dtype, kv_dtype: torch.dtype) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedLayers:
+    """What flashinfer's wrappers of a model are made for: its layers, and where their keys are."""
+
+    pool: GpuKVPool
+    layers: Sequence[AttentionLayer]
+    device: GpuDevice
+    dtype: torch.dtype  # of queries and outputs
+    floats: torch.Tensor  # [num_bytes] uint8, for what parts of a row leave to be merged
+
+    def kinds(self) -> list[LayerKind]:
+        """One for each layer."""
+        return [LayerKind.of(layer) for layer in self.layers]
+
+    def planner(self) -> RowPlanner:
+        return RowPlanner(self.device, self.pool.page_size)
+
+    def shape(self, kind: LayerKind) -> tuple[int, int, int, int]:
+        """The positional arguments that the plans of all wrappers take behind the pages."""
+        return kind.num_heads, kind.num_kv_heads, kind.head_dim, self.pool.page_size
+
+    def plan_options(self, kind: LayerKind) -> dict[str, Any]:
         """Keywords that the plans of all wrappers take."""
         return {
-            "sm_scale": self.scale,
-            "window_left": -1 if self.window is None else self.window - 1,
-            "logits_soft_cap": self.soft_cap,
-            "q_data_type": dtype,
-            "kv_data_type": kv_dtype,
+            "sm_scale": kind.scale,
+            "window_left": -1 if kind.window is None else kind.window - 1,
+            "logits_soft_cap": kind.soft_cap,
+            "q_data_type": self.dtype,
+            "kv_data_type": self.pool.dtype,
         }
 
 
@@ -72,24 +94,16 @@ class FlashinferDecode:
     each size of a CUDA graph, since a graph keeps to the buffers that it was captured with.
     """
 
-    def __init__(
-        self,
-        pool: GpuKVPool,
-        layers: Sequence[AttentionLayer],
-        device: GpuDevice,
-        dtype: torch.dtype,
-        floats: torch.Tensor,  # [num_bytes] uint8, for what parts of a row leave to be merged
-    ) -> None:
-        self._pool = pool
-        self._device = device.torch_device
-        self._dtype = dtype
-        self._floats = floats
-        self._kinds = [LayerKind.of(layer) for layer in layers]
+    def __init__(self, paged: PagedLayers) -> None:
+        self._layers = paged
+        self._pool = paged.pool
+        self._device = paged.device.torch_device
+        self._kinds = paged.kinds()
         self._ints = {
             kind: torch.empty(INT_BYTES, dtype=torch.uint8, device=self._device)
             for kind in self._kinds
         }
-        self._planner = RowPlanner(device, pool.page_size)
+        self._planner = paged.planner()
         self._buffers = _GraphBuffers.of(0, 0, self._device)
         self._of_graphs: dict[int, dict[LayerKind, Any]] = {}
         self._of_steps = {kind: self._make_wrapper(kind, None) for kind in self._ints}
@@ -109,12 +123,9 @@ class FlashinferDecode:
                     plan.kv_indptr,
                     pages,
                     plan.last_page_len,
-                    kind.num_heads,
-                    kind.num_kv_heads,
-                    kind.head_dim,
-                    self._pool.page_size,
+                    *self._layers.shape(kind),
                     seq_lens=plan.seq_lens,
-                    **kind.plan_options(self._dtype, self._pool.dtype),
+                    **self._layers.plan_options(kind),
                 )
 
     def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
@@ -142,14 +153,14 @@ class FlashinferDecode:
                 "paged_kv_last_page_len_buffer": self._buffers.last_page_len[:graph_size],
             }
         wrapper = BatchDecodeWithPagedKVCacheWrapper(
-            self._floats,
+            self._layers.floats,
             "NHD",
             use_cuda_graph=graph_size is not None,
             use_tensor_cores=kind.group >= TENSOR_CORE_GROUP,
             backend="fa2",
             **buffers,
         )
-        wrapper.reset_workspace_buffer(self._floats, self._ints[kind])
+        wrapper.reset_workspace_buffer(self._layers.floats, self._ints[kind])
         return wrapper
 
 
@@ -159,21 +170,13 @@ class FlashinferExtend:
     Not in CUDA graphs: the plan decides on its grid.
     """
 
-    def __init__(
-        self,
-        backend: Literal["fa2", "fa3"],
-        pool: GpuKVPool,
-        layers: Sequence[AttentionLayer],
-        device: GpuDevice,
-        dtype: torch.dtype,
-        floats: torch.Tensor,  # [num_bytes] uint8, for what parts of a row leave to be merged
-    ) -> None:
-        self._pool = pool
-        self._dtype = dtype
-        self._kinds = [LayerKind.of(layer) for layer in layers]
-        self._planner = RowPlanner(device, pool.page_size)
+    def __init__(self, backend: Literal["fa2", "fa3"], paged: PagedLayers) -> None:
+        self._layers = paged
+        self._pool = paged.pool
+        self._kinds = paged.kinds()
+        self._planner = paged.planner()
         self._wrappers: dict[LayerKind, Any] = {
-            kind: BatchPrefillWithPagedKVCacheWrapper(floats, "NHD", backend=backend)
+            kind: BatchPrefillWithPagedKVCacheWrapper(paged.floats, "NHD", backend=backend)
             for kind in dict.fromkeys(self._kinds)
         }
 
@@ -189,13 +192,10 @@ class FlashinferExtend:
                     plan.kv_indptr,
                     pages,
                     plan.last_page_len,
-                    kind.num_heads,
-                    kind.num_kv_heads,
-                    kind.head_dim,
-                    self._pool.page_size,
+                    *self._layers.shape(kind),
                     causal=True,
                     seq_lens=plan.seq_lens,
-                    **kind.plan_options(self._dtype, self._pool.dtype),
+                    **self._layers.plan_options(kind),
                 )
 
     def attend(self, q: torch.Tensor, batch: GpuBatch, layer_id: int, output: torch.Tensor) -> None:
