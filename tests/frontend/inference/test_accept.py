@@ -9,12 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.errors import BrokerUnavailable
-from shared.protocol.codec import decode_ownership, decode_request
+from shared.protocol.codec import decode_ownership
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
-from shared.protocol.request import GenerateRequest
-from shared.token_log.request_queue import RequestQueue
 from tests.frontend.conftest import Stack
 from tests.frontend.sse import sse_events, text_of
 from tests.time_to_err import time_to_err
@@ -130,35 +127,6 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
         assert isinstance(end, End)
         assert end.reason is FinishReason.CANCEL
         await until_queued(stack, 0)
-
-
-async def test_what_may_be_in_the_queue_twice_says_so(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = await stack.start_frontend()
-    sent, put = [], RequestQueue.put
-
-    async def put_without_an_answer(
-        queue: RequestQueue,
-        request: GenerateRequest,
-        lane: str,
-        payload: bytes,
-        *,
-        may_be_stored: bool = False,
-    ) -> None:
-        sent.append(decode_request(payload).may_be_copy)
-        await put(queue, request, lane, payload, may_be_stored=may_be_stored)
-        if not may_be_stored:
-            raise BrokerUnavailable("its answer was lost")
-
-    async with running.client() as client:
-        await client.post(CHAT, json=BODY)
-        monkeypatch.setattr(RequestQueue, "put", put_without_an_answer)
-        answer = await client.post(CHAT, json=BODY)
-        assert answer.json()["choices"][0]["message"]["content"] == "Hello, world!"
-        assert sent == [False, True]
-        await client.post(CHAT, json=BODY, headers={"Idempotency-Key": "k"})
-    assert sent == [False, True, True]  # of a key another frontend may send it, too
 
 
 async def test_a_stream_survives_a_restart_of_nats(stack: Stack) -> None:
