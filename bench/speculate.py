@@ -150,12 +150,12 @@ def chat_prompts(num_prompts: int, seed: int) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    wishes = [WISHES[(seed + idx) % len(WISHES)] for idx in range(num_prompts)]
+    processor_ids = [WISHES[(seed + idx) % len(WISHES)] for idx in range(num_prompts)]
     return [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": wish}], add_generation_prompt=True
         )["input_ids"]
-        for wish in wishes
+        for wish in processor_ids
     ]
 
 

@@ -21,7 +21,7 @@ from detok.partition_share import PartitionShare
 from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import WorkerWatch
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
@@ -64,7 +64,7 @@ class Detokenizer:
         self._tokenizers = TokenizerCache(
             ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._tell_rest()
         )
-        self._outbox = TextOutbox(cluster.nc, self.id, self.stats, ToldSubjects(cluster.subjects))
+        self._outbox = TextOutbox(cluster.nc, self.id, self.stats, NamedSubjects(cluster.subjects))
         self._worker_watch = WorkerWatch(cluster, self.stats, self._running_requests)
         self._services = DetokServices(
             cluster=cluster,

@@ -15,8 +15,8 @@ from detok.decode_status import DecodeStatus, make_visible_text
 from detok.detok_stats import DetokStats
 from detok.full_fold import fold_from_log
 from detok.tokenizer_cache import TokenizerCache
+from shared.broker.named_subjects import NamedSubjects
 from shared.broker.piece_chain import PieceChain
-from shared.broker.told_subjects import ToldSubjects
 from shared.cluster import Cluster
 from shared.errors import BrokerError, MalformedMessage, ProtocolError
 from shared.protocol.codec import decode, encode
@@ -77,7 +77,7 @@ class ReplayDesk:
         is_caught_up: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
-        self._told = ToldSubjects(cluster.subjects)
+        self._told = NamedSubjects(cluster.subjects)
         self._tokenizers = tokenizers
         self._waiting = waiting
         self._stats = stats

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from detok.chunk_pieces import MAX_PIECE_BYTES, num_bytes_of, pieces_of
 from detok.detok_stats import DetokStats
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.protocol.codec import encode_text_frame
 from shared.protocol.text import TextChunk, TextFrame
 from shared.telemetry.log import get_logger
@@ -31,7 +31,7 @@ class ChunkSource(Protocol):
 class TextOutbox:
     """Nothing is held back for time: messages already delivered are folded, then all is sent."""
 
-    def __init__(self, nc: Client, detok_id: str, stats: DetokStats, told: ToldSubjects) -> None:
+    def __init__(self, nc: Client, detok_id: str, stats: DetokStats, told: NamedSubjects) -> None:
         self._nc = nc
         self._told = told
         self._detok_id = detok_id

@@ -15,7 +15,7 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.silent_peers import Patience, SilentPeers
 from shared.broker.kv_bucket import KvEntry, readable
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
@@ -53,7 +53,7 @@ class WorkerWatch:
         self, cluster: Cluster, stats: DetokStats, running: Callable[[], Iterable[DecodeStatus]]
     ) -> None:
         self._cluster = cluster
-        self._told = ToldSubjects(cluster.subjects)
+        self._told = NamedSubjects(cluster.subjects)
         self._stats = stats
         self._running = running
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)

@@ -55,7 +55,7 @@ class App:
         if scope["type"] != "http":
             return
         scope["app"] = self  # starlette then raises for unknown paths and methods
-        send = telling_client_id(scope, send)
+        send = with_client_id(scope, send)
         if self._inference.is_draining:
             send = _closing(send)
         refusal = None if self._guard is None else self._guard.refusal(scope)
@@ -63,7 +63,7 @@ class App:
             await self._refuse(refusal)(scope, receive, send)
             return
         if self._cors.is_on:
-            send = self._cors.telling(scope, send)
+            send = self._cors.with_headers(scope, send)
             if scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, send)
                 return
@@ -121,7 +121,7 @@ def _routing_error(
     return NotFound(words.strip()), headers
 
 
-def telling_client_id(scope: Scope, send: Send) -> Send:
+def with_client_id(scope: Scope, send: Send) -> Send:
     """Every answer to a client that named its request has that name."""
     try:
         name = client_request_id(Headers(scope=scope))

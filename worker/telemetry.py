@@ -219,7 +219,7 @@ class EngineCounters:
             metrics.num_drafted,
             metrics.num_accepted,
         )
-        self._told = (0,) * len(self._counters)
+        self._counted = (0,) * len(self._counters)
 
     def update(self, load: EngineLoad) -> None:
         values = (
@@ -229,11 +229,11 @@ class EngineCounters:
             load.num_drafted,
             load.num_accepted,
         )
-        if any(value < told for value, told in zip(values, self._told, strict=True)):
-            self._told = (0,) * len(values)  # another engine, which begins with nothing
-        for counter, value, told in zip(self._counters, values, self._told, strict=True):
-            counter.inc(value - told)
-        self._told = values
+        if any(value < counted for value, counted in zip(values, self._counted, strict=True)):
+            self._counted = (0,) * len(values)  # another engine, which begins with nothing
+        for counter, value, counted in zip(self._counters, values, self._counted, strict=True):
+            counter.inc(value - counted)
+        self._counted = values
 
 
 class WorkMeter:

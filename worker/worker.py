@@ -99,7 +99,7 @@ class Worker:
         self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
         self._announcer = Announcer(ModelCatalog(cluster), card.pool, is_kept=config.keep_listed)
         self._leftovers = LeftoverSweeper(cluster, card.pool, config.token_retention_s)
-        self._told_state: WorkerState | None = None
+        self._published_state: WorkerState | None = None
         self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
         self._shutdown_timeout_s = config.shutdown_timeout_s
@@ -141,7 +141,7 @@ class Worker:
                 await self._drain(engine)
                 for part in (engine, *parts):
                     part.cancel()
-            await self._events.tell_worker(self._worker_id, GONE)
+            await self._events.publish_worker(self._worker_id, GONE)
         except ExceptionGroup as group:
             _, others = group.split(ConfigError)
             if others is not None:
@@ -181,7 +181,7 @@ class Worker:
         """Take nothing more, let what runs finish for a while, hand over the rest."""
         log.info("draining", num_running=self._engine.load.num_running if self._engine.load else 0)
         self._heartbeat.beat_soon()
-        await self._maybe_tell_state()
+        await self._maybe_publish_state()
         self._engine.set_frozen(False)
         await self._runner.stop_taking()
         await self.shutdown.grace(self._runner.emptied, self._shutdown_timeout_s)
@@ -309,14 +309,14 @@ class Worker:
 
     async def _report_states(self) -> None:
         while True:
-            await self._maybe_tell_state()
+            await self._maybe_publish_state()
             await asyncio.sleep(_STATE_INTERVAL_S)
 
-    async def _maybe_tell_state(self) -> None:
+    async def _maybe_publish_state(self) -> None:
         """To those who watch the pool, each change once."""
-        if self._state is not self._told_state:
-            self._told_state = self._state
-            await self._events.tell_worker(self._worker_id, self._state.value)
+        if self._state is not self._published_state:
+            self._published_state = self._state
+            await self._events.publish_worker(self._worker_id, self._state.value)
 
     async def _report_metrics(self) -> None:
         while True:

@@ -61,7 +61,7 @@ class HostPool:
         fleet = WorkerFleet(
             lambda idx: self._kept(idx, herald),
             KeptProcess.run,
-            herald.tell_state,
+            herald.publish_state,
             leave_timeout_s=config.leave_timeout_s,
         )
         scaler = Scaler(
@@ -106,7 +106,7 @@ class HostPool:
             self._terminal.log_sink(name),
             self._terminal.say,
             herald.announce_death,
-            tells_ready=True,
+            reports_ready=True,
         )
 
     async def _stop(self, fleet: WorkerFleet) -> None:

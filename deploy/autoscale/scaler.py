@@ -112,7 +112,7 @@ class Scaler:
         )
         for each in self._sides.clusters:
             events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
-            await events.tell(event)
+            await events.publish(event)
         self._fleet.resize(num_wanted, view.loads, tasks)
 
     def _event(self, seen: PoolSnapshot, decision: Decision) -> ScaleEvent:

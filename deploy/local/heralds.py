@@ -34,7 +34,7 @@ class WorkerHerald:
         # First the heartbeat: whoever takes its requests looks whether it is dead.
         await _on_all_sides(self._sides, partial(self._delete_heartbeat, launch.id))
         await self.publish_death(launch.id)
-        await self.tell_state(launch.id, GONE, died(status))
+        await self.publish_state(launch.id, GONE, died(status))
 
     async def publish_death(self, worker_id: str) -> None:
         """To the detokenizers, who know what it held."""
@@ -42,10 +42,10 @@ class WorkerHerald:
             for each in self._sides.clusters:
                 await each.nc.publish(each.subjects.worker_died, worker_id.encode())
 
-    async def tell_state(self, worker_id: str, state: str, detail: str = "") -> None:
+    async def publish_state(self, worker_id: str, state: str, detail: str = "") -> None:
         for each in self._sides.clusters:
             events = PoolEvents(each.nc, each.subjects, self._card.pool, self._card.name)
-            await events.tell_worker(worker_id, state, detail)
+            await events.publish_worker(worker_id, state, detail)
 
     async def _delete_heartbeat(self, worker_id: str, cluster: Cluster) -> None:
         workers = cluster.bucket(cluster.subjects.workers_bucket)

@@ -15,7 +15,7 @@ from shared.event_wait import wait_event
 
 _MAX_EARLY_DEATHS = 4
 _MAX_FAILED_STARTS = 3  # then it counts as failed, and is tried on
-_MAX_TOLD_CHARS = 300
+_MAX_REASON_CHARS = 300
 _EXIT_CONFIG_ERROR = 2
 _LIVED_LONG_S = 10.0  # of a program whose readiness nobody watches
 _FIRST_DELAY_S = 0.2
@@ -100,9 +100,9 @@ class KeptProcess:
         gate: StartGate | None = None,
         meanwhile: str = "",
         *,
-        tells_ready: bool = False,
+        reports_ready: bool = False,
     ) -> None:
-        """`tells_ready`: somebody calls `note_serving` when a start has come that far."""
+        """`reports_ready`: somebody calls `note_serving` when a start has come that far."""
         self.name = name
         self.launch = make_launch()
         self._make_launch = make_launch
@@ -112,7 +112,7 @@ class KeptProcess:
         self._gate = gate
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""  # what its absence means
         self._child: ChildProcess | None = None
-        self._tells_ready = tells_ready
+        self._reports_ready = reports_ready
         self._serving_since: float | None = None  # of this start, by the event loop's clock
         self.failure = ""  # the last words, once start after start has failed
         self._is_ready = False
@@ -184,14 +184,14 @@ class KeptProcess:
 
     def _served_s(self, started_at: float, now: float) -> float | None:
         """How long the start that is over was of use; None: never."""
-        if self._tells_ready:
+        if self._reports_ready:
             return None if self._serving_since is None else now - self._serving_since
         return now - started_at if now - started_at >= _LIVED_LONG_S else None
 
     def _note_failure(self, status: int, num_failed_starts: int) -> None:
         is_refusal = num_failed_starts and status == _EXIT_CONFIG_ERROR
         if is_refusal or num_failed_starts >= _MAX_FAILED_STARTS:
-            words = self._last_words()[:_MAX_TOLD_CHARS]
+            words = self._last_words()[:_MAX_REASON_CHARS]
             self.failure = f"it {died(status)}: {words or 'it said nothing'}"
 
     async def _run_once(self) -> int:

@@ -92,7 +92,7 @@ def _stretched(files: ModelFiles, own: int) -> int | None:
             return None
 
 
-def tell_of_download(model: str, terminal: Terminal) -> None:
+def announce_download(model: str, terminal: Terminal) -> None:
     """The hub's own bars tell of bytes and time left; without a terminal a sentence has to do."""
     if not is_hub_id(model):
         return

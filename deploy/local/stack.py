@@ -14,12 +14,12 @@ from deploy.local.nats_binary import NatsBinary, find_nats_server
 from deploy.local.nats_child import NatsChild
 from deploy.local.port_claim import claimed_ports
 from deploy.local.preflight import (
+    announce_download,
     check_context,
     check_engine,
     check_extras,
     check_ports,
     find_model,
-    tell_of_download,
 )
 from deploy.local.ready_block import base_url, opening_words
 from deploy.local.role_launches import RoleLaunches, RolePrograms
@@ -46,7 +46,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     check_engine(config)
     check_ports(config)
     has_dummy_weights = config.load_format == "dummy"
-    tell_of_download(model, terminal)
+    announce_download(model, terminal)
     files = find_model(
         model,
         needs_weights=not (config.scripted or has_dummy_weights),

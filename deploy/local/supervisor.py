@@ -83,10 +83,10 @@ class Supervisor:
                 launches.worker(idx),
                 self._announce_death,
                 self._gate,
-                tells_ready=True,
+                reports_ready=True,
             ),
             self._run,
-            self._tell_state,
+            self._publish_state,
             leave_timeout_s=config.leave_timeout_s,
         )
         self._fleet.add(config.worker_range.least)
@@ -115,7 +115,7 @@ class Supervisor:
         on_death: DeathCallback | None = None,
         gate: StartGate | None = None,
         *,
-        tells_ready: bool = False,
+        reports_ready: bool = False,
     ) -> KeptProcess:
         sink = self._terminal.log_sink(name)
         if name == "nats" and self._config.log_level != "debug":
@@ -128,7 +128,7 @@ class Supervisor:
             on_death,
             gate,
             _meanwhile(name),
-            tells_ready=tells_ready,
+            reports_ready=reports_ready,
         )
 
     def _fail(self, failure: JetflockError) -> None:
@@ -197,7 +197,7 @@ class Supervisor:
                 self._herald = WorkerHerald(sides, card)
                 self._detok_herald = DetokHerald(sides)
                 for kept in self._fleet.members:
-                    await self._herald.tell_state(kept.launch.id, STARTING)
+                    await self._herald.publish_state(kept.launch.id, STARTING)
                 self._gate.open()
                 supervisor_id = new_incarnation("serve")
                 caring = tasks.create_task(
@@ -324,9 +324,9 @@ class Supervisor:
         if self._herald is not None:
             await self._herald.announce_death(launch, status)
 
-    async def _tell_state(self, worker_id: str, state: str) -> None:
+    async def _publish_state(self, worker_id: str, state: str) -> None:
         if self._herald is not None:
-            await self._herald.tell_state(worker_id, state)
+            await self._herald.publish_state(worker_id, state)
 
     # Down
 
@@ -337,7 +337,7 @@ class Supervisor:
         self._fleet.close()
         roles = [self._frontend, *self._fleet.everybody]
         all_ended = asyncio.Event()
-        waiting = tasks.create_task(_tell_ended(roles, all_ended))
+        waiting = tasks.create_task(_note_ended(roles, all_ended))
         leave_s = self._config.drain_timeout_s + _STOP_MARGIN_S
         for role in roles:
             role.ask_to_stop()
@@ -359,7 +359,7 @@ def _meanwhile(name: str) -> str:
     return _MEANWHILE.get(name.partition("-")[0], "")
 
 
-async def _tell_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) -> None:
+async def _note_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) -> None:
     for role in roles:
         await role.wait_ended()
     all_ended.set()

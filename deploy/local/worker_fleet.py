@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from deploy.local.kept_process import KeptProcess
 from shared.liveness.pool_events import STARTING
 
-TellState = Callable[[str, str], Awaitable[None]]  # worker id, state
+PublishState = Callable[[str, str], Awaitable[None]]  # worker id, state
 
 
 class WorkerFleet:
@@ -21,12 +21,12 @@ class WorkerFleet:
         self,
         make_kept: Callable[[int], KeptProcess],
         run_kept: Callable[[KeptProcess], Awaitable[None]],
-        tell_state: TellState,
+        publish_state: PublishState,
         leave_timeout_s: float,
     ) -> None:
         self._make_kept = make_kept
         self._run_kept = run_kept
-        self._tell_state = tell_state
+        self._publish_state = publish_state
         self._leave_timeout_s = leave_timeout_s
         self._members: dict[int, KeptProcess] = {}
         self._leaving: dict[int, KeptProcess] = {}
@@ -64,7 +64,7 @@ class WorkerFleet:
 
     async def run_member(self, kept: KeptProcess) -> None:
         """Until it is stopped."""
-        await self._tell_state(kept.launch.id, STARTING)
+        await self._publish_state(kept.launch.id, STARTING)
         await self._run_kept(kept)
 
     def resize(self, count: int, loads: Mapping[str, int], tasks: asyncio.TaskGroup) -> None:

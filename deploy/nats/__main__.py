@@ -75,7 +75,7 @@ def main(config: Annotated[UsersConfig, FLAT] = UsersConfig()) -> None:
             users_config, with_clients(roles, config.service_name, config.clients)
         )
     path = write_users(config.out, users, layout)
-    sys.stdout.write(f"{path}: {', '.join(users)}\n{_told(config)}")
+    sys.stdout.write(f"{path}: {', '.join(users)}\n{_summary(config)}")
 
 
 def _check(config: UsersConfig, subjects: Subjects) -> None:
@@ -92,7 +92,7 @@ def _check(config: UsersConfig, subjects: Subjects) -> None:
             )
 
 
-def _told(config: UsersConfig) -> str:
+def _summary(config: UsersConfig) -> str:
     """What frontends and clients must know."""
     callers = "accounts" if config.accounts else "users"
     logins = " ".join(

@@ -130,7 +130,7 @@ class SchemaReader:
             schemas = self._list(value, path, depth + 1)
             if key == "allOf":
                 self._check_combinations(schemas, path)
-            is_any = key == "oneOf" and self._is_told_apart(value)
+            is_any = key == "oneOf" and self._is_distinct(value)
             if is_any and "anyOf" in node:
                 raise UnsupportedParameter(self._param, f"holds {path} beside an anyOf")
             reduced["anyOf" if is_any else key] = schemas
@@ -172,7 +172,7 @@ class SchemaReader:
         self._bound("enum values", self._num_enum_values, MAX_ENUM_VALUES, path)
         return value
 
-    def _is_told_apart(self, options: list[Any]) -> bool:
+    def _is_distinct(self, options: list[Any]) -> bool:
         """Objects with a constant property that differs: a oneOf of them is as good as anyOf."""
         tags = [self._tags(self._target(option)) for option in options]
         shared = set.intersection(*(set(each) for each in tags)) if tags else set()

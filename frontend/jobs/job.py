@@ -33,7 +33,7 @@ from shared.protocol.trace_context import TraceContext
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.telemetry.tracing import NO_SPAN, Span
 
-MAX_TOLD_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
+MAX_RETURNED_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,10 @@ class Job:
         for choice_idx in range(self.num_choices):
             prompt_idx = choice_idx // self.sampling.n
             prompt = self.prompts[prompt_idx]
-            if self.options.token_ids and len(prompt.token_ids) > MAX_TOLD_PROMPT_IDS:
+            if self.options.token_ids and len(prompt.token_ids) > MAX_RETURNED_PROMPT_IDS:
                 raise InvalidRequest(
-                    f"'return_token_ids' tells prompts of up to {MAX_TOLD_PROMPT_IDS} tokens, this "
-                    f"one has {len(prompt.token_ids)}",
+                    f"'return_token_ids' tells prompts of up to {MAX_RETURNED_PROMPT_IDS} tokens, "
+                    f"this one has {len(prompt.token_ids)}",
                     param="return_token_ids",
                 )
             prompt_ids = pack_token_ids(prompt.token_ids)
@@ -223,7 +223,7 @@ class Job:
                 trace=caller.span.context or caller.trace,
                 base_model="" if self.model.adapter is None else card.name,
                 grace_s=caller.grace_s or 0.0,
-                eos_token_ids=_told_eos_ids(sampling, card),
+                eos_token_ids=_overridden_eos_ids(sampling, card),
             )
             requests.append(
                 GenerateRequest(
@@ -265,7 +265,7 @@ class Job:
         )
 
 
-def _told_eos_ids(sampling: SamplingParams, card: ModelCard) -> tuple[int, ...] | None:
+def _overridden_eos_ids(sampling: SamplingParams, card: ModelCard) -> tuple[int, ...] | None:
     if not sampling.stop_token_ids:
         return None
     return () if sampling.ignore_eos else card.eos_token_ids

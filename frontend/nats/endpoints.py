@@ -108,7 +108,7 @@ class NatsEndpoints:
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
             "tokenizer_info": self._tokenizer_info,
-            "loads": self._tell_loads,
+            "loads": self._answer_loads,
         }
 
     def _starter(self, surface: Surface) -> Handler:
@@ -173,7 +173,7 @@ class NatsEndpoints:
     async def _tokenizer_info(self, body: dict[str, Any], caller: Caller) -> bytes:
         return await self._tokenizing.info(convert(body, ModelBody).model)
 
-    async def _tell_loads(self, body: dict[str, Any], caller: Caller) -> bytes:
+    async def _answer_loads(self, body: dict[str, Any], caller: Caller) -> bytes:
         return await self._loads.answer(convert(body, ModelBody).model)
 
 

@@ -185,12 +185,13 @@ class NatsService:
             return 500
 
     async def _upload(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return self._told(await self._transfers.upload(body, caller))
+        return self._transfer_answer(await self._transfers.upload(body, caller))
 
     async def _download(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return self._told(await self._transfers.download(convert(body, IdBody).id, caller))
+        transfer = await self._transfers.download(convert(body, IdBody).id, caller)
+        return self._transfer_answer(transfer)
 
-    def _told(self, transfer: Transfer) -> bytes:
+    def _transfer_answer(self, transfer: Transfer) -> bytes:
         """Where the parts go to, or come from."""
         endpoint = f"{self._parts}.{transfer.name}"
         return encode_json(

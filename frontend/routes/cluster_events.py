@@ -25,7 +25,7 @@ class ClusterEvents:
     status_code = 200
 
     def __init__(self, first: dict[str, Any], look: Look, over: asyncio.Event) -> None:
-        self._told = first
+        self._sent = first
         self._look = look
         self._over = over
 
@@ -33,25 +33,25 @@ class ClusterEvents:
         headers = list(EVENT_STREAM_HEADERS)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] != "HEAD":
-            await self._send_event(send, b"snapshot", self._told)
+            await self._send_event(send, b"snapshot", self._sent)
             async with asyncio.TaskGroup() as tasks:
-                telling = tasks.create_task(self._tell_changes(send))
+                sending = tasks.create_task(self._send_changes(send))
                 leaving = tasks.create_task(_until_gone(receive))
-                await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
-                telling.cancel()
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+                sending.cancel()
                 leaving.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _tell_changes(self, send: Send) -> None:
+    async def _send_changes(self, send: Send) -> None:
         while not await wait_event(self._over, _INTERVAL_S):
             try:
                 seen = await self._look()
             except AuthenticationFailed:
                 return
             except RequestError as exc:  # what was told last stays, and is known to be old
-                seen = self._told | {"error": str(exc)}
-            if patch := merge_patch(self._told, seen):
-                self._told = seen
+                seen = self._sent | {"error": str(exc)}
+            if patch := merge_patch(self._sent, seen):
+                self._sent = seen
                 await self._send_event(send, b"change", patch)
             else:  # NATS is away: no proxy shall take the stream for dead
                 await send({"type": "http.response.body", "body": b": ping\n", "more_body": True})

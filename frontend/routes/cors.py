@@ -28,7 +28,7 @@ class Cors:
     def is_on(self) -> bool:
         return bool(self._origins)
 
-    def telling(self, scope: Scope, send: Send) -> Send:
+    def with_headers(self, scope: Scope, send: Send) -> Send:
         """`send` with the headers for a page that may ask."""
         origin = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"), None)
         if origin is None or not ({origin, "*"} & self._origins):

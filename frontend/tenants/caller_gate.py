@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from shared.broker.told_subjects import is_plain_subject
+from shared.broker.named_subjects import is_plain_subject
 from shared.errors import InvalidRequest
 from shared.subjects import Subjects
 

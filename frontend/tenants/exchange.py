@@ -24,7 +24,7 @@ from shared.telemetry.log import get_logger
 _INTERVAL_S = 1.0
 _PAUSE_S = 0.05  # changes that come in quick succession are told together
 _GONE_AFTER_S = 4.0  # without news
-_MAX_TOLD = 5000  # tenants: those with the most requests, in a message of half a MiB
+_MAX_SENT = 5000  # tenants: those with the most requests, in a message of half a MiB
 
 log = get_logger(__name__)
 
@@ -50,14 +50,14 @@ class TenantExchange:
     async def run(self) -> None:
         """Until cancelled."""
         subscriptions = [
-            await self._nc.subscribe(self._subject, cb=self._on_news),
+            await self._nc.subscribe(self._subject, cb=self._on_gossip),
             await self._nc.subscribe(self._costs_subject, cb=self._on_cost),
         ]
         try:
             while True:
                 self._ledger.changed.clear()
                 self._forget_silent()
-                await self._tell()
+                await self._publish()
                 await asyncio.sleep(_PAUSE_S)
                 if self._heard_at:
                     await wait_event(self._ledger.changed, _INTERVAL_S)
@@ -81,13 +81,13 @@ class TenantExchange:
             use = uses.get(tenant) or TenantUse(tenant)
             uses[tenant] = msgspec.structs.replace(use, num_outstanding=counts)
         told = sorted(uses.values(), key=lambda use: sum(use.num_outstanding), reverse=True)
-        return TenantGossip(self._frontend_id, told[:_MAX_TOLD])
+        return TenantGossip(self._frontend_id, told[:_MAX_SENT])
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         with contextlib.suppress(NatsError):
             await self._nc.publish(self._subject, encode(self.gossip()))
 
-    async def _on_news(self, message: Msg) -> None:
+    async def _on_gossip(self, message: Msg) -> None:
         try:
             gossip = decode(TenantGossip, message.data)
         except ProtocolError as exc:

@@ -29,7 +29,7 @@ class RateBucket:
         self._level = min(self.level(now), level)
         self._at = now
 
-    def take_told(self, count: float, level: float, now: float) -> None:
+    def take_reported(self, count: float, level: float, now: float) -> None:
         """Somebody has taken `count` over an unknown time, after which there is `level` at most.
 
         Of what was taken long ago the place has been filled up again.

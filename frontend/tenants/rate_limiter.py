@@ -60,9 +60,9 @@ class _Account:
     def _meet(self, use: TenantUse, now: float) -> None:
         """Take what a frontend that is new here has taken, and know of the debts that it knows."""
         if self.requests is not None and use.request_level is not None:
-            self.requests.take_told(use.num_requests, use.request_level, now)
+            self.requests.take_reported(use.num_requests, use.request_level, now)
         if self.tokens is not None and use.token_level is not None:
-            self.tokens.take_told(use.num_tokens, use.token_level, now)
+            self.tokens.take_reported(use.num_tokens, use.token_level, now)
 
     def believe(self, frontend_id: str, use: TenantUse, now: float) -> None:
         """We know nothing, and that frontend knew what is left."""

@@ -192,7 +192,7 @@ class AdminApp:
 
     async def _stats(self, request: Request) -> Response:
         model = request.query_params.get("model")
-        replies = await self._plane.tell(Target(model), GetStats())
+        replies = await self._plane.send(Target(model), GetStats())
         seen = await self._reader.snapshot()
         return _json(
             {
@@ -204,21 +204,21 @@ class AdminApp:
 
     async def _pause(self, request: Request) -> Response:
         body = await _body(request, PauseBody)
-        return await self._tell(body.target, Pause(body.mode, body.freeze_s))
+        return await self._send(body.target, Pause(body.mode, body.freeze_s))
 
     async def _continue(self, request: Request) -> Response:
-        return await self._tell((await _body(request, TargetBody)).target, Continue())
+        return await self._send((await _body(request, TargetBody)).target, Continue())
 
     async def _flush(self, request: Request) -> Response:
-        return await self._tell((await _body(request, TargetBody)).target, FlushCache())
+        return await self._send((await _body(request, TargetBody)).target, FlushCache())
 
     async def _drain(self, request: Request) -> Response:
         body = await _body(request, DrainBody)
-        return await self._tell(Target(None, (body.worker,)), Drain(body.timeout_s))
+        return await self._send(Target(None, (body.worker,)), Drain(body.timeout_s))
 
     async def _kill(self, request: Request) -> Response:
         body = await _body(request, KillBody)
-        return await self._tell(Target(None, (body.worker,)), Kill())
+        return await self._send(Target(None, (body.worker,)), Kill())
 
     async def _abort(self, request: Request) -> Response:
         body = await _body(request, AbortBody)
@@ -251,8 +251,8 @@ class AdminApp:
         result = await LoraOrders(self._cluster, self._plane).unload(body.lora_name, body.model)
         return _json({"success": True} | msgspec.to_builtins(result))
 
-    async def _tell(self, target: Target, order: ControlRequest) -> Response:
-        replies = await self._plane.tell(target, order)
+    async def _send(self, target: Target, order: ControlRequest) -> Response:
+        replies = await self._plane.send(target, order)
         if not replies:
             raise NotFound("No worker lives.")
         return _replies(replies)

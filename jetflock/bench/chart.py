@@ -89,11 +89,11 @@ class _Scale:
         for tick in self.x_ticks:
             x = self.x(tick)
             yield f'<line class="grid" x1="{x}" y1="{_TOP}" x2="{x}" y2="{_BOTTOM}"/>'
-            yield f'<text x="{x}" y="{_BOTTOM + 16}" text-anchor="middle">{_told(tick)}</text>'
+            yield f'<text x="{x}" y="{_BOTTOM + 16}" text-anchor="middle">{_short(tick)}</text>'
         for tick in self.y_ticks:
             y = self.y(tick)
             yield f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_RIGHT}" y2="{y}"/>'
-            yield f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{_told(tick)}</text>'
+            yield f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{_short(tick)}</text>'
 
 
 def _line(series: Series, color: int, scale: _Scale) -> list[str]:
@@ -134,7 +134,7 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     return fine if len(fine) <= _MAX_FINE_TICKS else powers
 
 
-def _told(value: float) -> str:
+def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 

@@ -140,14 +140,14 @@ class LoadProgress:
         with Progress(*columns, console=self._console, transient=True) as progress:
             bar = progress.add_task("", total=1.0)
             while True:
-                progress.update(bar, completed=_share(run), description=_told(run))
+                progress.update(bar, completed=_share(run), description=_described(run))
                 await asyncio.sleep(_BAR_EVERY_S)
 
     async def _lines(self, run: StageRun) -> None:
         while True:
             await asyncio.sleep(_LINE_EVERY_S)
             elapsed_s = time.perf_counter() - run.started_at
-            self._console.print(f"{elapsed_s:.0f} s: {_told(run)}", soft_wrap=True)
+            self._console.print(f"{elapsed_s:.0f} s: {_described(run)}", soft_wrap=True)
 
 
 def _share(run: StageRun) -> float:
@@ -161,7 +161,7 @@ def _share(run: StageRun) -> float:
     return min(1.0, max(shares, default=0.0))
 
 
-def _told(run: StageRun) -> str:
+def _described(run: StageRun) -> str:
     of_all = f" of {run.stage.num_requests:,}" if run.stage.num_requests else ""
     num_failed = sum(not record.is_ok for record in run.records)
     failed = f", {num_failed:,} failed" if num_failed else ""

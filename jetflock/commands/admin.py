@@ -75,7 +75,7 @@ def stats(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEF
     """Queues and workers, as JSON: each worker is asked."""
 
     async def show(cluster: Cluster) -> None:
-        replies = await ControlPlane(cluster, _NAME).tell(Target(model, worker), GetStats())
+        replies = await ControlPlane(cluster, _NAME).send(Target(model, worker), GetStats())
         seen = await ClusterReader(cluster).snapshot()
         queues = (seen if model is None else seen.of_model(model)).queues
         print_json(
@@ -101,12 +101,12 @@ def pause(
     What runs goes on to its end, or stands still (--mode freeze), for FREEZE_S seconds at most:
     then it is handed over to other workers.
     """
-    _tell(config, Target(model, worker), Pause(mode, freeze_s))
+    _send(config, Target(model, worker), Pause(mode, freeze_s))
 
 
 def continue_(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
     """Undo a pause."""
-    _tell(config, Target(model, worker), Continue())
+    _send(config, Target(model, worker), Continue())
 
 
 def drain(worker: str, /, *, timeout_s: float | None = None, config: _Config = _DEFAULTS) -> None:
@@ -115,7 +115,7 @@ def drain(worker: str, /, *, timeout_s: float | None = None, config: _Config = _
     Requests get TIMEOUT_S to finish first; by default the worker's own --shutdown-timeout-s.
     `jetflock serve` starts another worker in its place.
     """
-    _tell(config, Target(None, (worker,)), Drain(timeout_s))
+    _send(config, Target(None, (worker,)), Drain(timeout_s))
 
 
 def kill(worker: str, /, *, config: _Config = _DEFAULTS) -> None:
@@ -123,12 +123,12 @@ def kill(worker: str, /, *, config: _Config = _DEFAULTS) -> None:
 
     Its streams go on elsewhere. `jetflock serve` starts another worker in its place.
     """
-    _tell(config, Target(None, (worker,)), Kill())
+    _send(config, Target(None, (worker,)), Kill())
 
 
 def flush(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
     """Empty the prefix caches."""
-    _tell(config, Target(model, worker), FlushCache())
+    _send(config, Target(model, worker), FlushCache())
 
 
 def update_weights(
@@ -298,11 +298,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def _tell(config: ClusterConfig, target: Target, request: ControlRequest) -> None:
-    async def tell(plane: ControlPlane) -> None:
-        _print_replies(await plane.tell(target, request))
+def _send(config: ClusterConfig, target: Target, request: ControlRequest) -> None:
+    async def send(plane: ControlPlane) -> None:
+        _print_replies(await plane.send(target, request))
 
-    _run(config, tell)
+    _run(config, send)
 
 
 def _print_replies(replies: Sequence[ControlReply]) -> None:

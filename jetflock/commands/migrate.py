@@ -32,7 +32,7 @@ Frontends and detokenizers serve both sides from then on; workers end what the o
 go over. Nothing is lost, and no client needs to notice. Killed anywhere, it is run again.
 Both sets of streams need their room on the servers. --delete-old removes the old ones later, when
 nothing is left there."""
-_TELL_S = 5.0
+_REPORT_S = 5.0
 _LOOK_S = 0.5
 _NS = 1_000_000_000
 _LOG_MARGIN_S = 60.0  # of `ClusterConfig.token_retention_s`
@@ -106,10 +106,10 @@ async def _delete(old: Cluster, config: MigrateConfig) -> None:
 
 
 async def _wait_until_empty(move: StreamMove) -> None:
-    told_at = float("-inf")
+    reported_at = float("-inf")
     while num_queued := await move.queued():
-        if time.monotonic() - told_at >= _TELL_S:
-            told_at = time.monotonic()
+        if time.monotonic() - reported_at >= _REPORT_S:
+            reported_at = time.monotonic()
             _say(f"{num_queued} requests wait or run in the old queue")
         await asyncio.sleep(_LOOK_S)
     _say("the old queue is empty: give --prefix to all roles when you start them next")

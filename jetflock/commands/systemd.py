@@ -107,7 +107,7 @@ def install(
         stop_s=max(_MIN_STOP_S, config.leave_timeout_s + _STOP_MARGIN_S),
         environ={} if system else _folders(),
     ).text()
-    _tell_what_is_left_out()
+    _print_left_out()
     if dry_run:
         sys.stdout.write(text)
         return
@@ -216,7 +216,7 @@ def _folders() -> dict[str, str]:
     }
 
 
-def _tell_what_is_left_out() -> None:
+def _print_left_out() -> None:
     """Keys among them should not lie in a unit, which others may read."""
     names = sorted(name for name in os.environ if name.startswith(ENV_PREFIX))
     if names:

@@ -134,13 +134,13 @@ def _port(host: str, port: int) -> Finding:
     try:
         check_port(host, port, "--port")
     except ConfigError as exc:
-        if told := _told_version(host, port):
+        if told := _answered_version(host, port):
             return ok("port", f"jetflock {told} answers at {host}:{port}")
         return fail("port", f"{host}:{port} is taken", str(exc).partition("; ")[2])
     return ok("port", f"{host}:{port} is free")
 
 
-def _told_version(host: str, port: int) -> str | None:
+def _answered_version(host: str, port: int) -> str | None:
     """The version of the jetflock that listens there."""
     try:
         answer = httpx.get(f"{http_url(host, port)}/version", timeout=3.0, trust_env=False)

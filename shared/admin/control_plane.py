@@ -68,14 +68,14 @@ class ControlPlane:
             cards = [card for card in cards if card.worker in target.workers]
         return sorted(cards, key=place_of_worker)
 
-    async def tell(
+    async def send(
         self, target: Target, request: ControlRequest, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> list[ControlReply]:
         """All that are meant, at once; who does not answer in time is answered for."""
         cards = await self.workers(target)
-        return await asyncio.gather(*(self.tell_one(card, request, timeout_s) for card in cards))
+        return await asyncio.gather(*(self.send_one(card, request, timeout_s) for card in cards))
 
-    async def tell_one(
+    async def send_one(
         self, card: WorkerCard, request: ControlRequest, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> ControlReply:
         subject = self._cluster.subjects.admin_worker(card.pool, card.worker)

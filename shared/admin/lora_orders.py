@@ -45,7 +45,7 @@ class LoraOrders:
         files = await asyncio.to_thread(LoraFiles.read, Path(path))
         is_new = all(adapter.name != name for adapter in base.adapters)
         await self._catalog.add(base.pool, name, files, path)
-        replies = await self._plane.tell(
+        replies = await self._plane.send(
             Target(base.name), LoadLora(files.revision), _LOAD_TIMEOUT_S
         )
         refusals = [f"{reply.worker}: {reply.refusal}" for reply in replies if reply.refusal]
@@ -64,7 +64,7 @@ class LoraOrders:
         if base is None:
             raise NotFound(f"There is no LoRA adapter {name!r}.", param="lora_name")
         removed = await self._catalog.remove(base.pool, name)
-        replies = await self._plane.tell(Target(base.name), UnloadLora(removed.revision))
+        replies = await self._plane.send(Target(base.name), UnloadLora(removed.revision))
         return LoraResult(name, base.name, removed.revision, replies)
 
     async def _base(self, model: str | None) -> ModelCard:

@@ -19,7 +19,7 @@ async def end_request(cluster: Cluster, rid: str, pool: str, end: End) -> bool:
     Raises BrokerError.
     """
     prev = await cluster.ownership.end(rid, end)
-    await _tell_workers(cluster, rid, pool)
+    await _notify_workers(cluster, rid, pool)
     if prev == 0:
         await _leave_queue(cluster, rid)
     return prev is not None
@@ -38,7 +38,7 @@ async def end_unclaimed(
     except CasConflict:
         if not may_be_stored or not await _was_ended_by(cluster, rid, end.by):
             raise
-    await _tell_workers(cluster, rid, pool)
+    await _notify_workers(cluster, rid, pool)
     await _leave_queue(cluster, rid)
 
 
@@ -47,7 +47,7 @@ async def _was_ended_by(cluster: Cluster, rid: str, by: str) -> bool:
     return last is not None and isinstance(last.record, End) and last.record.by == by
 
 
-async def _tell_workers(cluster: Cluster, rid: str, pool: str) -> None:
+async def _notify_workers(cluster: Cluster, rid: str, pool: str) -> None:
     """Tells those that run it, or are about to."""
     with contextlib.suppress(nats.errors.Error):
         await cluster.nc.publish(cluster.subjects.control(pool), encode(Cancel(rid)))

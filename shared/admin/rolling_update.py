@@ -104,7 +104,7 @@ class RollingUpdate:
             )
         check = CheckWeights(self._order.model_path)
         replies = await asyncio.gather(
-            *(self._plane.tell_one(worker, check, _CHECK_TIMEOUT_S) for worker in workers)
+            *(self._plane.send_one(worker, check, _CHECK_TIMEOUT_S) for worker in workers)
         )
         for reply in replies:
             if not reply.ok or reply.card is None:
@@ -142,7 +142,7 @@ class RollingUpdate:
         order = self._order
         self._say(f"{worker.worker}: updating")
         update = UpdateWeights(order.model_path, revision, order.finish_timeout_s)
-        reply = await self._plane.tell_one(worker, update, _CHECK_TIMEOUT_S)
+        reply = await self._plane.send_one(worker, update, _CHECK_TIMEOUT_S)
         if reply.ok:
             failure = await self._wait(worker, revision, reply.num_updates)
         else:

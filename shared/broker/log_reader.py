@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.broker.jetstream import JetStream
-from shared.broker.told_subjects import is_flow_control
+from shared.broker.named_subjects import is_flow_control
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.nats_client.connection_end import end_subscription

@@ -56,7 +56,7 @@ class ModelCatalog:
         self._cards = cluster.bucket(cluster.subjects.models_bucket)
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._roles = cluster.bucket(cluster.subjects.roles_bucket)
-        self._told_revisions: set[int] = set()  # of cards that cannot be read
+        self._reported_revisions: set[int] = set()  # of cards that cannot be read
 
     async def register(
         self,
@@ -222,8 +222,9 @@ class ModelCatalog:
             try:
                 cards.append(decode(ModelCard, entry.value))
             except ProtocolError as exc:
-                if entry.revision not in self._told_revisions:  # the cards are read every second
-                    self._told_revisions.add(entry.revision)
+                # Once: the cards are read every second.
+                if entry.revision not in self._reported_revisions:
+                    self._reported_revisions.add(entry.revision)
                     log.error("model_card_unreadable", key=entry.key, error=str(exc))
         return sorted(cards, key=lambda card: (card.created, card.name))
 

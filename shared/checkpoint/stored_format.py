@@ -45,7 +45,7 @@ def stored_format(path: Path, config: Mapping[str, Any]) -> str:
     for values in (config, text_config if isinstance(text_config, dict) else {}):
         for name in _SECTIONS:
             if isinstance(section := values.get(name), dict):
-                return _told(section)
+                return _named(section)
     return ""
 
 
@@ -55,7 +55,7 @@ def gguf_format(section: Mapping[str, Any]) -> str:
     return "" if told in _DENSE_GGUF else told
 
 
-def _told(section: Mapping[str, Any]) -> str:
+def _named(section: Mapping[str, Any]) -> str:
     method = str(section.get("quant_method", "compressed-tensors"))
     if "bits" in section:
         return f"{method} {section['bits']}-bit"

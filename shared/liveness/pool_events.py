@@ -25,14 +25,14 @@ class PoolEvents:
         self._pool = pool
         self._model = model
 
-    async def tell(self, event: PoolEvent) -> None:
+    async def publish(self, event: PoolEvent) -> None:
         """Publishes it, and does not wait until it is stored."""
         with contextlib.suppress(NatsError):
             await self._nc.publish(self._subject, encode(event))
 
-    async def tell_worker(self, worker: str, state: str, detail: str = "") -> None:
+    async def publish_worker(self, worker: str, state: str, detail: str = "") -> None:
         """Publishes an event of a worker on this host."""
-        await self.tell(
+        await self.publish(
             WorkerEvent(
                 at=time.time(),
                 pool=self._pool,

@@ -25,7 +25,7 @@ class Fenced(msgspec.Struct, frozen=True, tag_field="t", tag="fenced"):
 ControlMessage: TypeAlias = Cancel | Fenced
 
 
-class PrefixNews(msgspec.Struct, frozen=True):
+class PrefixNotice(msgspec.Struct, frozen=True):
     """`jf.ctl.<pool>.prefixes`: what a worker has computed lately."""
 
     worker: str

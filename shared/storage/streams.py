@@ -332,7 +332,7 @@ async def _is_there(js: JetStream, wanted: dict[str, Any]) -> bool:
             raise
         return False
     check_stream(name, wanted, existing)
-    _tell_limits(name, wanted, existing)
+    _log_limits(name, wanted, existing)
     return True
 
 
@@ -375,7 +375,7 @@ def _age_flags(stream: str) -> str:
     return "--max-deadline-s or --resume-window-s"
 
 
-def _tell_limits(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -> None:
+def _log_limits(name: str, wanted: dict[str, Any], existing: dict[str, Any]) -> None:
     """They may differ: an operator may have changed them since."""
     for field in ("max_msgs", "max_bytes", "num_replicas", "max_age"):
         if field in wanted and wanted[field] != existing.get(field):

@@ -49,7 +49,7 @@ class OtelSpan:
         self._span.update_name(name)
 
     def set(self, attributes: Attributes) -> None:
-        self._span.set_attributes(_told(attributes))
+        self._span.set_attributes(_known(attributes))
 
     def event(self, name: str, at_ns: int | None = None) -> None:
         self._span.add_event(name, timestamp=at_ns)
@@ -62,7 +62,7 @@ class OtelSpan:
         self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
     ) -> Span:
         parent = trace.set_span_in_context(self._span, Context())
-        told = _told(attributes)
+        told = _known(attributes)
         span = self._tracer.start_span(name, parent, _KINDS[kind], told)
         return OtelSpan(self._tracer, span)
 
@@ -116,7 +116,7 @@ class OtelTracer:
         if parent is not None:
             context = trace.set_span_in_context(NonRecordingSpan(_span_context(parent)), context)
         span = self._tracer.start_span(
-            name, context, _KINDS[kind], _told(attributes), start_time=at_ns
+            name, context, _KINDS[kind], _known(attributes), start_time=at_ns
         )
         return OtelSpan(self._tracer, span)
 
@@ -127,7 +127,7 @@ class OtelTracer:
         thread.join(_CLOSE_TIMEOUT_S)
 
 
-def _told(attributes: Attributes | None) -> Mapping[str, str | bool | int | float | Sequence[str]]:
+def _known(attributes: Attributes | None) -> Mapping[str, str | bool | int | float | Sequence[str]]:
     return {name: value for name, value in (attributes or {}).items() if value is not None}
 
 

@@ -14,7 +14,7 @@ from detok import chunk_pieces
 from detok.chunk_pieces import num_bytes_of, pieces_of
 from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.protocol.codec import decode_text_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk
@@ -46,7 +46,7 @@ class FakeSource:
 
 def make_outbox() -> tuple[TextOutbox, FakeClient, DetokStats]:
     client, stats = FakeClient(), DetokStats()
-    return TextOutbox(client, "detok-1", stats, ToldSubjects(Subjects())), client, stats  # type: ignore[arg-type]
+    return TextOutbox(client, "detok-1", stats, NamedSubjects(Subjects())), client, stats  # type: ignore[arg-type]
 
 
 async def test_one_message_a_reply_subject() -> None:

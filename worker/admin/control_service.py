@@ -19,7 +19,7 @@ from shared.admin.control import (
     decode_control_request,
     encode_control,
 )
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.cluster import Cluster
 from shared.errors import JetflockError, ProtocolError
 from shared.telemetry.log import get_logger
@@ -39,7 +39,7 @@ class ControlService:
     ) -> None:
         self._nc = cluster.nc
         self._malformed = cluster.malformed
-        self._told = ToldSubjects(cluster.subjects)
+        self._named = NamedSubjects(cluster.subjects)
         self._subjects = subjects
         self._worker_id = worker_id
         self._handle = handle
@@ -70,7 +70,7 @@ class ControlService:
         await self._publish(message, await self._reply(request))
 
     async def _publish(self, message: Msg, reply: ControlReply) -> None:
-        if self._told.is_role_inbox(message.reply):
+        if self._named.is_role_inbox(message.reply):
             with contextlib.suppress(NatsError):
                 await self._nc.publish(message.reply, encode_control(reply))
 

@@ -14,7 +14,7 @@ from worker.affinity.prefix_set import PrefixSet
 from worker.affinity.session_registry import SessionRegistry, Turn, session_hash
 from worker.weights.worker_model import ServedWeights
 
-_MAX_TOLD_BLOCKS = 16_384  # of each other worker
+_MAX_OTHER_BLOCKS = 16_384  # of each other worker
 
 
 MIN_GAIN_BLOCKS = 2  # less is computed as quickly as it is offered
@@ -27,7 +27,7 @@ class Holder(NamedTuple):
     num_blocks: int
 
 
-class Untold(NamedTuple):
+class Unpublished(NamedTuple):
     """What the other workers do not know yet."""
 
     hashes: list[bytes]
@@ -47,8 +47,8 @@ class PoolPrefixes:
         self.own = PrefixSet(0)
         self._others: dict[str, PrefixSet] = {}
         self._sessions = SessionRegistry()
-        self._untold = Untold([], [])
-        self._has_untold = asyncio.Event()
+        self._unpublished = Unpublished([], [])
+        self._has_unpublished = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -88,10 +88,10 @@ class PoolPrefixes:
         new = self.own.add(chain.hashes)
         session = b"" if request is None else self._session(request)
         has_come = bool(session) and self._sessions.note(session, Turn.of(chain))
-        self._untold.hashes.extend(new)
-        self._untold.sessions.extend([session] if has_come else [])
+        self._unpublished.hashes.extend(new)
+        self._unpublished.sessions.extend([session] if has_come else [])
         if new or has_come:
-            self._has_untold.set()
+            self._has_unpublished.set()
 
     def keep(self, chain: PrefixChain, request: GenerateRequest) -> None:
         """The engine evicts the beginning of its prompt after all others, if it asks for that."""
@@ -103,17 +103,17 @@ class PoolPrefixes:
         hashes = chain.hashes[: num_tokens // BLOCK_TOKENS]
         self.own.keep(hashes, time.monotonic() + keep.seconds)
 
-    async def next_untold(self) -> Untold:
+    async def next_unpublished(self) -> Unpublished:
         """Wait for something that the others have not been told, and take it."""
-        await self._has_untold.wait()
-        self._has_untold.clear()
-        untold, self._untold = self._untold, Untold([], [])
-        return untold
+        await self._has_unpublished.wait()
+        self._has_unpublished.clear()
+        unpublished, self._unpublished = self._unpublished, Unpublished([], [])
+        return unpublished
 
     def learn(self, worker: str, hashes: Sequence[bytes], sessions: Sequence[bytes] = ()) -> None:
         """Another worker says that it has these."""
         self._sessions.learn(worker, sessions)
-        self._others.setdefault(worker, PrefixSet(_MAX_TOLD_BLOCKS)).add(hashes)
+        self._others.setdefault(worker, PrefixSet(_MAX_OTHER_BLOCKS)).add(hashes)
 
     def unlearn(self, worker: str, chain: PrefixChain, request: GenerateRequest) -> None:
         """It does not have this chain any more, nor what it had of the request's session."""

@@ -12,7 +12,7 @@ from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.nats_client.connection_end import end_subscription
 from shared.protocol.codec import decode, encode
-from shared.protocol.notices import PrefixNews
+from shared.protocol.notices import PrefixNotice
 from shared.protocol.prefix_chain import join_hashes, split_hashes
 from shared.protocol.role_cards import WorkerCard
 from shared.telemetry.log import get_logger
@@ -43,36 +43,36 @@ class PrefixReporter:
 
     async def run(self) -> None:
         """Tell and hear until cancelled."""
-        subscription = await self._nc.subscribe(self._subject, cb=self._on_news)
+        subscription = await self._nc.subscribe(self._subject, cb=self._on_gossip)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tell())
+                tasks.create_task(self._publish())
                 tasks.create_task(self._look())
         finally:
             await end_subscription(subscription)
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         while True:
-            hashes, sessions = await self._prefixes.next_untold()
+            hashes, sessions = await self._prefixes.next_unpublished()
             for start in range(0, max(len(hashes), len(sessions)), _MAX_HASHES):
                 part = slice(start, start + _MAX_HASHES)
-                news = PrefixNews(
+                notice = PrefixNotice(
                     self._worker_id, join_hashes(hashes[part]), join_hashes(sessions[part])
                 )
                 with contextlib.suppress(NatsError):  # the broker is away
-                    await self._nc.publish(self._subject, encode(news))
+                    await self._nc.publish(self._subject, encode(notice))
             await asyncio.sleep(_INTERVAL_S)
 
-    async def _on_news(self, message: Msg) -> None:
+    async def _on_gossip(self, message: Msg) -> None:
         try:
-            news = decode(PrefixNews, message.data)
+            notice = decode(PrefixNotice, message.data)
         except ProtocolError as exc:
             self._malformed.note(message.subject, exc)
             log.warning("prefix_news_unreadable", error=str(exc))
             return
-        if news.worker != self._worker_id:
-            hashes, sessions = split_hashes(news.hashes), split_hashes(news.sessions)
-            self._prefixes.learn(news.worker, hashes, sessions)
+        if notice.worker != self._worker_id:
+            hashes, sessions = split_hashes(notice.hashes), split_hashes(notice.sessions)
+            self._prefixes.learn(notice.worker, hashes, sessions)
 
     async def _look(self) -> None:
         while True:

@@ -41,13 +41,13 @@ class SessionRegistry:
 
     def note(self, session: bytes, turn: Turn) -> bool:
         """A turn runs here, or has ended here. Whether that is news for the others."""
-        is_news = session not in self._own
+        is_new = session not in self._own
         self._others.pop(session, None)
         self._own[session] = turn
         self._own.move_to_end(session)
         if len(self._own) > _MAX_OWN:
             self._own.popitem(last=False)
-        return is_news
+        return is_new
 
     def learn(self, worker: str, sessions: Sequence[bytes]) -> None:
         """Another worker runs a turn of these."""

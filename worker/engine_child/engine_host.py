@@ -163,14 +163,14 @@ class EngineHost:
     def set_stalled(self, stalled: bool) -> None:
         """The log cannot take more for the moment, or can again."""
         self._is_stalled = stalled
-        self._tell_paused()
+        self._report_paused()
 
     def set_frozen(self, frozen: bool) -> None:
         """An operator wants no steps, or wants them again. Outlives the engine."""
         self._is_frozen = frozen
-        self._tell_paused()
+        self._report_paused()
 
-    def _tell_paused(self) -> None:
+    def _report_paused(self) -> None:
         """For one reason or both; without effect when the engine knows."""
         paused = self._is_stalled or self._is_frozen
         if self.ready is not None and paused != self._is_paused:
@@ -246,7 +246,7 @@ class EngineHost:
                     max_running=event.max_running,
                     num_kv_tokens=event.num_kv_tokens,
                 )
-                self._tell_paused()
+                self._report_paused()
                 if self._replacement is not None and self._replacement.is_started:
                     self._replacement.done.set_result(None)
                     self._replacement = None

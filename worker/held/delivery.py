@@ -119,7 +119,7 @@ class Acknowledger:
         payload = b"-NAK"
         if delay_s > 0:
             payload += b" " + msgspec.json.encode({"delay": int(delay_s * 1e9)})
-        await self._tell(delivery, payload)
+        await self._answer(delivery, payload)
 
     async def nak_unclaimed(self, delivery: Delivery, delay_s: float = 0.0) -> None:
         """Give back what has not come to a claim here: of a shared delivery nothing is said."""
@@ -128,9 +128,9 @@ class Acknowledger:
 
     async def in_progress(self, delivery: Delivery) -> None:
         """Restart the server's ack wait."""
-        await self._tell(delivery, b"+WPI")
+        await self._answer(delivery, b"+WPI")
 
-    async def _tell(self, delivery: Delivery, payload: bytes) -> None:
+    async def _answer(self, delivery: Delivery, payload: bytes) -> None:
         try:
             await self._nc.publish(delivery.ack_subject, payload)
         except NatsError as exc:

@@ -49,7 +49,7 @@ class RunTrace:
         self._ending: Attributes = {}
         self._error_type = ""
         self._engine_queue_s: float | None = None  # None: it still waits there
-        self._has_told_prefill = False
+        self._has_traced_prefill = False
         self._decode: Span | None = None
         self.why_left = "fenced"  # said if it goes without a finish
 
@@ -68,9 +68,9 @@ class RunTrace:
     def on_claimed(self, epoch: int, num_resumed: int, before: StoredRecord | None) -> None:
         """`before`: the record behind which the claim stands."""
         self._epoch = epoch
-        self._tell_wait(before)
-        self._tell_claim(num_resumed, before)
-        self._tell_run()
+        self._trace_wait(before)
+        self._trace_claim(num_resumed, before)
+        self._trace_run()
 
     def on_output(self, finish: Finish | None, num_tokens: int) -> None:
         """Its first output has come, or its finish, or both in one."""
@@ -85,7 +85,7 @@ class RunTrace:
                 "jetflock.cached_tokens": finish.num_cached_tokens,
             }
             self._error_type = "" if finish.reason in _BY_ITSELF else finish.reason.value
-        self._tell_run()
+        self._trace_run()
 
     def on_drop(self, num_tokens: int) -> None:
         """The worker forgets it."""
@@ -94,9 +94,9 @@ class RunTrace:
         self._ended_at = time.monotonic()
         self._ending = {"jetflock.left": self.why_left, "jetflock.output_tokens": num_tokens}
         self._error_type = "crashed" if self.why_left == "crashed" else ""
-        self._tell_run()
+        self._trace_run()
 
-    def _tell_wait(self, before: StoredRecord | None) -> None:
+    def _trace_wait(self, before: StoredRecord | None) -> None:
         """From the broker's clock to ours. Since when one waits whose worker died, nobody knows."""
         since = self._delivery.queued_at
         if before is not None:
@@ -115,7 +115,7 @@ class RunTrace:
         span = self._span("queue wait", start_ns, attributes, SpanKind.CONSUMER)
         span.end(self._delivered_ns)
 
-    def _tell_claim(self, num_resumed: int, before: StoredRecord | None) -> None:
+    def _trace_claim(self, num_resumed: int, before: StoredRecord | None) -> None:
         attributes: dict[str, str | int] = {
             "jetflock.deliveries": self._delivery.num_delivered,
             "jetflock.resumed_tokens": num_resumed,
@@ -128,13 +128,13 @@ class RunTrace:
                 attributes["jetflock.hand_over"] = "crashed" if is_crash else "released"
         self._span("claim", self._delivered_ns, attributes).end()
 
-    def _tell_run(self) -> None:
+    def _trace_run(self) -> None:
         """What is known of its stay in the engine, each part once."""
         if not self._epoch or not self._started_at:
             return
-        if not self._has_told_prefill and (self._first_output_at or self._ended_at):
-            self._has_told_prefill = True
-            self._tell_prefill()
+        if not self._has_traced_prefill and (self._first_output_at or self._ended_at):
+            self._has_traced_prefill = True
+            self._trace_prefill()
         if self._decode is None and self._has_decoded:
             start_ns = epoch_ns(self._first_output_at)
             self._decode = self._span("decode", start_ns, {})
@@ -147,7 +147,7 @@ class RunTrace:
         """Not what left while it was prefilled, or whose first output was its finish."""
         return 0.0 < self._first_output_at != self._ended_at
 
-    def _tell_prefill(self) -> None:
+    def _trace_prefill(self) -> None:
         attributes: Attributes = {
             "jetflock.prompt_tokens": self._num_prompt_tokens,
             "jetflock.engine_queue_s": self._engine_queue_s,

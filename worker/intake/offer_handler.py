@@ -7,7 +7,7 @@ import contextlib
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.errors import MalformedMessage, NewerLevel, ProtocolError
 from shared.protocol.codec import decode, encode
 from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
@@ -40,9 +40,9 @@ class OfferHandler:
         prefixes: PoolPrefixes,
         metrics: WorkerMetrics,
         malformed: MalformedCount,
-        told: ToldSubjects,
+        named: NamedSubjects,
     ) -> None:
-        self._told = told
+        self._named = named
         self._malformed = malformed
         self._intake = intake
         self._capacity = capacity
@@ -53,9 +53,9 @@ class OfferHandler:
         """See one offer through."""
         try:
             offer = decode(Offer, message.data)
-            if not self._told.is_role_inbox(message.reply):
+            if not self._named.is_role_inbox(message.reply):
                 raise MalformedMessage(f"reply subject {message.reply[:80]!r}")
-            if not self._told.is_ack_subject(offer.ack_subject):
+            if not self._named.is_ack_subject(offer.ack_subject):
                 raise MalformedMessage(f"ack subject {offer.ack_subject[:80]!r}")
             delivery = Delivery.parse(offer.data, offer.ack_subject, offer.rid, is_shared=True)
             request = delivery.read_request()

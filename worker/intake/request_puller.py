@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.event_wait import wait_event
 from shared.subjects import JOB_CLASSES, LANES, Lane, Subjects
 from shared.telemetry.log import get_logger
@@ -97,7 +97,7 @@ class RequestPuller:
     ) -> None:
         self._nc = nc
         self._subjects = subjects
-        self._told = ToldSubjects(subjects)
+        self._named = NamedSubjects(subjects)
         self._pool = pool
         self._num_credits = num_credits
         self._on_delivery = on_delivery
@@ -218,7 +218,7 @@ class RequestPuller:
             log.warning("pull_failed", error=repr(exc))
 
     async def _on_message(self, message: Msg) -> None:
-        if self._told.is_ack_subject(message.reply):
+        if self._named.is_ack_subject(message.reply):
             delivery = Delivery.from_msg(message)
             self._count(delivery)
             self._on_delivery(delivery)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.admin.dead_requests import DeadRequests
-from shared.broker.told_subjects import ToldSubjects
+from shared.broker.named_subjects import NamedSubjects
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.liveness.heartbeat import Writability
@@ -157,12 +157,12 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
     screening = Screening(of.worker_id, card, cluster, acks)
     offers = OfferMaker(cluster.nc, cluster.subjects, card.pool, parts.prefixes, capacity, metrics)
     intake = Intake(screening, redeliveries, capacity, acks, offers, taker, metrics)
-    told = ToldSubjects(cluster.subjects)
+    named = NamedSubjects(cluster.subjects)
     return ClaimParts(
         dead_letters,
         taker,
         intake,
-        OfferHandler(intake, capacity, parts.prefixes, metrics, cluster.malformed, told),
+        OfferHandler(intake, capacity, parts.prefixes, metrics, cluster.malformed, named),
         PrefixReporter(cluster, card.pool, of.worker_id, parts.prefixes),
     )
 

@@ -66,7 +66,7 @@ class RequestRunner:
             self.on_delivery,
         )
         self._pulling: asyncio.Task[None] | None = None
-        self._num_resent_told = 0
+        self._num_resent_counted = 0
 
     async def run(self) -> None:
         """Pull and run requests until cancelled."""
@@ -178,8 +178,8 @@ class RequestRunner:
     def update_metrics(self) -> None:
         self._metrics.last_step_age_s.set(self.parts.hang_watch.step_age_s)
         num_resent = self.parts.token_log.num_resent
-        self._metrics.frames_resent.inc(num_resent - self._num_resent_told)
-        self._num_resent_told = num_resent
+        self._metrics.frames_resent.inc(num_resent - self._num_resent_counted)
+        self._num_resent_counted = num_resent
         if self._engine.load is not None:
             self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
 

@@ -53,7 +53,7 @@ class DeadLetters:
             except (BrokerError, NatsError, TimeoutError) as exc:
                 log.warning("dead_requests_not_seen", error=repr(exc))
             else:
-                self._tell_discarded(discarded, "age")
+                self._report_discarded(discarded, "age")
 
     async def give_up(self, held: HeldRequest, crashes: tuple[Crash, ...]) -> None:
         """The claim is ours. Raises BrokerError: it comes again."""
@@ -87,9 +87,9 @@ class DeadLetters:
         except (MaxPayloadError, LimitReached):  # alone it fills a message, or all that there is
             log.error("dead_request_too_large", rid=held.rid, num_bytes=len(delivery.data))
             discarded = await self._dead.put(msgspec.structs.replace(dead, request=b""))
-        self._tell_discarded(discarded, "room")
+        self._report_discarded(discarded, "room")
 
-    def _tell_discarded(self, discarded: Sequence[StoredDead], why: str) -> None:
+    def _report_discarded(self, discarded: Sequence[StoredDead], why: str) -> None:
         """`why`: of want of room, or for its age."""
         for stored in discarded:
             self._metrics.dead_discarded.inc()

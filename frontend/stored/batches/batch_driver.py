@@ -152,7 +152,7 @@ class BatchDriver:
         try:
             while not running.done():
                 await asyncio.wait({running}, timeout=_TICK_S)
-                await self._tell_progress()
+                await self._store_progress()
                 if self._is_late or self._record.status is not BatchStatus.IN_PROGRESS:
                     self._runner.runs_on = False
                     break
@@ -207,7 +207,7 @@ class BatchDriver:
         num_failed = sum(self._done.values())
         return Counts(self._total, len(self._done) - num_failed, num_failed)
 
-    async def _tell_progress(self) -> None:
+    async def _store_progress(self) -> None:
         """Into the record; and learn from it whether the batch is cancelled."""
         try:
             found = await self._parts.store.find(self._record.id, self._record.owner)

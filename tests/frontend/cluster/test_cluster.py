@@ -140,7 +140,7 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     await roles.put("detok-1", encode(RoleCard("detok-1", "detok", num_fenced=6)))
     supervisor = RoleCard("serve-1", SUPERVISOR, pool="p", failure="no GPU")
     await roles.put("serve-1", encode(supervisor))
-    await PoolEvents(stack.cluster.nc, subjects, "p", "tiny").tell_worker("worker-2", "loading")
+    await PoolEvents(stack.cluster.nc, subjects, "p", "tiny").publish_worker("worker-2", "loading")
     await stack.cluster.js.publish(subjects.dead("p"), b"x")
     running = await stack.start_frontend(admin_url="http://127.0.0.1:8001")
     async with running.client() as http:
@@ -205,7 +205,7 @@ async def test_tenants_see_the_queue_and_their_own_requests(stack: Stack, tmp_pa
     (tmp_path / "keys.json").write_text(json.dumps({"keys": entries}))
     await put_cards(stack, make_card("worker-1", host="secret-host", pid=7))
     events = PoolEvents(stack.cluster.nc, stack.cluster.subjects, "p", "tiny")
-    await events.tell_worker("worker-1", "gone", "killed by SIGKILL")
+    await events.publish_worker("worker-1", "gone", "killed by SIGKILL")
     running = await stack.start_frontend(
         api_keys_file=tmp_path / "keys.json", api_key=("nameless",), admin_url="http://a.internal"
     )

@@ -17,7 +17,7 @@ from deploy.nats.permissions import ADMIN
 from frontend.config import FrontendConfig
 from frontend.tenants.auth import ApiKey, ApiKeys
 from frontend.tenants.key_file import read_key_file
-from shared.broker.told_subjects import is_plain_subject
+from shared.broker.named_subjects import is_plain_subject
 from shared.errors import AuthenticationFailed, ConfigError
 from shared.nats_client.connection import round_trip
 from tests.frontend.batch_calls import jsonl, line

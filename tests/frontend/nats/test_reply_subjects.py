@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from deploy.nats.permissions import ADMIN
 from frontend.tenants.caller_gate import CallerGate
-from shared.broker.told_subjects import ToldSubjects, is_plain_subject
+from shared.broker.named_subjects import NamedSubjects, is_plain_subject
 from shared.errors import InvalidRequest
 from shared.subjects import Subjects
 from tests.frontend.conftest import RunningFrontend, Stack
@@ -309,7 +309,7 @@ def test_a_reply_that_is_refused(callers: Any, fine: set[str]) -> None:
 
 
 def test_what_roles_may_tell_each_other_to_publish_to() -> None:
-    told = ToldSubjects(Subjects())
+    told = NamedSubjects(Subjects())
     own = {f"_INBOX_jf_{role}.x" for role in ROLES}
     ack = "$JS.ACK.jf_REQUESTS.pool_batch-2.3.42.77.1700000000000000000.5"
     assert all(map(told.is_role_inbox, own))

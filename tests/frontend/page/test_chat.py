@@ -83,7 +83,7 @@ def tell_workers(service: LocalStack, order: ControlRequest) -> None:
 
     async def tell() -> None:
         async with open_cluster(ClusterConfig(nats_url=service.nats_url), "test") as cluster:
-            replies = await ControlPlane(cluster, "test").tell(Target(None, ()), order)
+            replies = await ControlPlane(cluster, "test").send(Target(None, ()), order)
             assert [reply.ok for reply in replies] == [True]
 
     with ThreadPoolExecutor(1) as thread:

@@ -19,10 +19,10 @@ ALICE = Tenant("alice", requests_per_minute=60, tokens_per_minute=6000)
     st.lists(st.tuples(st.floats(0, 20), st.integers(1, 50)), min_size=1, max_size=100),
 )
 def test_no_minute_lets_more_in_than_a_bucket_and_what_filled_it(
-    per_minute: int, wishes: list[tuple[float, int]]
+    per_minute: int, processor_ids: list[tuple[float, int]]
 ) -> None:
     bucket, now, taken = RateBucket(per_minute, 0.0), 0.0, 0
-    for pause_s, count in wishes:
+    for pause_s, count in processor_ids:
         now += pause_s
         if count <= per_minute and bucket.wait_s(count, now) == 0:
             bucket.take(count, now)

@@ -10,7 +10,7 @@ import pytest
 
 from shared.broker.jetstream import JetStream
 from shared.broker.log_reader import LogReader
-from shared.broker.told_subjects import is_flow_control
+from shared.broker.named_subjects import is_flow_control
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import ConfigError

@@ -67,10 +67,10 @@ async def test_only_what_is_new_is_told() -> None:
     prefixes.open(100 * BLOCK_TOKENS)
     prefixes.note(make_chain(2))
     prefixes.note(make_chain(3))
-    assert (await prefixes.next_untold()).hashes == make_chain(3).hashes
+    assert (await prefixes.next_unpublished()).hashes == make_chain(3).hashes
     prefixes.note(make_chain(3))
     prefixes.note(make_chain(4))
-    assert (await prefixes.next_untold()).hashes == make_chain(4).hashes[3:]
+    assert (await prefixes.next_unpublished()).hashes == make_chain(4).hashes[3:]
 
 
 def test_the_other_worker_with_most_of_it_is_found() -> None:
@@ -111,7 +111,7 @@ class Turn(NamedTuple):
 
 
 async def tell(of: PoolPrefixes, worker: str, *others: PoolPrefixes) -> None:
-    hashes, sessions = await of.next_untold()
+    hashes, sessions = await of.next_unpublished()
     for other in others:
         other.learn(worker, hashes, sessions)
 

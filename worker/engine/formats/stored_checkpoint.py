@@ -21,7 +21,7 @@ from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles
 # Masks and counters that old checkpoints carry: nothing is computed of them.
 _COUNTS = frozenset({"BOOL", "I64"})
 _MASKS = (".bias", ".masked_bias", "position_ids")
-_MAX_TOLD = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ def check_unread(files: TensorFiles, names: list[str]) -> None:
     unread = sorted(name for name in names if not is_harmless(name))
     unread = [name for name in unread if not name.endswith(".bias") or _is_something(files, name)]
     if unread:
-        rest = len(unread) - _MAX_TOLD
-        told = ", ".join(map(repr, unread[:_MAX_TOLD])) + (f" and {rest} more" if rest > 0 else "")
+        rest = len(unread) - _MAX_NAMED
+        told = ", ".join(map(repr, unread[:_MAX_NAMED])) + (f" and {rest} more" if rest > 0 else "")
         raise ConfigError(
             f"the checkpoint in {files.place} has tensors that the model as config.json describes "
             f"it has no place for: {told}"

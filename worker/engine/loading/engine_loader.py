@@ -26,7 +26,7 @@ from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
 from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
-from worker.engine.loading.stored_weights import told_of_stored_weights
+from worker.engine.loading.stored_weights import remark_on_stored_weights
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
 from worker.engine.loop.step_budget import StepBudget
@@ -177,15 +177,15 @@ class EngineLoader:
             num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
             * pool.page_size,
             startup_s=self._progress.end(),
-            remark="; ".join(filter(None, (loaded.remark, self._told_of_weights(setup, loaded)))),
+            remark="; ".join(filter(None, (loaded.remark, self._remark_on_weights(setup, loaded)))),
             gpu=loaded.gpu if self._on_gpu else None,
         )
 
-    def _told_of_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:
+    def _remark_on_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:
         if self._config.load_format == "dummy":
             return ""
         path = Path(self._config.model_path)
-        told = told_of_stored_weights(path, setup.config, setup.dtype, loaded.coded_share)
+        told = remark_on_stored_weights(path, setup.config, setup.dtype, loaded.coded_share)
         if not told or not loaded.num_weight_bytes:
             return told
         return f"{told}; all weights take {loaded.num_weight_bytes / (1 << 30):.2f} GiB of memory"

@@ -17,7 +17,7 @@ from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.loading.memory_check import check_memory, weight_bytes
-from worker.engine.loading.stored_weights import told_of_stored_weights
+from worker.engine.loading.stored_weights import remark_on_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import choose_dtype
@@ -52,7 +52,7 @@ def report_on(path: Path) -> ModelReport:
         else _report_on_cpu(config, model, dtype)
     )
     is_native = not has_gpu() and native_obstacle(config, model, dtype) is None
-    told = told_of_stored_weights(path, model, dtype, None if is_native else 0.0)
+    told = remark_on_stored_weights(path, model, dtype, None if is_native else 0.0)
     return replace(report, need="; ".join(filter(None, (report.need, told))))
 
 

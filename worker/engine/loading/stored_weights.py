@@ -11,7 +11,7 @@ from shared.checkpoint.stored_format import made_format
 from worker.engine.models.model_config import ModelConfig
 
 
-def told_of_stored_weights(
+def remark_on_stored_weights(
     model_path: Path, model: ModelConfig, dtype: torch.dtype, coded_share: float | None
 ) -> str:
     """In a clause, for people; empty for weights in 16 or 32 bits.

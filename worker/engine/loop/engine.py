@@ -67,7 +67,7 @@ class Engine:
         self._adapters = adapters
         self._in_grammar_queue: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
-        self._told_at = 0.0  # of the monotonic clock
+        self._sent_at = 0.0  # of the monotonic clock
         self._arrivals = itertools.count()
         self._beams = BeamHandler(scheduler, stop_check, self._arrivals)
         self._num_steps = 0
@@ -104,7 +104,7 @@ class Engine:
     def has_news(self) -> bool:
         """A grammar that is compiled is progress, and looks like a hang to those who wait."""
         owes_sign_of_life = (
-            bool(self._in_grammar_queue) and time.monotonic() - self._told_at > SIGN_OF_LIFE_S
+            bool(self._in_grammar_queue) and time.monotonic() - self._sent_at > SIGN_OF_LIFE_S
         )
         return self._has_news or owes_sign_of_life
 
@@ -191,7 +191,7 @@ class Engine:
     ) -> StepOutput:
         ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
-        self._told_at = time.monotonic()
+        self._sent_at = time.monotonic()
         load = self._load()
         outputs = ended + outputs
         if self._beams:  # what they wait for now is over with the next step: no load to be told

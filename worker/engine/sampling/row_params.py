@@ -48,13 +48,14 @@ class RowParams:
     logprob_rows: list[tuple[int, int]]  # rows that ask for logprobs, and for how many others
     # Processors of logits that some request wants, in their order, with the rows of those.
     wanted_rows: list[tuple[LogitsProcessor, list[int]]]
-    wishes: Mapping[Req, tuple[int, ...]]  # the indices of the processors that each request wants
+    # The indices of the processors that each request wants.
+    processor_ids: Mapping[Req, tuple[int, ...]]
 
     @classmethod
     def of(cls, reqs: Sequence[Req], before: RowParams | None = None) -> Self:
         """`before`: those of an earlier step. What a request wants never changes."""
-        known = {} if before is None else before.wishes
-        wishes = {req: known[req] if req in known else _wishes(req) for req in reqs}
+        known = {} if before is None else before.processor_ids
+        processor_ids = {req: known[req] if req in known else _processor_ids(req) for req in reqs}
         draws = np.frombuffer(b"".join(_pack(req.sampling) for req in reqs), _DTYPE)
         return cls(
             reqs=reqs,
@@ -68,19 +69,19 @@ class RowParams:
                 for row, req in enumerate(reqs)
                 if req.sampling.logprobs is not None
             ],
-            wanted_rows=_wanted_rows([wishes[req] for req in reqs]),
-            wishes=wishes,
+            wanted_rows=_wanted_rows([processor_ids[req] for req in reqs]),
+            processor_ids=processor_ids,
         )
 
 
-def _wishes(req: Req) -> tuple[int, ...]:
+def _processor_ids(req: Req) -> tuple[int, ...]:
     return tuple(idx for idx, each in enumerate(LOGITS_PROCESSORS) if each.wants(req))
 
 
-def _wanted_rows(wishes: list[tuple[int, ...]]) -> list[tuple[LogitsProcessor, list[int]]]:
-    """`wishes`: of each row."""
+def _wanted_rows(processor_ids: list[tuple[int, ...]]) -> list[tuple[LogitsProcessor, list[int]]]:
+    """`processor_ids`: of each row."""
     rows: dict[int, list[int]] = {}
-    for row, wanted in enumerate(wishes):
+    for row, wanted in enumerate(processor_ids):
         for idx in wanted:
             rows.setdefault(idx, []).append(row)
     return [(LOGITS_PROCESSORS[idx], rows[idx]) for idx in sorted(rows)]

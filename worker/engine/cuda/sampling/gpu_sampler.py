@@ -83,6 +83,6 @@ def most_demanding(num_rows: int) -> SamplingBatch:
         seeds=[0] * num_rows,
         logprob_rows=[(row, MAX_TOP_LOGPROBS) for row in range(num_rows)],
         wanted_rows=[],
-        wishes={},
+        processor_ids={},
     )
     return SamplingBatch(params, [0] * num_rows, [])

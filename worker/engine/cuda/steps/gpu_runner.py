@@ -92,7 +92,7 @@ class GpuRunner:
         step = RunStep(plan, max_pages, self._page_table.updates(), reads_hidden)
         adapters = [entry.req.adapter for entry in batch.entries]
         piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
-        self._tell(step)
+        self._send(step)
         whole = self._compute(piece)
         pieces = [whole] if whole is not None else self._compute_halved(piece)
         num_fitting = None if whole is not None else max(each.num_tokens for each in pieces)
@@ -134,9 +134,9 @@ class GpuRunner:
         self._device.enqueue(work)
         return True
 
-    def _tell(self, order: RankOrder) -> None:
+    def _send(self, order: RankOrder) -> None:
         if self._followers is not None:
-            self._followers.tell(order)
+            self._followers.send(order)
 
     def _choose(
         self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _PieceOutput
@@ -149,7 +149,7 @@ class GpuRunner:
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of rows on the host, to the host: for prompts that are scored, behind their step."""
-        self._tell(RunHead(len(hidden)))
+        self._send(RunHead(len(hidden)))
         parts = compute_halved(hidden, self._head, _halves)
         self._device.mark().wait()
         return torch.cat([logits for part in parts for logits in part])

@@ -50,7 +50,7 @@ class Followers:
         threading.Thread(target=_end_with, args=(processes,), name="followers", daemon=True).start()
         return cls(RankGroup.join(device, store, 0, config.tp), processes)
 
-    def tell(self, order: RankOrder) -> None:
+    def send(self, order: RankOrder) -> None:
         """Before our own part of it is enqueued."""
         frame = encode_order(order)
         for each in self._processes:

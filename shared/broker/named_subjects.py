@@ -32,7 +32,7 @@ def is_flow_control(subject: str, stream: str) -> bool:
     )
 
 
-class ToldSubjects:
+class NamedSubjects:
     """What other roles may name."""
 
     def __init__(self, subjects: Subjects) -> None:
