@@ -89,23 +89,8 @@ class Resumer:
         self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
     ) -> Answer:
         known = await self._finder.known(group_id, caller.owner)
-        if event_id is not None and known[0].reply.surface is Surface.RESPONSES:
-            raise InvalidRequest(
-                "Events of a response have numbers: "
-                f"GET /v1/responses/resp_{group_id}?stream=true&starting_after=",
-                param="Last-Event-ID",
-            )
-        if event_id is not None and known[0].reply.surface in _UNNUMBERED:
-            raise InvalidRequest(
-                "Events of this API have no ids: without one it is told from its beginning.",
-                param="Last-Event-ID",
-            )
-        if event_id is not None and len(event_id.marks) != len(known):
-            raise ResumeConflict(
-                f"The event id describes {len(event_id.marks)} choices, the stream has "
-                f"{len(known)}.",
-                param="Last-Event-ID",
-            )
+        if event_id is not None:
+            _check_event_id(event_id, known)
         _check_may_stream(known[0].reply, stream)
         generation = await self._resumed(known, caller)
         await self._attached(generation, known, event_id)
@@ -251,26 +236,52 @@ class Resumer:
                 stream.receive(choice.chunk, now)
         if event_id is None:
             return
-        try:
-            async with asyncio.timeout(_CATCH_UP_S):
-                while any(
-                    stream.have < mark.text_len and stream.finish is None
-                    for stream, mark in zip(generation.streams, event_id.marks, strict=True)
-                ):
-                    await generation.wait()
-                    generation.take_news()
-        except Interrupted as exc:  # this frontend stops
-            raise error_of_interrupt(exc.interrupt, generation.group_id) from exc
-        except TimeoutError as exc:
-            raise ServiceUnavailable(
-                "The stream has not yet come to where this event id says.", retry_after_s=2
-            ) from exc
+        await _wait_until_there(generation, event_id)
         for stream, mark in zip(generation.streams, event_id.marks, strict=True):
             if stream.have < mark.text_len or not stream.skip_to(mark):
                 raise ResumeConflict(
                     "The text that this event id describes is not the beginning of this stream.",
                     param="Last-Event-ID",
                 )
+
+
+async def _wait_until_there(generation: Generation, event_id: EventId) -> None:
+    """Until each choice has all the text that the client has. Raises RequestError."""
+    try:
+        async with asyncio.timeout(_CATCH_UP_S):
+            while any(
+                stream.have < mark.text_len and stream.finish is None
+                for stream, mark in zip(generation.streams, event_id.marks, strict=True)
+            ):
+                await generation.wait()
+                generation.take_news()
+    except Interrupted as exc:  # this frontend stops
+        raise error_of_interrupt(exc.interrupt, generation.group_id) from exc
+    except TimeoutError as exc:
+        raise ServiceUnavailable(
+            "The stream has not yet come to where this event id says.", retry_after_s=2
+        ) from exc
+
+
+def _check_event_id(event_id: EventId, known: Sequence[KnownChoice]) -> None:
+    """Raises InvalidRequest, or ResumeConflict where it is of another stream."""
+    reply = known[0].reply
+    if reply.surface is Surface.RESPONSES:
+        raise InvalidRequest(
+            "Events of a response have numbers: "
+            f"GET /v1/responses/resp_{reply.group_id}?stream=true&starting_after=",
+            param="Last-Event-ID",
+        )
+    if reply.surface in _UNNUMBERED:
+        raise InvalidRequest(
+            "Events of this API have no ids: without one it is told from its beginning.",
+            param="Last-Event-ID",
+        )
+    if len(event_id.marks) != len(known):
+        raise ResumeConflict(
+            f"The event id describes {len(event_id.marks)} choices, the stream has {len(known)}.",
+            param="Last-Event-ID",
+        )
 
 
 def _check_may_stream(reply: ReplyParams, stream: bool) -> None:
