@@ -76,11 +76,17 @@ class WeightParts:
 
 
 def bits_in_codes(num_bits: int, group_size: int | None, *, has_zeros: bool = False) -> float:
-    """Of a value in 8 or 4, as a back end keeps it that multiplies codes: with its share of a scale
-    in 32 bits, and of a zero point two times in 8.
+    """How many bits a back end that multiplies codes keeps of a value in 8 or 4: its group's scale,
+    in 32 bits, and zero point, two times in 8, are included.
     """
     of_group = 32 + 16 * (has_zeros and num_bits == 4)
     return num_bits + (of_group / group_size if group_size else 0.0)
+
+
+def name_of_integers(num_bits: int, group_size: int | None) -> str:
+    """The name of a `LinearFormat` of integers; the group's size is that of its columns."""
+    size = "by channel" if group_size is None else f"in groups of {group_size}"
+    return f"int{num_bits} {size}"
 
 
 class LinearFormat(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts, bits_in_codes
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes, name_of_integers
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
@@ -32,7 +32,7 @@ class GptqWords:
 
     @property
     def name(self) -> str:
-        return _name(self.num_bits, self.group_size)
+        return name_of_integers(self.num_bits, self.group_size)
 
     @property
     def code_bits(self) -> float | None:
@@ -76,7 +76,7 @@ class AwqWords:
 
     @property
     def name(self) -> str:
-        return _name(4, self.group_size)
+        return name_of_integers(4, self.group_size)
 
     @property
     def code_bits(self) -> float:
@@ -117,8 +117,3 @@ def _check_groups(
     num_groups = -(-in_features // (group_size or in_features))
     parts.expect(_SCALES, tuple(sorted(PLAIN_DTYPES)), (num_groups, out_features))
     parts.expect(_ZEROS, ("I32",), (num_groups, -(-out_features // per_word)))
-
-
-def _name(num_bits: int, group_size: int | None) -> str:
-    size = "by channel" if group_size is None else f"in groups of {group_size}"
-    return f"int{num_bits} {size}"

@@ -45,6 +45,7 @@ def codes_of_blocks(kind: str, blocks: Blocks, num_rows: int) -> ScaledWeight:
     )
 
 
+# Of 32 values: a scale in 16 bits, where there is one a minimum, the fifth bits, the others.
 def _q4_0(blocks: Blocks) -> ScaledWeight:
     codes = _parts(blocks[:, 2:], 4, 16).to(torch.int8) - 8
     return ScaledWeight(codes, _half(blocks, 0), 1, 32)
@@ -69,13 +70,16 @@ def _q8_0(blocks: Blocks) -> ScaledWeight:
     return ScaledWeight(blocks[:, 2:].view(torch.int8), _half(blocks, 0), 1, 32)
 
 
+# Of 256 values; the comments say which bytes of a block are what.
 def _q2_k(blocks: Blocks) -> ScaledWeight:
+    # [0, 16) steps of scales and minima; [16, 80) codes; [80, 82) the scale; [82, 84) the minimum.
     steps = blocks[:, :16]
     whole = GroupSteps(_half(blocks, 80), steps & 15, _half(blocks, 82), steps >> 4)
     return _with_steps(_parts(blocks[:, 16:80], 2, 32), whole)
 
 
 def _q3_k(blocks: Blocks) -> ScaledWeight:
+    # [0, 32) the codes' high bits; [32, 96) their low ones; [96, 108) steps; [108, 110) the scale.
     low, is_small = _parts(blocks[:, 32:96], 2, 32), _parts(blocks[:, :32], 1, 32) ^ 1
     steps = _parts(blocks[:, 96:104], 4, 8) | (_parts(blocks[:, 104:108], 2, 4) << 4)
     codes = low.to(torch.int8) - (is_small << 2).to(torch.int8)
@@ -83,15 +87,18 @@ def _q3_k(blocks: Blocks) -> ScaledWeight:
 
 
 def _q4_k(blocks: Blocks) -> ScaledWeight:
+    # [0, 16) scale, minimum and steps; [16, 144) codes.
     return _with_minima(_parts(blocks[:, 16:], 4, 32), blocks)
 
 
 def _q5_k(blocks: Blocks) -> ScaledWeight:
+    # [0, 16) scale, minimum and steps; [16, 48) the codes' high bits; [48, 176) their low ones.
     codes = _parts(blocks[:, 48:], 4, 32) | (_parts(blocks[:, 16:48], 1, 32) << 4)
     return _with_minima(codes, blocks)
 
 
 def _q6_k(blocks: Blocks) -> ScaledWeight:
+    # [0, 128) the codes' low bits; [128, 192) their high ones; [192, 208) steps; [208, 210) scale.
     codes = _parts(blocks[:, :128], 4, 64) | (_parts(blocks[:, 128:192], 2, 32) << 4)
     steps = GroupSteps(_half(blocks, 208), blocks[:, 192:208].view(torch.int8))
     return _with_steps(codes.to(torch.int8) - 32, steps)
@@ -103,6 +110,7 @@ def _iq4_nl(blocks: Blocks) -> ScaledWeight:
 
 
 def _iq4_xs(blocks: Blocks) -> ScaledWeight:
+    # [0, 2) the scale; [2, 4) the steps' high bits; [4, 8) their low ones; [8, 136) codes.
     steps = _parts(blocks[:, 4:8], 4, 1) | (_parts(blocks[:, 2:4], 2, 1) << 4)
     whole = GroupSteps(_half(blocks, 0), steps.to(torch.int8) - 32)
     codes = _parts(blocks[:, 8:], 4, 16)
@@ -134,6 +142,7 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
 
 def _with_minima(codes: torch.Tensor, blocks: Blocks) -> ScaledWeight:
     """Eight groups of 32, whose scales and minima have six bits each, in twelve bytes."""
+    # [0, 2) the scale; [2, 4) the minimum; [4, 16) the steps of both.
     first, second, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
     scales = torch.cat([first & 63, (rest & 15) | (first >> 2 & 48)], dim=1)
     minima = torch.cat([second & 63, (rest >> 4) | (second >> 2 & 48)], dim=1)

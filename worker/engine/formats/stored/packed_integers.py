@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.formats.linear_format import WeightParts, bits_in_codes
+from worker.engine.formats.linear_format import WeightParts, bits_in_codes, name_of_integers
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
 from worker.engine.formats.tensor_files import PLAIN_DTYPES
@@ -31,8 +31,7 @@ class PackedIntegers:
 
     @property
     def name(self) -> str:
-        size = "by channel" if self.group_size is None else f"in groups of {self.group_size}"
-        return f"int{self.num_bits} {size}"
+        return name_of_integers(self.num_bits, self.group_size)
 
     @property
     def code_bits(self) -> float:
