@@ -1,15 +1,20 @@
 """`jetflock autoscale MODEL`, or `python -m deploy.autoscale`: reads the configuration, starts."""
 
-# No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
+# No `from __future__ import annotations` here: types are read at run time.
 
 import asyncio
-from typing import Annotated
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from deploy.autoscale.autoscale_config import AutoscaleConfig
+from cyclopts import Parameter
+
 from deploy.autoscale.host_pool import HostPool
+from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.port_claim import claimed_ports
 from deploy.local.preflight import find_model
 from deploy.local.role_launches import RoleLaunches, RolePrograms
+from deploy.local.serve_config import ServeConfig
 from deploy.local.stack import environ_of, log_format_of
 from deploy.local.terminal import Terminal
 from shared.cli.program import Program
@@ -19,6 +24,34 @@ from shared.service.move import oldest_prefix
 from shared.subjects import new_incarnation
 from shared.telemetry.log import setup_logging
 from shared.telemetry.metrics import new_registry
+from worker.config import WorkerConfig
+
+_NOT_A_FLAG = Parameter(parse=False, show=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoscaleConfig(WorkerConfig, ScaleConfig):
+    """All flags of a worker are flags of it too: its workers get them."""
+
+    role: ClassVar[str] = "admin"  # of the autoscaler itself, not of its workers
+
+    workers: int | str = "0..1"
+    """Worker processes on this host: a range as 0..8, or a number to keep so many running."""
+
+    # Made here for each start of a worker, or given as MODEL.
+    worker_id: Annotated[str | None, _NOT_A_FLAG] = None
+    model_path: Annotated[str, _NOT_A_FLAG] = ""
+
+    @property
+    def worker_range(self) -> WorkerRange:
+        """Raises ConfigError."""
+        return WorkerRange.parse(self.workers)
+
+    def serve_config(self, model: str) -> ServeConfig:
+        """That of a `jetflock serve` with such workers. Raises ConfigError."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ServeConfig(**values).completed(model)
+
 
 _FIRST = (
     "model_name",

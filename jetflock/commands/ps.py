@@ -3,17 +3,19 @@
 # No `from __future__ import annotations` here: cyclopts reads the types of the parameters.
 
 import datetime
+from collections import defaultdict
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from deploy.local.running_stack import RunningStack, running_stacks
-from deploy.local.tree_memory import tree_memory_bytes
 from jetflock.command_line.output import num_bytes_text, print_json, print_table
 from shared.cli.program import Program
 
 _SUMMARY = "List each jetflock serve that runs here: pid, model, memory, URL, NATS, since when."
+_PARENT = 1  # place in /proc/PID/stat behind the program's name, which may hold blanks
 _COLUMNS = ("pid", "model", "memory", "url", "nats", "since")
 
 
@@ -47,6 +49,38 @@ def _row(stack: RunningStack) -> list[str]:
 
 def _clock(at: float) -> str:
     return datetime.datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
+
+
+def tree_memory_bytes(pid: int) -> int | None:
+    """What a process and all that it started hold of this machine's memory; pages that several of
+    them share count once. None where there is no such process, or /proc does not say.
+    """
+    sizes = [size for each in _tree(pid) if (size := _own_bytes(each)) is not None]
+    return sum(sizes) if sizes else None
+
+
+def _tree(pid: int) -> list[int]:
+    children = defaultdict(list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        children[int(fields[_PARENT])].append(int(folder.name))
+    tree = [pid]
+    for each in tree:
+        tree += children[each]
+    return tree
+
+
+def _own_bytes(pid: int) -> int | None:
+    """A page that several processes map counts in part for each."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = (line.split()[1] for line in lines if line.startswith("Pss:"))
+    return int(next(sizes, "0")) * 1024
 
 
 PROGRAM = Program(name="jetflock ps", summary=_SUMMARY, main=main, takes_file=False)

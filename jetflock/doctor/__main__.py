@@ -5,19 +5,41 @@
 import asyncio
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from cyclopts import Parameter
+
 from deploy.local.data_folder import default_data_dir
 from deploy.local.running_stack import running_stacks
-from jetflock.doctor.doctor_config import DoctorConfig
 from jetflock.doctor.finding import Finding, Verdict, ok, print_as_they_come, print_findings_json
 from jetflock.doctor.machine_checks import disk_findings, machine_findings
 from jetflock.doctor.nats_checks import nats_findings
 from jetflock.running.running_service import choose_stack
 from shared.cli.program import Program
 from shared.config import FLAT, ClusterConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig(ClusterConfig):
+    """Flags of `jetflock doctor`."""
+
+    nats_url: str = ""
+    """NATS servers, comma separated; by default those of the jetflock serve that runs here, if one
+    does."""
+    nats_connect_timeout_s: float = 3.0
+    """Time that a NATS server may take to answer."""
+    host: str = "127.0.0.1"
+    """Address that the service listens on, or will."""
+    port: int = 8000
+    """Port of the service."""
+    data_dir: Path | None = None
+    """Folder of jetflock serve; default ~/.local/state/jetflock/port-PORT."""
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    """Print findings as JSON."""
+
 
 _SUMMARY = """\
 Look for what keeps jetflock from running well: this machine, NATS, and the files of MODEL.

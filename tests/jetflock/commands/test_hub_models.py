@@ -15,8 +15,8 @@ import gguf
 import pytest
 
 from deploy.local.running_stack import RunningStack, announced
-from deploy.local.tree_memory import tree_memory_bytes
 from jetflock.command_line.output import num_bytes_text
+from jetflock.commands.ps import tree_memory_bytes
 from tests.deploy.local_stack import REPOSITORY
 from tests.gguf_files import add_tokenizer, matrices_as, write_gguf
 from tests.jetflock.local_hub import COMMIT, local_hub

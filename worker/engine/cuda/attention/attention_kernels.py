@@ -1,7 +1,8 @@
-"""Makes attention out of kernels that are named."""
+"""Paged attention by kernels that are named: one writes to the pool, two attend, or one alone."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
@@ -9,15 +10,91 @@ from typing import Literal
 import torch
 
 from worker.engine.cuda.attention.attention_task import KernelName, PartName
-from worker.engine.cuda.attention.gpu_attention import AttentionPart, GpuAttention
-from worker.engine.cuda.attention.kernel_attention import FixedAttention, KernelAttention
+from worker.engine.cuda.attention.gpu_attention import (
+    AttentionPart,
+    GpuAttention,
+    PagedGpuAttention,
+)
 from worker.engine.cuda.attention.triton_attention import TritonDecode, TritonExtend
+from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
+from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.request.step_limits import StepLimits
 
-FLOAT_BYTES = 256 << 20
+FLOAT_BYTES = 256 << 20  # of memory for what parts of a row leave to be merged
+
+
+class KernelAttention(PagedGpuAttention):
+    """Norms, rotation and the way to the pool are our Triton kernel, whichever attends."""
+
+    def __init__(
+        self,
+        pool: GpuKVPool,
+        layers: Sequence[AttentionLayer],
+        decode: AttentionPart,
+        extend: AttentionPart,
+    ) -> None:
+        super().__init__(pool, layers)
+        self._decode = decode
+        self._extend = extend
+
+    def plan(self, rows: StepRows) -> None:
+        self._decode.plan(rows)
+        self._extend.plan(rows)
+
+    def forward_qkv(
+        self,
+        qkv: torch.Tensor,
+        norm: torch.Tensor | None,
+        eps: float,
+        rotary: RotaryEmbedding,
+        layer_id: int,
+    ) -> torch.Tensor:
+        q = rotate_and_append(
+            qkv,
+            norm,
+            eps,
+            rotary.cos,
+            rotary.sin,
+            self._batch.positions,
+            *self._pool.keys_and_values(layer_id),
+            self._batch.out_loc,
+        )
+        return self._attend(q, layer_id)
+
+    def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
+        batch = self._batch
+        output = torch.empty_like(q)
+        if batch.num_decode:
+            self._decode.attend(q, batch, layer_id, output)
+        if batch.num_decode < len(batch.seq_lens):
+            self._extend.attend(q, batch, layer_id, output)
+        return output.flatten(1)
+
+
+class FixedAttention(KernelAttention):
+    """A token's bits depend on nothing but the tokens before it.
+
+    All rows are blocks of queries to the kernel for prefill, those that decode as well. That kernel
+    goes over the keys from position 0 on (or from the window's beginning), in blocks that begin at
+    multiples of one number: where a chunk begins, and which queries share its block, changes
+    neither a block of keys nor their order. Blocks that a query sees nothing of leave its sums as
+    they are: their weights are zeros, and the largest score stays the largest.
+    """
+
+    def __init__(
+        self, pool: GpuKVPool, layers: Sequence[AttentionLayer], extend: TritonExtend
+    ) -> None:
+        super().__init__(pool, layers, extend, extend)
+
+    def plan(self, rows: StepRows) -> None:
+        self._extend.plan(dataclasses.replace(rows, num_decode=0))
+
+    def begin(self, batch: GpuBatch) -> None:
+        super().begin(dataclasses.replace(batch, num_decode=0))
 
 
 class AttentionKernels:
