@@ -60,3 +60,29 @@ def test_a_stderr_that_cannot_be_written_to_harms_nobody() -> None:
             check=False,
         )
     assert done.stdout == "alive\n"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("role", ["detok.__main__", "worker.serving"])
+def test_a_role_starts_without_rich_and_may_import_it_later(role: str) -> None:
+    program = f"""
+import sys
+import {role}
+assert "rich" not in sys.modules
+import rich.console
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.e2e
+def test_for_people_a_traceback_is_plain_text() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace('"json"', '"pretty"')],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Traceback (most recent call last):" in done.stderr
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "UserWarning" not in done.stderr
