@@ -16,7 +16,7 @@ from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import StepHandle
@@ -103,7 +103,7 @@ class RecordingForward:
         self.sample_logits = torch.empty(0)
         return self._forward.hidden(batch)
 
-    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+    def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         return self._forward.lora_projections(weights)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

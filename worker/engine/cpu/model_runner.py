@@ -12,7 +12,7 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduleBatch
@@ -34,8 +34,8 @@ class Forward(Protocol):
         """Of any rows of it: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
         ...
 
-    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
-        """An adapter's, by the names under which `hidden` looks for them. Raises ConfigError."""
+    def lora_projections(self, weights: LoraWeights) -> LoraProjections:
+        """An adapter's, as `hidden` looks for them. Raises ConfigError."""
         ...
 
 
@@ -101,5 +101,5 @@ class TorchForward:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden).float()
 
-    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+    def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         return self._model.lora_projections(weights)

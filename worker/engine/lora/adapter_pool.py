@@ -10,9 +10,9 @@ import torch
 
 from shared.errors import ConfigError
 from worker.engine.lora.lora_adapter import LoraAdapter
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights, read_lora_weights
+from worker.engine.lora.lora_projection import LoraProjections, LoraWeights, read_lora_weights
 
-MakeProjections = Callable[[LoraWeights], dict[str, LoraProjection]]
+MakeProjections = Callable[[LoraWeights], LoraProjections]
 
 
 class AdapterPool:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.lora.lora_projection import LoraProjection
+from worker.engine.lora.lora_projection import LoraProjections
 from worker.engine.request.arrival import Adapter
 
 
@@ -17,7 +17,7 @@ from worker.engine.request.arrival import Adapter
 class LoraAdapter(Adapter):
     """Stays in memory as long as a request or the pool of adapters holds it."""
 
-    projections: Mapping[str, LoraProjection]  # by the model's own name of a projection
+    projections: LoraProjections
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,18 @@ class LoraBatch:
     """Of a step in which at least one request has an adapter."""
 
     def __init__(self, groups: Sequence[LoraRows]) -> None:
-        self._groups = groups
+        self.groups = groups
 
     def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> LoraBatch:
         """The same, its rows where the model is."""
-        return LoraBatch([LoraRows(group.adapter, move(group.rows)) for group in self._groups])
+        return LoraBatch([LoraRows(group.adapter, move(group.rows)) for group in self.groups])
 
     def add(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         """In place, to the output of the projection `name` on x."""
-        for group in self._groups:
-            projection = group.adapter.projections.get(name)
+        for group in self.groups:
+            projections = group.adapter.projections
+            assert isinstance(projections, Mapping), "a library adds packed ones"
+            projection = projections.get(name)
             if projection is not None:
                 projection.add(x, group.rows, output)
 

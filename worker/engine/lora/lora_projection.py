@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from safetensors.torch import load
@@ -74,3 +74,16 @@ class LoraProjection:
         for start, end, rank_start, rank_end, up in self._ups:
             delta = up(inner[:, rank_start:rank_end].contiguous())
             output[:, start:end].index_add_(0, rows, delta.to(output.dtype))
+
+
+class PackedProjections(Protocol):
+    """All projections of an adapter in the layout of a model's own library, freed with it."""
+
+    @property
+    def address(self) -> int:
+        """Where the library finds them."""
+        ...
+
+
+# By the model's own name of a projection, or for a library that adds them itself.
+LoraProjections: TypeAlias = Mapping[str, LoraProjection] | PackedProjections

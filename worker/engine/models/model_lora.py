@@ -41,6 +41,16 @@ def decoder_projections(
     config: DecoderConfig, weights: LoraWeights, linears: Linears
 ) -> dict[str, LoraProjection]:
     """Raises ConfigError for a module that the decoder does not have, or has in another shape."""
+    return {
+        projection_name(layer_id, projection): LoraProjection(slices, linears)
+        for (layer_id, projection), slices in decoder_slices(config, weights).items()
+    }
+
+
+def decoder_slices(
+    config: DecoderConfig, weights: LoraWeights
+) -> dict[tuple[int, str], list[LoraSlice]]:
+    """By layer and projection. Raises ConfigError as `decoder_projections` does."""
     shapes = _shapes(config)
     by_layer: dict[int, dict[str, LoraPair]] = {}
     for name, pair in weights.items():
@@ -57,7 +67,7 @@ def decoder_projections(
         check_pair(name, pair, shape.in_features, shape.parts[module].out_features)
         by_layer.setdefault(layer_id, {})[module] = pair
     return {
-        projection_name(layer_id, projection): LoraProjection(_slices(shape, pairs), linears)
+        (layer_id, projection): _slices(shape, pairs)
         for layer_id, pairs in by_layer.items()
         for projection, shape in shapes.items()
         if pairs.keys() & shape.parts.keys()

@@ -7,12 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <new>
 #include <type_traits>
 #include <vector>
 
 #include "attention.h"
+#include "buffer.h"
 #include "linear.h"
+#include "lora.h"
 #include "thread_team.h"
 #include "vector_math.h"
 
@@ -51,13 +52,8 @@ struct DecoderShape {
   Linear lm_head;
 };
 
-// The four projections of a layer, as decoder_lora.py names them.
-enum ProjectionId : int64_t { kQkv, kOutput, kGateUp, kDown };
-
-// Adds what the step's LoRA adapters make of a projection's inputs (bf16) to what it put out: bf16
-// for kQkv, the float residual stream for kOutput and kDown, and for kGateUp zeros that are added to
-// gates and values afterwards.
-using AddLora = void (*)(int64_t layer_id, int64_t projection, const bf16* inputs, void* outputs);
+// The four projections of a layer, in the order of native_lora.py.
+enum ProjectionId : int64_t { kQkv, kOutput, kGateUp, kDown, kNumProjections };
 
 // One step, as in forward_batch.py. The outputs are [num_tokens, hidden_size].
 struct Batch {
@@ -70,28 +66,7 @@ struct Batch {
   const int32_t* query_lens;  // [num_rows]
   const int32_t* page_table;  // [num_rows, max_pages]
   float* hidden;              // out: after the last norm
-  AddLora add_lora;           // null: no request has an adapter
-};
-
-// Grows, never shrinks. Aligned, so that rows computed by different threads share no cache line.
-template <class T>
-class Buffer {
- public:
-  ~Buffer() { std::free(data_); }
-
-  T* data() const { return data_; }
-
-  void reserve(size_t size) {
-    if (size <= size_) return;
-    std::free(data_);
-    data_ = static_cast<T*>(std::aligned_alloc(64, (size * sizeof(T) + 63) / 64 * 64));
-    if (data_ == nullptr) throw std::bad_alloc();
-    size_ = size;
-  }
-
- private:
-  T* data_ = nullptr;
-  size_t size_ = 0;
+  const LoraStep* loras;      // null: no request has an adapter
 };
 
 template <class Out>
@@ -138,19 +113,12 @@ class Decoder {
     activated_.reserve(num_tokens * shape_.intermediate_size);
     sums_.reserve(num_tokens * max_groups_);
     plan_attention(batch);
-    if (batch.add_lora != nullptr) {
-      run_adapted(batch);
-      return;
-    }
+    loras_.plan(batch.loras, layers_.size() * kNumProjections);
+    if (loras_.has_any()) gate_up_.reserve(num_tokens * gate_up_stride());
     team_.run([&](ThreadTeam::Member& member) {
       embed(member, batch);
-      for (const LayerWeights& layer : layers_) {
-        project_qkv(member, batch, layer);
-        run_attention(member, batch, layer);
-        norm_rows(member, batch.num_tokens, layer.mlp_norm);
-        project<Epilogue::kSiluMul>(member, layer.gate_up, normed_.data(), batch.num_tokens,
-                                    activated_.data());
-        project_down(member, batch, layer);
+      for (size_t layer_id = 0; layer_id < layers_.size(); ++layer_id) {
+        run_layer(member, batch, layer_id);
       }
       finish(member, batch);
     });
@@ -213,50 +181,61 @@ class Decoder {
                      [](const auto& one, const auto& other) { return one.cost > other.cost; });
   }
 
-  // The same, with a stop behind each projection. Rows that no adapter adds to come out the same.
-  void run_adapted(const Batch& batch) {
-    const int64_t num_tokens = batch.num_tokens, gate_up_size = 2 * shape_.intermediate_size;
-    deltas_.reserve(num_tokens * gate_up_size);
-    team_.run([&](ThreadTeam::Member& member) { embed(member, batch); });
-    for (size_t layer_id = 0; layer_id < layers_.size(); ++layer_id) {
-      const LayerWeights& layer = layers_[layer_id];
-      Linear gate_up = layer.gate_up;  // whole blocks: gates and values stay interleaved
-      gate_up.out_features = gate_up.num_blocks() * kBlockCols;
-      gate_up_.reserve(num_tokens * gate_up.out_features);
-      team_.run([&](ThreadTeam::Member& member) { project_qkv(member, batch, layer); });
-      batch.add_lora(layer_id, kQkv, normed_.data(), qkv_.data());
-      team_.run([&](ThreadTeam::Member& member) { run_attention(member, batch, layer); });
-      batch.add_lora(layer_id, kOutput, attended_.data(), residual_.data());
-      std::fill_n(deltas_.data(), num_tokens * gate_up_size, 0.0f);
-      team_.run([&](ThreadTeam::Member& member) {
-        norm_rows(member, num_tokens, layer.mlp_norm);
-        project<Epilogue::kStoreFloat>(member, gate_up, normed_.data(), num_tokens,
-                                       gate_up_.data());
-      });
-      batch.add_lora(layer_id, kGateUp, normed_.data(), deltas_.data());
-      team_.run([&](ThreadTeam::Member& member) {
-        member.for_each(num_tokens, [&](int64_t token) {
-          activate(gate_up_.data() + token * gate_up.out_features,
-                   deltas_.data() + token * gate_up_size, token);
-        });
-        project_down(member, batch, layer);
-      });
-      batch.add_lora(layer_id, kDown, activated_.data(), residual_.data());
-    }
-    team_.run([&](ThreadTeam::Member& member) { finish(member, batch); });
+  void run_layer(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+    const LayerWeights& layer = layers_[layer_id];
+    const int64_t hidden_size = shape_.hidden_size;
+    const int64_t attention_size = shape_.num_heads * shape_.head_dim;
+    project_qkv(member, batch, layer);
+    add_loras(member, layer_id, kQkv, normed_.data(), hidden_size, qkv_.data(),
+              layer.qkv.out_features);
+    run_attention(member, batch, layer);
+    add_loras(member, layer_id, kOutput, attended_.data(), attention_size, residual_.data(),
+              hidden_size);
+    norm_rows(member, batch.num_tokens, layer.mlp_norm);
+    project_gate_up(member, batch, layer_id);
+    project_down(member, batch, layer);
+    add_loras(member, layer_id, kDown, activated_.data(), shape_.intermediate_size,
+              residual_.data(), hidden_size);
   }
 
-  // SiLU of a row whose gates and values are interleaved, as finish_row does it; `deltas`: gates,
-  // then values.
-  void activate(const float* gate_up, const float* deltas, int64_t token) {
+  template <class Out>
+  void add_loras(ThreadTeam::Member& member, int64_t layer_id, ProjectionId projection,
+                 const bf16* inputs, int64_t in_features, Out* outputs, int64_t out_stride) {
+    loras_.add(member, layer_id * kNumProjections + projection, inputs, in_features, outputs,
+               out_stride);
+  }
+
+  // Whole blocks: gates and values stay interleaved.
+  int64_t gate_up_stride() const { return layers_[0].gate_up.num_blocks() * kBlockCols; }
+
+  // With adapters in two steps: they add to gates and values before these are multiplied. The rows
+  // of others come out the same.
+  void project_gate_up(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+    const LayerWeights& layer = layers_[layer_id];
+    const int64_t num_tokens = batch.num_tokens;
+    if (!loras_.has_any()) {
+      project<Epilogue::kSiluMul>(member, layer.gate_up, normed_.data(), num_tokens,
+                                  activated_.data());
+      return;
+    }
+    Linear gate_up = layer.gate_up;
+    gate_up.out_features = gate_up_stride();
+    project<Epilogue::kStoreFloat>(member, gate_up, normed_.data(), num_tokens, gate_up_.data());
+    add_loras(member, layer_id, kGateUp, normed_.data(), shape_.hidden_size, gate_up_.data(),
+              gate_up_stride());
+    member.for_each(num_tokens, [&](int64_t token) {
+      activate(gate_up_.data() + token * gate_up_stride(), token);
+    });
+  }
+
+  // SiLU of a row whose gates and values are interleaved, as finish_row does it.
+  void activate(const float* gate_up, int64_t token) {
     const int64_t size = shape_.intermediate_size;
     for (int64_t at = 0; at < size; at += kLanes) {
-      const __mmask16 mask = first_lanes(size - at);
-      const __m512 gate = _mm512_add_ps(_mm512_loadu_ps(gate_up + 2 * at),
-                                        _mm512_maskz_loadu_ps(mask, deltas + at));
-      const __m512 value = _mm512_add_ps(_mm512_loadu_ps(gate_up + 2 * at + kLanes),
-                                         _mm512_maskz_loadu_ps(mask, deltas + size + at));
-      store_bf16(activated_.data() + token * size + at, _mm512_mul_ps(silu(gate), value), mask);
+      const __m512 gate = _mm512_loadu_ps(gate_up + 2 * at);
+      const __m512 value = _mm512_loadu_ps(gate_up + 2 * at + kLanes);
+      store_bf16(activated_.data() + token * size + at, _mm512_mul_ps(silu(gate), value),
+                 first_lanes(size - at));
     }
   }
 
@@ -379,8 +358,8 @@ class Decoder {
   Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
   Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
   Buffer<float> sums_;      // of groups of inputs, where there are minima: [num_tokens, max_groups_]
-  Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, num_blocks * kBlockCols]
-  Buffer<float> deltas_;    // the same: [num_tokens, 2 * intermediate_size]
+  StepLoras loras_;
+  Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_stride()]
 };
 
 // Huge pages spare the translation of addresses while weights stream by. Null when memory is out.

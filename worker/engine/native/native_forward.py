@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from contextlib import nullcontext
 
 import torch
 
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.rotary import RotaryEmbedding
-from worker.engine.native.native_library import AddLora, BatchStruct, LayerStruct, ShapeStruct
-from worker.engine.native.native_lora import NativeLoras
+from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeStruct
+from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
 
@@ -32,7 +31,7 @@ class NativeForward:
         rotary = RotaryEmbedding(config.rope, pool.group.head_dim, max_context_len, torch.float32)
         self._library = weights.library
         self._kept = (weights, pool, rotary)  # the C++ side points into them
-        self._loras = NativeLoras(config)
+        self._config = config
         self._hidden_size = config.hidden_size
         self._num_outputs = config.num_outputs
         shape = ShapeStruct(
@@ -63,7 +62,7 @@ class NativeForward:
         query_lens = torch.tensor(batch.query_lens, dtype=torch.int32)
         hidden = torch.empty(len(batch.input_ids), self._hidden_size)
         num_rows, max_pages = batch.page_table.shape
-        lora_step = None if batch.loras is None else self._loras.step(batch.loras, len(hidden))
+        loras = None if batch.loras is None else LoraStep(batch.loras)
         step = BatchStruct(
             num_tokens=len(batch.input_ids),
             num_rows=num_rows,
@@ -74,10 +73,9 @@ class NativeForward:
             query_lens=query_lens.data_ptr(),
             page_table=batch.page_table.data_ptr(),
             hidden=hidden.data_ptr(),
-            add_lora=AddLora() if lora_step is None else AddLora(lora_step),
+            loras=None if loras is None else loras.address,
         )
-        with nullcontext() if lora_step is None else lora_step.running():
-            self._library.forward(self._decoder, ctypes.byref(step))
+        self._library.forward(self._decoder, ctypes.byref(step))
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -88,6 +86,6 @@ class NativeForward:
         )
         return logits
 
-    def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
+    def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         """Raises ConfigError."""
-        return self._loras.projections(weights)
+        return PackedLora(self._config, weights)

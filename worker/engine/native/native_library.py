@@ -87,10 +87,6 @@ class ShapeStruct(ctypes.Structure):
     )
 
 
-# `AddLora` of decoder.cpp: layer, projection, inputs, outputs.
-AddLora = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-
-
 class BatchStruct(ctypes.Structure):
     """`Batch` of decoder.cpp."""
 
@@ -104,7 +100,7 @@ class BatchStruct(ctypes.Structure):
         ("query_lens", ctypes.c_void_p),
         ("page_table", ctypes.c_void_p),
         ("hidden", ctypes.c_void_p),
-        ("add_lora", AddLora),
+        ("loras", ctypes.c_void_p),
     )
 
 

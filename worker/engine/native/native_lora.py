@@ -1,101 +1,119 @@
-"""LoRA adapters beside the C++ decoder: it stops behind each projection, and torch adds to it."""
+"""LoRA adapters as the C++ decoder adds them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
-from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+from worker.engine.lora.lora_projection import LoraPair, LoraSlice, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.model_lora import (
-    DOWN,
-    GATE_UP,
-    OUTPUT,
-    QKV,
-    decoder_projections,
-    projection_name,
-)
+from worker.engine.models.model_lora import DOWN, GATE_UP, OUTPUT, QKV, decoder_slices
 
-FEW_TOKENS = 64
+LANES = 16  # kLanes of vector_math.h
+MAX_PARTS = 3  # kMaxLoraParts of lora.h
+PROJECTIONS = (QKV, OUTPUT, GATE_UP, DOWN)  # in the order of ProjectionId of decoder.cpp
 
 
-class _Stop(NamedTuple):
-    """A projection as the decoder shows it: inputs bfloat16, outputs to be added to."""
+class PartStruct(ctypes.Structure):
+    """`LoraPart` of lora.h."""
 
-    name: str
-    in_features: int
-    out_features: int
-    dtype: torch.dtype  # of the outputs
-
-
-class NativeLoras:
-    """Of one decoder."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        self._config = config
-        attention_size = config.num_heads * config.head_dim
-        qkv_size = attention_size + 2 * config.num_kv_heads * config.head_dim
-        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
-        self._stops = (  # in the order of ProjectionId of decoder.cpp
-            _Stop(QKV, hidden_size, qkv_size, torch.bfloat16),
-            _Stop(OUTPUT, attention_size, hidden_size, torch.float32),
-            _Stop(GATE_UP, hidden_size, 2 * intermediate_size, torch.float32),
-            _Stop(DOWN, intermediate_size, hidden_size, torch.float32),
-        )
-
-    def projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
-        """Raises ConfigError."""
-        num_threads = (1, torch.get_num_threads())  # see NativeLoraStep.running
-        linears = choose_linears(torch.bfloat16, num_threads)
-        return decoder_projections(self._config, weights, linears)
-
-    def step(self, loras: LoraBatch, num_tokens: int) -> NativeLoraStep:
-        return NativeLoraStep(self._stops, loras, num_tokens)
+    _fields_ = (
+        ("start", ctypes.c_int64),
+        ("block_stride", ctypes.c_int64),
+        ("out_features", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("down", ctypes.c_void_p),
+        ("up", ctypes.c_void_p),
+    )
 
 
-class NativeLoraStep:
-    """What the decoder calls in one step. No exception crosses it: it is kept for later."""
+class ProjectionStruct(ctypes.Structure):
+    """`LoraProjection` of lora.h."""
 
-    def __init__(self, stops: tuple[_Stop, ...], loras: LoraBatch, num_tokens: int) -> None:
-        self._stops = stops
-        self._loras = loras
-        self._num_tokens = num_tokens
-        self._failure: Exception | None = None
+    _fields_ = (("num_parts", ctypes.c_int64), ("parts", PartStruct * MAX_PARTS))
 
-    def __call__(self, layer_id: int, projection: int, inputs: int, outputs: int) -> None:
-        stop = self._stops[projection]
-        try:
-            self._loras.add(
-                projection_name(layer_id, stop.name),
-                _tensor_at(inputs, self._num_tokens, stop.in_features, torch.bfloat16),
-                _tensor_at(outputs, self._num_tokens, stop.out_features, stop.dtype),
+
+class GroupStruct(ctypes.Structure):
+    """`LoraGroup` of lora.h."""
+
+    _fields_ = (
+        ("num_tokens", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
+        ("projections", ctypes.c_void_p),
+    )
+
+
+class StepStruct(ctypes.Structure):
+    """`LoraStep` of lora.h."""
+
+    _fields_ = (("num_groups", ctypes.c_int64), ("groups", ctypes.POINTER(GroupStruct)))
+
+
+class PackedLora:
+    """All matrices of an adapter, packed; they live as long as this object."""
+
+    def __init__(self, config: DecoderConfig, weights: LoraWeights) -> None:
+        """Raises ConfigError for what does not fit the decoder."""
+        self._tensors: list[torch.Tensor] = []  # kept alive
+        self._structs = (ProjectionStruct * (config.num_layers * len(PROJECTIONS)))()
+        for (layer_id, name), slices in decoder_slices(config, weights).items():
+            place = layer_id * len(PROJECTIONS) + PROJECTIONS.index(name)
+            parts = self._parts(slices, is_interleaved=name == GATE_UP)
+            self._structs[place].num_parts = len(parts)
+            self._structs[place].parts[: len(parts)] = parts
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._structs)
+
+    def _parts(self, slices: list[LoraSlice], *, is_interleaved: bool) -> list[PartStruct]:
+        """`is_interleaved`: sixteen gates, then the sixteen values that go with them."""
+        parts = []
+        for idx, (start, end, pair) in enumerate(slices):
+            if pair is None:
+                continue
+            parts.append(
+                PartStruct(
+                    start=idx * LANES if is_interleaved else start,
+                    block_stride=len(slices) * LANES if is_interleaved else LANES,
+                    out_features=end - start,
+                    rank=_rank(pair),
+                    down=self._packed(pair.down),
+                    up=self._packed(pair.up),
+                )
             )
-        except Exception as exc:
-            self._failure = self._failure or exc
+        return parts
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """While the decoder is at work. For a few tokens torch's threads cost more than they give:
-        to wake them took ten times as long as the products. Raises what has failed.
-        """
-        num_threads = torch.get_num_threads()
-        if self._num_tokens <= FEW_TOKENS:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(num_threads)
-        if self._failure is not None:
-            raise self._failure
+    def _packed(self, matrix: torch.Tensor) -> int:
+        """[rows, columns] as [ceil(rows / LANES), ceil(columns / 2), LANES, 2]; where it lies."""
+        num_rows, num_columns = matrix.shape
+        padded = pad(matrix.bfloat16(), (0, num_columns % 2, 0, -num_rows % LANES))
+        packed = padded.view(-1, LANES, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
+        self._tensors.append(packed)
+        return packed.data_ptr()
 
 
-def _tensor_at(address: int, num_rows: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """[num_rows, size] over memory of the decoder."""
-    memory = (ctypes.c_char * (num_rows * size * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).view(num_rows, size)
+class LoraStep:
+    """Whose adapters a step adds to which tokens; keeps them alive until it is done."""
+
+    def __init__(self, loras: LoraBatch) -> None:
+        self._loras = loras
+        groups = (GroupStruct * len(loras.groups))()
+        for struct, group in zip(groups, loras.groups, strict=True):
+            projections = group.adapter.projections
+            assert isinstance(projections, PackedLora), "it was loaded for this decoder"
+            struct.num_tokens = len(group.rows)
+            struct.tokens = group.rows.data_ptr()
+            struct.projections = projections.address
+        self._struct = StepStruct(len(loras.groups), groups)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._struct)
+
+
+def _rank(pair: LoraPair) -> int:
+    return len(pair.down)

@@ -16,8 +16,7 @@ from tests.worker.engine.native.test_native import (
     save_rounded,
 )
 from tests.worker.engine.tiny_models import Rig, assert_like_reference, random_prompt
-from worker.engine.lora.lora_adapter import LoraBatch
-from worker.engine_link.engine_messages import LoadAdapter
+from worker.engine_link.engine_messages import DropAdapter, LoadAdapter
 
 pytestmark = needs_bfloat16
 
@@ -77,13 +76,33 @@ def test_not_one_bit_depends_on_the_company(base: Path, adapters: dict[str, Path
             assert torch.equal(together.logits[key], alone.logits[key]), key
 
 
-def test_what_fails_inside_is_told(
-    base: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("broken")
-
-    monkeypatch.setattr(LoraBatch, "add", fail)
+@pytest.mark.parametrize("rank", [1, 9, 16, 33])
+def test_ranks_that_fill_no_block(base: Path, tmp_path: Path, rank: int) -> None:
+    path = save_adapter(tmp_path / "one", base, size=0.2 / rank, rank=rank, r=rank)
+    merged = save_merged(tmp_path / "merged", base, path, 8 / rank)
     rig = native_rig(base)
-    with pytest.raises(ValueError, match="broken"):
-        rig.run(*loads_of(adapters), add(1, random_prompt(5, 1), "one"))
+    prompt = random_prompt(70, 1)
+    output = rig.run(LoadAdapter("one", str(path)), add(1, prompt, "one"))[1]
+    assert_like_reference(merged, rig, 1, prompt + output, MAX_ERROR)
+
+
+def test_a_dropped_adapter_stays_for_those_that_run(base: Path, adapters: dict[str, Path]) -> None:
+    prompt = random_prompt(20, 1)
+    whole = native_rig(base).run(*loads_of(adapters), add(1, prompt, "one"))[1]
+    rig = native_rig(base)
+    first, second = loads_of(adapters)
+    requests = add(1, prompt, "one"), DropAdapter("one"), second, add(2, prompt, "one")
+    assert rig.run(first, *requests) == {1: whole, 2: []}
+
+
+def test_retracted_and_resumed_elsewhere(base: Path, adapters: dict[str, Path]) -> None:
+    subjects = [
+        add(n, random_prompt(30, n), ["", "one", "two"][n % 3], max_tokens=80) for n in range(6)
+    ]
+    loads = loads_of(adapters)
+    roomy, tight = native_rig(base), native_rig(base, num_kv_tokens=256)
+    outputs = roomy.run(*loads, *subjects)
+    assert tight.run(*loads, *subjects) == outputs
+    assert tight.channel.steps[-1].load.num_preemptions > 0
+    again = add(1, random_prompt(30, 1), "one", max_tokens=80, output_ids=outputs[1][:31])
+    assert outputs[1][:31] + native_rig(base).run(*loads, again)[1] == outputs[1]
