@@ -111,6 +111,35 @@ def parse_pub_ack(data: bytes) -> PubAck:
         return PubAck(error=ApiError(description=f"unreadable acknowledgement: {exc}"))
 
 
+class _BatchAnswer:
+    """The messages of a batched direct get, and whether the server sent others between them.
+
+    Each is a message of its own, which may be lost between servers; each, and the status at the
+    end, names the sequence of the one before it.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[StoredMessage] = []
+        self.status: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.is_broken = False
+
+    async def on_message(self, message: Msg) -> None:
+        headers = message.headers or {}
+        before = self.messages[-1].seq if self.messages else 0
+        self.is_broken |= int(headers.get("Nats-Last-Sequence", "0")) != before
+        if "Status" not in headers:
+            self.messages.append(
+                StoredMessage(
+                    subject=headers["Nats-Subject"],
+                    seq=int(headers["Nats-Sequence"]),
+                    data=message.data,
+                    time=parse_time(headers["Nats-Time-Stamp"]),
+                )
+            )
+        elif not self.status.done():
+            self.status.set_result(headers["Status"])
+
+
 class JetStream:
     """JetStream over one connection, that of a domain or else the nearest. Every wait is bounded by
     `timeout_s`.
@@ -320,40 +349,25 @@ class JetStream:
         self, stream: str, subject: str, start: dict[str, Any], batch: int
     ) -> list[StoredMessage]:
         inbox = self.nc.new_inbox()
-        messages: list[StoredMessage] = []
-        ended = asyncio.get_running_loop().create_future()
-
-        async def on_message(message: Msg) -> None:
-            headers = message.headers or {}
-            if "Status" in headers:
-                if not ended.done():
-                    ended.set_result(headers["Status"])
-                return
-            messages.append(
-                StoredMessage(
-                    subject=headers["Nats-Subject"],
-                    seq=int(headers["Nats-Sequence"]),
-                    data=message.data,
-                    time=parse_time(headers["Nats-Time-Stamp"]),
-                )
-            )
-
+        answer = _BatchAnswer()
         query = msgspec.json.encode({**start, "next_by_subj": subject, "batch": batch})
         try:
-            subscription = await self.nc.subscribe(inbox, cb=on_message)
+            subscription = await self.nc.subscribe(inbox, cb=answer.on_message)
         except ConnectionClosedError as exc:
             raise BrokerUnavailable("the connection to NATS is closed") from exc
         try:
             await self.nc.publish(f"{self._api_prefix}DIRECT.GET.{stream}", query, reply=inbox)
             async with asyncio.timeout(self._timeout_s):
-                status = await ended
+                status = await answer.status
             if status not in ("204", "404"):
                 raise BrokerError(f"direct get of {subject} answered status {status}")
+            if answer.is_broken:
+                raise BrokerUnavailable(f"of the messages of {subject} some were lost on their way")
         except (TimeoutError, ConnectionClosedError, OutboundBufferLimitError) as exc:
             raise BrokerUnavailable(f"no answer to a direct get of {subject}") from exc
         finally:
             await end_subscription(subscription)
-        return messages
+        return answer.messages
 
     async def _get(self, stream: str, query: dict[str, Any]) -> StoredMessage | None:
         message = await self._request(

@@ -219,15 +219,18 @@ class Broker:
         stream = self.streams[name]
         stream.expire(self._world.now)
         found = list(stream.all_from([query["next_by_subj"]], query["seq"]))
+        last_seq = 0
         for msg in found[: query["batch"]]:
             headers = {
                 "Nats-Stream": name,
                 "Nats-Subject": msg.subject,
                 "Nats-Sequence": str(msg.seq),
                 "Nats-Time-Stamp": _time_text(msg.at),
+                "Nats-Last-Sequence": str(last_seq),
             }
             self.deliver(inbox, inbox, "", msg.data, headers)
-        status = {"Status": "204", "Description": "EOB"}
+            last_seq = msg.seq
+        status = {"Status": "204", "Description": "EOB", "Nats-Last-Sequence": str(last_seq)}
         if not found:
             status = {"Status": "404", "Description": "Message Not Found"}
         self.deliver(inbox, inbox, "", b"", status)
