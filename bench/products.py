@@ -1,9 +1,10 @@
 """What a product with weights of 16, 8 and 4 bits costs in our C++, beside nothing else.
 
-    python -m bench.products [--rows 1 4 16 64] [--shape 32000 2048] [--rounds 5]
+    python -m bench.products [--rows 1 4 16 64] [--shape 32000 2048] [--rounds 5] [--kernels avx2]
 
-Each line is the median of the rounds, the kinds taking turns in each: milliseconds, and the
-gigabytes of weights, scales among them, read in a second.
+By the kernel sets that are named, else by the best that the processor has. Each line is the median
+of the rounds, the kinds taking turns in each: milliseconds, and the gigabytes of weights, scales
+among them, read in a second.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from shared.gguf.tensor_types import TENSOR_TYPES
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import codes_of_blocks
 from worker.engine.models.decoder_weights import Projection
+from worker.engine.native.kernel_set import AVX512_BF16, NAMED_KERNEL_SETS, KernelSet
 from worker.engine.native.native_library import NativeLibrary, ShapeStruct
 from worker.engine.native.packed_weights import PackedWeights
 
@@ -29,8 +31,13 @@ CALLS = 3  # a round
 class Product:
     """A decoder that is nothing but a head, which multiplies rows with one weight."""
 
-    def __init__(self, weight: torch.Tensor | ScaledWeight, num_threads: int) -> None:
-        self._library = NativeLibrary.load()
+    def __init__(
+        self,
+        weight: torch.Tensor | ScaledWeight,
+        num_threads: int,
+        kernel_set: KernelSet = AVX512_BF16,
+    ) -> None:
+        self._library = NativeLibrary.load(kernel_set)
         self._packed = PackedWeights(self._library)  # kept: it owns what the head points to
         self._out_features, in_features = weight.shape
         head = self._packed.linear(Projection(weight, None))
@@ -80,11 +87,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--shape", type=int, nargs=2, default=[32000, 2048])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kernels", nargs="+", choices=[each.name for each in NAMED_KERNEL_SETS])
     args = parser.parse_args()
+    best = next(each.name for each in NAMED_KERNEL_SETS if not each.missing())
+    kernel_sets = [each for each in NAMED_KERNEL_SETS if each.name in (args.kernels or [best])]
     torch.manual_seed(0)
     shape = (args.shape[0], args.shape[1])
     products = {
-        name: Product(weight, torch.get_num_threads()) for name, weight in weights(shape).items()
+        f"{kernel_set.name}, {name}": Product(weight, torch.get_num_threads(), kernel_set)
+        for name, weight in weights(shape).items()
+        for kernel_set in kernel_sets
     }
     for num_rows in args.rows:
         rows = torch.randn(num_rows, shape[1])
@@ -99,7 +111,7 @@ def main() -> None:
         for name, taken in seconds.items():
             median = statistics.median(taken)
             rate = products[name].num_bytes / median / 1e9
-            print(f"  {name:22} {median * 1e3:7.2f} ms  {rate:5.1f} GB/s")
+            print(f"  {name:36} {median * 1e3:7.2f} ms  {rate:5.1f} GB/s")
 
 
 if __name__ == "__main__":

@@ -168,7 +168,14 @@ class WorkerMetrics:
             registry=registry,
         )
         self._gpu_bytes = {kind: gpu_bytes.labels(model_name, kind) for kind in _GPU_BYTES}
+        self._kernel_sets = Gauge(
+            f"{METRICS_PREFIX}_kernel_set",
+            "1 for the kernel set of the worker's C++; empty where it computes by other means.",
+            ["model_name", "kernel_set"],
+            registry=registry,
+        )
         self._model_name = model_name
+        self.set_kernel_set("")
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._success.labels(model_name, reason.value)
         for reason in (FinishReason.CANCEL, FinishReason.DEADLINE, FinishReason.POISON):
@@ -196,6 +203,10 @@ class WorkerMetrics:
     def note_end(self, reason: FinishReason) -> None:
         """Somebody has ended a request that was here."""
         self._ended.labels(self._model_name, reason.value).inc()
+
+    def set_kernel_set(self, name: str) -> None:
+        self._kernel_sets.clear()
+        self._kernel_sets.labels(self._model_name, name).set(1)
 
     def set_gpu(self, gpu: GpuCard | None) -> None:
         for kind, gauge in self._gpu_bytes.items():

@@ -284,6 +284,7 @@ class Worker:
             startup_s=ready.startup_s if ready else {},
             remark=ready.remark if ready else "",
             gpu=self._engine.gpu,
+            kernel_set=ready.kernel_set if ready else "",
         )
 
     def stats(self) -> WorkerStats:
@@ -326,6 +327,7 @@ class Worker:
             self._metrics.num_waiting.set(card.num_waiting)
             self._metrics.kv_cache_usage.set(card.kv_cache_usage)
             self._metrics.set_gpu(card.gpu)
+            self._metrics.set_kernel_set(card.kernel_set)
             if self._engine.load is not None:
                 self._engine_counters.update(self._engine.load)
             self._runner.update_metrics()

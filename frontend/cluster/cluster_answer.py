@@ -75,6 +75,7 @@ class WorkerView(ClusterStruct, frozen=True, kw_only=True):
     phase: str | UnsetType = UNSET  # while it loads
     progress: Amount | UnsetType = UNSET
     remark: str | UnsetType = UNSET
+    kernel_set: str | UnsetType = UNSET  # of its C++: workers of one set make the same bits
     tokens_per_s: float | UnsetType = UNSET  # of one that was seen twice
     host: str | UnsetType = UNSET
     pid: Count | UnsetType = UNSET

@@ -32,6 +32,12 @@ _PACKAGES = {  # extra -> what it brings
     "worker": ("torch", "transformers", "safetensors", "huggingface-hub"),
 }
 _COMPILERS = ("c++", "g++", "clang++")
+_AVX512_BF16 = frozenset({"avx512_bf16", "avx512_vbmi"})
+_KERNEL_SETS = {  # of kernel_set.py, by Linux's words
+    "amx-bf16": _AVX512_BF16 | {"amx_tile", "amx_bf16"},
+    "avx512-bf16": _AVX512_BF16,
+    "avx2": frozenset({"avx2", "fma", "bmi2", "f16c"}),
+}
 _MIN_MEMORY_BYTES = 1 << 30
 _MIN_FILES = 4096
 _NUM_WRITES = 20
@@ -88,19 +94,18 @@ def _processor() -> Iterator[Finding]:
     known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     yield ok("processor", f"{num_cores} cores, {' '.join(known) or 'no AVX2'}")
     compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
-    if "amx_bf16" in flags:
-        yield ok("kernels", "AMX: large models in bfloat16, products by oneDNN")
-    elif "avx512_bf16" not in flags:
-        yield ok("kernels", "no AVX512-BF16: models run in float32, by torch")
+    kernel_set = next((name for name, needs in _KERNEL_SETS.items() if needs <= flags), "")
+    if not kernel_set:
+        yield ok("kernels", "no AVX2: models run in float32, by torch")
     elif compiler is None:
         yield warn(
             "kernels",
-            "AVX512-BF16, but no C++ compiler: torch computes what our C++ would, slower",
+            f"{kernel_set}, but no C++ compiler: torch computes what our C++ would, slower",
             "install one (Debian: apt install g++), or use an image of ours, which needs none",
         )
     else:
         path = shutil.which(compiler) or compiler
-        yield ok("kernels", f"AVX512-BF16: large models in our C++, compiled by {path}")
+        yield ok("kernels", f"{kernel_set}: large models in our C++, compiled by {path}")
 
 
 def _processor_flags() -> set[str]:

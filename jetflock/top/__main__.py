@@ -135,6 +135,7 @@ def snapshot_facts(seen: ClusterSnapshot) -> dict[str, Any]:
                 "phase": card.phase,
                 "progress": card.progress,
                 "remark": card.remark,
+                "kernel_set": card.kernel_set,
                 "gpu": None if card.gpu is None else msgspec.structs.asdict(card.gpu),
                 "max_running": card.max_running,
                 "kv_cache_usage": card.kv_cache_usage,

@@ -87,6 +87,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu: GpuCard | None = None  # None: it runs on processors, or loads
     level: int = 1  # the highest feature level that it knows
     has_presence: bool = False  # it listens on its presence subject
+    kernel_set: str = ""  # of its C++, on a CPU: workers of one set make the same bits
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

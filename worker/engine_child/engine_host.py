@@ -245,6 +245,7 @@ class EngineHost:
                     "engine_ready",
                     max_running=event.max_running,
                     num_kv_tokens=event.num_kv_tokens,
+                    kernel_set=event.kernel_set,
                 )
                 self._report_paused()
                 if self._replacement is not None and self._replacement.is_started:

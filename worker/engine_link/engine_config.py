@@ -19,7 +19,8 @@ AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
 DecodeKernelName = Literal["triton", "xqa", "fa2"]
 PrefillKernelName = Literal["triton", "fa2", "fa3"]
 LinearsName = Literal["auto", "library"]
-CpuKernelsName = Literal["auto", "native", "torch"]
+KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx2", "amx-bf16-emulated"]
+CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,8 @@ class EngineConfig:
     """On a GPU; auto: of few rows by cuBLAS or our kernels, which are tried at the start; library:
     always by cuBLAS."""
     cpu_kernels: CpuKernelsName = "auto"
-    """native: our C++, for bfloat16 with AVX512-BF16; auto: native where it is the faster one."""
+    """native: our C++, for bfloat16, by the best kernel set that the processor has; the name of a
+    set: by that one; auto: native where it is possible, else torch."""
     max_running: int | None = None
     """Requests that decode in one step; by default 32 on a CPU, 256 on a GPU."""
     max_step_tokens: int | None = None

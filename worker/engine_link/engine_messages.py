@@ -160,6 +160,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     startup_s: dict[str, float] = {}  # what each phase of the start took, in order
     remark: str = ""  # what its operator should know
     gpu: GpuCard | None = None
+    kernel_set: str = ""  # of our C++: workers of one set make the same bits
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

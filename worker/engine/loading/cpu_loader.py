@@ -66,6 +66,7 @@ class CpuLoader:
             forward.lora_projections,
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
+            kernel_set="" if library is None else library.kernel_set.name,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:

@@ -38,7 +38,7 @@ def check_on_cpu(
     if dtype != torch.float32:
         raise ConfigError(
             "deterministic is not possible with torch in bfloat16: take dtype=float32, or "
-            "cpu_kernels=native on a processor that has AVX512-BF16"
+            "cpu_kernels=native on a processor that has AVX2"
         )
 
 

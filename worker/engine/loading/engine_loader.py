@@ -35,6 +35,7 @@ from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import read_model_config
+from worker.engine.native.native_choice import has_fast_bfloat16
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.step_limits import StepLimits
@@ -86,7 +87,8 @@ class EngineLoader:
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )
-        setup = ModelSetup.choose(self._config, model_config, on_gpu=self._on_gpu)
+        is_fast = self._on_gpu or has_fast_bfloat16(self._config, model_config)
+        setup = ModelSetup.choose(self._config, model_config, is_fast=is_fast)
         grammars = self._make_grammars(model_config)
         with torch.inference_mode():
             loaded = self._loader(model_config).load(setup, grammars)
@@ -179,6 +181,7 @@ class EngineLoader:
             startup_s=self._progress.end(),
             remark="; ".join(filter(None, (loaded.remark, self._remark_on_weights(setup, loaded)))),
             gpu=loaded.gpu if self._on_gpu else None,
+            kernel_set=loaded.kernel_set,
         )
 
     def _remark_on_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:

@@ -50,6 +50,7 @@ class LoadedModel:
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
     remark: str = ""  # what its operator should know
     gpu: GpuCard | None = None
+    kernel_set: str = ""  # of our C++
 
 
 class ModelLoader(Protocol):

@@ -22,7 +22,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import choose_dtype
 from worker.engine.models.registry import read_model_config
-from worker.engine.native.native_choice import native_obstacle
+from worker.engine.native.native_choice import has_fast_bfloat16, native_obstacle
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -45,7 +45,8 @@ def report_on(path: Path) -> ModelReport:
         model = read_model_config(path)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
-    dtype = choose_dtype(config.dtype, model, on_gpu=has_gpu())
+    is_fast = has_gpu() or has_fast_bfloat16(config, model)
+    dtype = choose_dtype(config.dtype, model, is_fast=is_fast)
     report = (
         report_on_gpu(config, model, dtype, CudaDevice())
         if has_gpu()

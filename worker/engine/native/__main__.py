@@ -1,16 +1,21 @@
-"""`python -m worker.engine.native`: builds the decoder ahead, for images; prints where it is."""
+"""`python -m worker.engine.native`: builds the decoder ahead for every kernel set, for images that
+run elsewhere than they were built; prints where they are.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from worker.engine.native.native_library import PORTABLE_FLAGS, build, prebuilt_library
+from worker.engine.native.kernel_set import KERNEL_SETS
+from worker.engine.native.native_library import build, prebuilt_library
 
 
 def main() -> None:
     """Raises NativeUnavailable."""
-    build(prebuilt_library(), PORTABLE_FLAGS)
-    sys.stdout.write(f"{prebuilt_library()}\n")
+    for kernel_set in KERNEL_SETS:
+        path = prebuilt_library(kernel_set)
+        build(path, kernel_set)
+        sys.stdout.write(f"{path}\n")
 
 
 if __name__ == "__main__":

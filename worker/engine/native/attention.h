@@ -12,7 +12,6 @@ namespace jetflock {
 constexpr int kGroupTokens = 16;  // tokens whose keys and values lie interleaved
 constexpr int kNumGroups = 4;     // groups of a block: the unit in which a softmax proceeds
 constexpr int kBlockTokens = kGroupTokens * kNumGroups;
-constexpr int kMaxQueryRows = 6;  // 6 rows x 4 vectors of sums fill the registers
 constexpr int kMaxHeadDim = 256;
 
 // One layer's keys and values: [num_pages][num_kv_heads][page_size * head_dim] each. Within a page
@@ -43,12 +42,8 @@ struct LayerPool {
       __builtin_memcpy(to + dim * kGroupTokens, key + dim, 2 * sizeof(bf16));
     }
     to = values + start + token / 2 * head_dim * 2;
-    const __mmask32 is_ours = token % 2 == 0 ? 0x55555555 : 0xAAAAAAAA;
     for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
-      const __m512i wide = _mm512_cvtepu16_epi32(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(value + dim)));
-      const __m512i placed = token % 2 == 0 ? wide : _mm512_slli_epi32(wide, 16);
-      _mm512_mask_storeu_epi16(to + dim * 2, is_ours, placed);
+      store_every_second(to + dim * 2 + token % 2, value + dim);
     }
   }
 };
@@ -90,14 +85,14 @@ inline Block find_block(const AttentionShape& shape, int64_t start, int64_t last
 
 template <int kRows>
 inline void score(const QueryTile& tile, const Block& block, const Block& next, int64_t head_dim,
-                  __m512 (&scores)[kRows][kNumGroups]) {
+                  Floats (&scores)[kRows][kNumGroups]) {
 #pragma GCC unroll 6
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
-    for (int group = 0; group < kNumGroups; ++group) scores[row][group] = _mm512_setzero_ps();
+    for (int group = 0; group < kNumGroups; ++group) scores[row][group] = zeros();
   }
   for (int64_t dim = 0; dim < head_dim; dim += 2) {
-    __m512bh keys[kNumGroups];
+    Pairs keys[kNumGroups];
 #pragma GCC unroll 4
     for (int group = 0; group < kNumGroups; ++group) {
       keys[group] = load_pairs(block.keys[group] + dim * kGroupTokens);
@@ -105,30 +100,24 @@ inline void score(const QueryTile& tile, const Block& block, const Block& next, 
     }
 #pragma GCC unroll 6
     for (int row = 0; row < kRows; ++row) {
-      const __m512bh query = broadcast_pair(tile.queries[row] + dim);
+      const Pairs query = broadcast_pair(tile.queries[row] + dim);
 #pragma GCC unroll 4
       for (int group = 0; group < kNumGroups; ++group) {
-        scores[row][group] = _mm512_dpbf16_ps(scores[row][group], query, keys[group]);
+        scores[row][group] = add_products(scores[row][group], query, keys[group]);
       }
     }
   }
 }
 
 // Scores of positions that the query does not see become -infinity.
-inline void mask_scores(__m512 (&scores)[kNumGroups], int64_t start, int64_t position,
+inline void mask_scores(Floats (&scores)[kNumGroups], int64_t start, int64_t position,
                         int64_t window) {
-  const __m512i lanes =
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
   for (int group = 0; group < kNumGroups; ++group) {
     const int64_t group_start = start + group * kGroupTokens;
-    const __m512i positions =
-        _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(group_start)));
-    const __mmask16 hidden =
-        _mm512_cmpgt_epi32_mask(positions, _mm512_set1_epi32(static_cast<int32_t>(position))) |
-        _mm512_cmplt_epi32_mask(positions, _mm512_set1_epi32(static_cast<int32_t>(first)));
-    scores[group] = _mm512_mask_mov_ps(
-        scores[group], hidden, _mm512_set1_ps(-std::numeric_limits<float>::infinity()));
+    const Mask seen = first_lanes(std::clamp<int64_t>(position + 1 - group_start, 0, kLanes)) &
+                      ~first_lanes(std::clamp<int64_t>(first - group_start, 0, kLanes));
+    scores[group] = select(seen, scores[group], all(-std::numeric_limits<float>::infinity()));
   }
 }
 
@@ -137,21 +126,20 @@ template <int kRows, int kVectors>
 inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&factors)[kRows],
                        const bf16 (&weights)[kMaxQueryRows][kBlockTokens], const Block& block,
                        const Block& next, int64_t head_dim, int64_t start) {
-  __m512 acc[kRows][kVectors];
+  Floats acc[kRows][kVectors];
 #pragma GCC unroll 6
   for (int row = 0; row < kRows; ++row) {
-    const __m512 factor = _mm512_set1_ps(factors[row]);
+    const Floats factor = all(factors[row]);
 #pragma GCC unroll 4
     for (int part = 0; part < kVectors; ++part) {
-      acc[row][part] =
-          _mm512_mul_ps(factor, _mm512_loadu_ps(&sums[row][start + part * kLanes]));
+      acc[row][part] = multiply(factor, load(&sums[row][start + part * kLanes]));
     }
   }
   for (int group = 0; group < kNumGroups; ++group) {
     for (int pair = 0; pair < kGroupTokens / 2; ++pair) {
       const int64_t at = (pair * head_dim + start) * 2;
       const bf16* from = block.values[group] + at;
-      __m512bh values[kVectors];
+      Pairs values[kVectors];
 #pragma GCC unroll 4
       for (int part = 0; part < kVectors; ++part) {
         values[part] = load_pairs(from + part * kLanes * 2);
@@ -159,10 +147,10 @@ inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&
       }
 #pragma GCC unroll 6
       for (int row = 0; row < kRows; ++row) {
-        const __m512bh weight = broadcast_pair(&weights[row][group * kGroupTokens + pair * 2]);
+        const Pairs weight = broadcast_pair(&weights[row][group * kGroupTokens + pair * 2]);
 #pragma GCC unroll 4
         for (int part = 0; part < kVectors; ++part) {
-          acc[row][part] = _mm512_dpbf16_ps(acc[row][part], weight, values[part]);
+          acc[row][part] = add_products(acc[row][part], weight, values[part]);
         }
       }
     }
@@ -171,7 +159,7 @@ inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
     for (int part = 0; part < kVectors; ++part) {
-      _mm512_storeu_ps(&sums[row][start + part * kLanes], acc[row][part]);
+      store(&sums[row][start + part * kLanes], acc[row][part]);
     }
   }
 }
@@ -186,11 +174,11 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
   alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
   float largest[kRows];  // score so far
   float bases[kRows];    // the same, scaled; finite also when nothing has been seen
-  __m512 totals[kRows];
+  Floats totals[kRows];
   for (int row = 0; row < kRows; ++row) {
     largest[row] = -std::numeric_limits<float>::infinity();
     bases[row] = 0.0f;
-    totals[row] = _mm512_setzero_ps();
+    totals[row] = zeros();
   }
   const int64_t first =
       shape.window > 0 ? std::max<int64_t>(0, tile.positions[0] - shape.window + 1) : 0;
@@ -199,33 +187,30 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
   for (int64_t start = first_start; start <= last_position; start += kBlockTokens) {
     const Block block = next;
     next = find_block(shape, std::min(start + kBlockTokens, last_position), last_position);
-    __m512 scores[kRows][kNumGroups];
+    Floats scores[kRows][kNumGroups];
     score<kRows>(tile, block, next, head_dim, scores);
     float factors[kRows];
     for (int row = 0; row < kRows; ++row) {
-      __m512(&row_scores)[kNumGroups] = scores[row];
+      Floats(&row_scores)[kNumGroups] = scores[row];
       const int64_t position = tile.positions[row];
       if (position < start + kBlockTokens - 1 ||
           (shape.window > 0 && position - shape.window + 1 > start)) {
         mask_scores(row_scores, start, position, shape.window);
       }
-      const float block_largest = _mm512_reduce_max_ps(
-          _mm512_max_ps(_mm512_max_ps(row_scores[0], row_scores[1]),
-                        _mm512_max_ps(row_scores[2], row_scores[3])));
+      const float block_largest = largest_lane(larger(larger(row_scores[0], row_scores[1]),
+                                                      larger(row_scores[2], row_scores[3])));
       factors[row] = 1.0f;
       if (!(block_largest <= largest[row])) {  // also true when it is not a number
         const float new_largest = block_largest * shape.scale;
         const bool is_first = largest[row] == -std::numeric_limits<float>::infinity();
-        factors[row] = is_first ? 0.0f
-                                : _mm512_cvtss_f32(exp2(_mm512_set1_ps(bases[row] - new_largest)));
+        factors[row] = is_first ? 0.0f : first_lane(exp2(all(bases[row] - new_largest)));
         largest[row] = block_largest;
         bases[row] = new_largest;
-        totals[row] = _mm512_mul_ps(totals[row], _mm512_set1_ps(factors[row]));
+        totals[row] = multiply(totals[row], all(factors[row]));
       }
       for (int group = 0; group < kNumGroups; ++group) {
-        const __m512 weight = exp2(_mm512_fmsub_ps(row_scores[group], _mm512_set1_ps(shape.scale),
-                                                   _mm512_set1_ps(bases[row])));
-        totals[row] = _mm512_add_ps(totals[row], weight);
+        const Floats weight = exp2(fmsub(row_scores[group], all(shape.scale), all(bases[row])));
+        totals[row] = add(totals[row], weight);
         store_bf16(&weights[row][group * kGroupTokens], weight);
       }
     }
@@ -241,9 +226,9 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
     }
   }
   for (int row = 0; row < kRows; ++row) {
-    const __m512 inverse = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(totals[row]));
+    const Floats inverse = all(1.0f / sum_of_lanes(totals[row]));
     for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
-      store_bf16(tile.outputs[row] + dim, _mm512_mul_ps(_mm512_load_ps(&sums[row][dim]), inverse));
+      store_bf16(tile.outputs[row] + dim, multiply(load(&sums[row][dim]), inverse));
     }
   }
 }

@@ -14,8 +14,8 @@ constexpr int64_t kDecodedInputs = 512;  // of a block, decoded for several tile
 // The sums of a row that are under way over a block of coded weights: of the group, and of the
 // groups before it, each with its scales.
 struct GroupedSums {
-  __m512 group[2];
-  __m512 total[2];
+  Floats group[2];
+  Floats total[2];
 };
 
 // A part of a block's inputs that share their scales.
@@ -41,16 +41,14 @@ struct InputRows {
 // Of one row, each in one order, whatever other rows there are.
 inline void sum_groups(const Linear& linear, const bf16* row, float* sums) {
   constexpr int kValues = 2 * kLanes;
-  const __m512bh ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+  const Pairs ones = all_pairs(0x3f80);
   for (int64_t begin = 0; begin < linear.in_features; begin += linear.group_size) {
     const int64_t end = std::min(begin + linear.group_size, linear.in_features);
-    __m512 sum = _mm512_setzero_ps();
+    Floats sum = zeros();
     for (int64_t at = begin; at < end; at += kValues) {
-      const __mmask32 mask = end - at >= kValues ? ~0u : (1u << (end - at)) - 1;
-      const __m512i values = _mm512_maskz_loadu_epi16(mask, row + at);
-      sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(values), ones);
+      sum = add_products(sum, load_pairs(row + at, end - at), ones);
     }
-    sums[begin / linear.group_size] = _mm512_reduce_add_ps(sum);
+    sums[begin / linear.group_size] = sum_of_lanes(sum);
   }
 }
 
@@ -77,16 +75,14 @@ class GroupScales {
   }
 
   bool has_minima() const { return linear_.minima != nullptr; }
-  __m512 scales(int part) const { return load(linear_.scales, linear_.scale_steps, part); }
-  __m512 minima(int part) const { return load(linear_.minima, linear_.minimum_steps, part); }
+  Floats scales(int part) const { return take(linear_.scales, linear_.scale_steps, part); }
+  Floats minima(int part) const { return take(linear_.minima, linear_.minimum_steps, part); }
 
  private:
-  __m512 load(const float* values, const int8_t* steps, int part) const {
-    const __m512 shared = _mm512_loadu_ps(values + shared_at_ + part * kLanes);
+  Floats take(const float* values, const int8_t* steps, int part) const {
+    const Floats shared = load(values + shared_at_ + part * kLanes);
     if (steps == nullptr) return shared;
-    const __m128i narrow =
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(steps + at_ + part * kLanes));
-    return _mm512_mul_ps(shared, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow)));
+    return multiply(shared, from_int8(steps + at_ + part * kLanes));
   }
 
   const Linear& linear_;
@@ -97,22 +93,21 @@ class GroupScales {
 // Adds what a group's sums amount to: scaled, and lessened by the minima times the inputs' sums.
 template <int kRows>
 inline void end_group(const Linear& linear, const Span& span, const GroupScales& columns,
-                      const InputRows& inputs, const __m512 (&acc)[kRows][2],
+                      const InputRows& inputs, const Floats (&acc)[kRows][2],
                       GroupedSums* sums) {
 #pragma GCC unroll 2
   for (int part = 0; part < 2; ++part) {
-    const __m512 scales = columns.scales(part);
+    const Floats scales = columns.scales(part);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      sums[row].total[part] = _mm512_fmadd_ps(acc[row][part], scales, sums[row].total[part]);
+      sums[row].total[part] = fmadd(acc[row][part], scales, sums[row].total[part]);
     }
     if (!columns.has_minima()) continue;
-    const __m512 minima = columns.minima(part);
+    const Floats minima = columns.minima(part);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      const __m512 input_sum =
-          _mm512_set1_ps(inputs.sums[row * linear.num_groups() + span.group]);
-      sums[row].total[part] = _mm512_fnmadd_ps(input_sum, minima, sums[row].total[part]);
+      const Floats input_sum = all(inputs.sums[row * linear.num_groups() + span.group]);
+      sums[row].total[part] = fnmadd(input_sum, minima, sums[row].total[part]);
     }
   }
 }
@@ -124,19 +119,19 @@ inline void add_span(const Linear& linear, const Span& span, const GroupScales& 
                      GroupedSums* sums) {
   const bf16* rows = inputs.values + span.first_input;
   const int64_t stride = linear.in_features;
-  __m512 acc[kRows][2];
+  Floats acc[kRows][2];
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row) {
-    acc[row][0] = span.begins_group ? _mm512_setzero_ps() : sums[row].group[0];
-    acc[row][1] = span.begins_group ? _mm512_setzero_ps() : sums[row].group[1];
+    acc[row][0] = span.begins_group ? zeros() : sums[row].group[0];
+    acc[row][1] = span.begins_group ? zeros() : sums[row].group[1];
   }
   for (int64_t pair = 0; pair < span.num_inputs / 2; ++pair) {
     const DecodedPairs at = weights[first_pair + pair];
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      const __m512bh input = broadcast_pair(rows + row * stride + 2 * pair);
-      acc[row][0] = _mm512_dpbf16_ps(acc[row][0], input, at.left);
-      acc[row][1] = _mm512_dpbf16_ps(acc[row][1], input, at.right);
+      const Pairs input = broadcast_pair(rows + row * stride + 2 * pair);
+      acc[row][0] = add_products(acc[row][0], input, at.left);
+      acc[row][1] = add_products(acc[row][1], input, at.right);
     }
   }
   if (!span.ends_group) {
@@ -183,8 +178,8 @@ inline void decode(const Linear& linear, long block, Codes& codes, int64_t begin
     for (int64_t pair = first_pair; pair < first_pair + span.num_inputs / 2; ++pair) {
       const DecodedPairs pairs = codes[pair];
       bf16* to = decoded + (pair - begin / 2) * 2 * kBlockCols;
-      _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs.left));
-      _mm512_storeu_si512(to + kBlockCols, reinterpret_cast<__m512i>(pairs.right));
+      store_pairs(to, pairs.left);
+      store_pairs(to + kBlockCols, pairs.right);
     }
   });
 }
@@ -198,7 +193,7 @@ inline void multiply_coded_block(const Linear& linear, long block, const InputRo
                   block * linear.in_features / 2 * Codes::kPairBytes,
               linear.code_book);
   for (int64_t row = 0; row < num_rows; ++row) {
-    sums[row].total[0] = sums[row].total[1] = _mm512_setzero_ps();
+    sums[row].total[0] = sums[row].total[1] = zeros();
   }
   if (num_rows <= kMaxTileRows) {
     add_products(linear, block, codes, 0, 0, linear.in_features, inputs,

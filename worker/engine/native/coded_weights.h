@@ -4,28 +4,14 @@
 
 #pragma once
 
-#include "linear_weights.h"
-#include "vector_math.h"
+#include "coded_layout.h"
+#if defined(JETFLOCK_AVX2)
+#include "codes_avx2.h"
+#else
+#include "codes_avx512.h"
+#endif
 
 namespace jetflock {
-
-// What the codes stand for, as bfloat16. Of kCodes8: the lower bytes of the 128 codes without a
-// sign, their upper bytes, and the upper byte of code 0x80, whose lower one is zero. Of kCodes4: the
-// sixteen values two times; with zero points those of 5 bits, 0 to 15 and -16 to -1.
-constexpr int kCodes8Values = 128;
-
-// A block of kCodes8 has 64 bytes a pair of inputs. Byte p is column and input
-// lane * 8 + p % 8 of the left vector (p % 16 < 8) or the right one, with lane = p / 16: so that
-// joining low and high bytes within 128 bits puts them in order.
-inline int codes8_position(int vector, int element) {
-  return element / 8 * 16 + vector * 8 + element % 8;
-}
-
-// Two neighbouring inputs (element = 2 * column + input) of the sixteen columns of each vector.
-struct DecodedPairs {
-  __m512bh left;
-  __m512bh right;
-};
 
 class DecodedWeights {
  public:
@@ -42,83 +28,6 @@ class DecodedWeights {
 
  private:
   const bf16* pairs_;
-};
-
-class Codes8 {
- public:
-  static constexpr int kPairBytes = 2 * kBlockCols;
-
-  Codes8(const uint8_t* codes, const uint8_t* code_book) : codes_(codes) {
-    for (int half = 0; half < 2; ++half) {
-      low_[half] = _mm512_loadu_si512(code_book + 64 * half);
-      high_[half] = _mm512_loadu_si512(code_book + kCodes8Values + 64 * half);
-    }
-    lone_sign_ = _mm512_set1_epi8(static_cast<char>(code_book[2 * kCodes8Values]));
-  }
-
-  void enter_group(const int8_t*) {}
-
-  DecodedPairs operator[](int64_t pair) const {
-    const __m512i codes = _mm512_loadu_si512(codes_ + pair * kPairBytes);
-    prefetch(codes_ + (pair + kPrefetchPairs) * kPairBytes);
-    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-    const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);
-    __m512i high = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
-    high = _mm512_ternarylogic_epi64(high, codes, sign, 0xf8);  // high | (codes & sign)
-    high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(codes, sign), lone_sign_);
-    return {reinterpret_cast<__m512bh>(_mm512_unpacklo_epi8(low, high)),
-            reinterpret_cast<__m512bh>(_mm512_unpackhi_epi8(low, high))};
-  }
-
- private:
-  static constexpr int kPrefetchPairs = 48;
-
-  const uint8_t* codes_;
-  __m512i low_[2], high_[2];
-  __m512i lone_sign_;  // upper bytes of what code 0x80 stands for
-};
-
-// 32 bytes a pair of inputs: element e of the left vector in the lower half of byte e, of the right
-// one in the upper half.
-template <bool kHasZeros>
-class Codes4 {
- public:
-  static constexpr int kPairBytes = kBlockCols;
-
-  Codes4(const uint8_t* codes, const uint8_t* code_book)
-      : codes_(codes), values_(_mm512_loadu_si512(code_book)) {}
-
-  // zeros: of the columns, each two times.
-  void enter_group(const int8_t* zeros) {
-    if constexpr (kHasZeros) {
-      zeros_[0] = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(zeros)));
-      zeros_[1] = _mm512_cvtepi8_epi16(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(zeros + kBlockCols)));
-    }
-  }
-
-  DecodedPairs operator[](int64_t pair) const {
-    const uint8_t* at = codes_ + pair * kPairBytes;
-    prefetch(at + kPrefetchPairs * kPairBytes);
-    // The instruction that looks up reads five bits: without zero points both halves of the values
-    // are the same, so that the fifth, a neighbour's, does not matter.
-    __m512i left =
-        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-    __m512i right = _mm512_srli_epi16(left, 4);
-    if constexpr (kHasZeros) {
-      left = _mm512_sub_epi16(_mm512_and_si512(left, _mm512_set1_epi16(15)), zeros_[0]);
-      right = _mm512_sub_epi16(right, zeros_[1]);
-    }
-    return {reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(left, values_)),
-            reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(right, values_))};
-  }
-
- private:
-  static constexpr int kPrefetchPairs = 96;
-
-  const uint8_t* codes_;
-  __m512i values_;
-  __m512i zeros_[2];
 };
 
 }  // namespace jetflock

@@ -71,19 +71,18 @@ struct Batch {
 
 template <class Out>
 void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out* out) {
-  __m512 squares = _mm512_setzero_ps();
+  Floats squares = zeros();
   for (int64_t at = 0; at < size; at += kLanes) {
-    const __m512 values = _mm512_maskz_loadu_ps(first_lanes(size - at), x + at);
-    squares = _mm512_fmadd_ps(values, values, squares);
+    const Floats values = load(x + at, first_lanes(size - at));
+    squares = fmadd(values, values, squares);
   }
-  const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
-  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(mean + eps));
+  const float mean = sum_of_lanes(squares) / static_cast<float>(size);
+  const Floats scale = all(1.0f / std::sqrt(mean + eps));
   for (int64_t at = 0; at < size; at += kLanes) {
-    const __mmask16 mask = first_lanes(size - at);
-    const __m512 values = _mm512_mul_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + at), scale),
-                                        _mm512_maskz_loadu_ps(mask, weight + at));
+    const Mask mask = first_lanes(size - at);
+    const Floats values = multiply(multiply(load(x + at, mask), scale), load(weight + at, mask));
     if constexpr (std::is_same_v<Out, float>) {
-      _mm512_mask_storeu_ps(out + at, mask, values);
+      store(out + at, values, mask);
     } else {
       store_bf16(out + at, values, mask);
     }
@@ -232,9 +231,9 @@ class Decoder {
   void activate(const float* gate_up, int64_t token) {
     const int64_t size = shape_.intermediate_size;
     for (int64_t at = 0; at < size; at += kLanes) {
-      const __m512 gate = _mm512_loadu_ps(gate_up + 2 * at);
-      const __m512 value = _mm512_loadu_ps(gate_up + 2 * at + kLanes);
-      store_bf16(activated_.data() + token * size + at, _mm512_mul_ps(silu(gate), value),
+      const Floats gate = load(gate_up + 2 * at);
+      const Floats value = load(gate_up + 2 * at + kLanes);
+      store_bf16(activated_.data() + token * size + at, multiply(silu(gate), value),
                  first_lanes(size - at));
     }
   }
@@ -304,18 +303,17 @@ class Decoder {
     const int64_t half = shape_.head_dim / 2;
     alignas(64) float x[kMaxHeadDim];
     for (int64_t at = 0; at < 2 * half; at += kLanes) {
-      _mm512_store_ps(x + at, load_bf16(head + at));
+      store(x + at, load_bf16(head + at));
     }
     if (norm != nullptr) rms_norm(x, norm, 2 * half, shape_.norm_eps, x);
     for (int64_t at = 0; at < half; at += kLanes) {
-      const __mmask16 mask = first_lanes(half - at);
-      const __m512 first = _mm512_maskz_loadu_ps(mask, x + at);
-      const __m512 second = _mm512_maskz_loadu_ps(mask, x + half + at);
-      const __m512 cosine = _mm512_maskz_loadu_ps(mask, shape_.cosines + angle + at);
-      const __m512 sine = _mm512_maskz_loadu_ps(mask, shape_.sines + angle + at);
-      store_bf16(head + at, _mm512_fmsub_ps(first, cosine, _mm512_mul_ps(second, sine)), mask);
-      store_bf16(head + half + at, _mm512_fmadd_ps(second, cosine, _mm512_mul_ps(first, sine)),
-                 mask);
+      const Mask mask = first_lanes(half - at);
+      const Floats first = load(x + at, mask);
+      const Floats second = load(x + half + at, mask);
+      const Floats cosine = load(shape_.cosines + angle + at, mask);
+      const Floats sine = load(shape_.sines + angle + at, mask);
+      store_bf16(head + at, fmsub(first, cosine, multiply(second, sine)), mask);
+      store_bf16(head + half + at, fmadd(second, cosine, multiply(first, sine)), mask);
     }
   }
 
@@ -394,6 +392,9 @@ struct BlockedRows {
 using namespace jetflock;
 
 extern "C" {
+
+// Once, before anything else. Null, or why this kernel set cannot be used here.
+const char* jetflock_prepare() { return prepare_kernels(); }
 
 // Packs [out_features, in_features] bf16 into a Linear's layout; null when memory is out.
 void* jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_features,

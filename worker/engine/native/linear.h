@@ -7,11 +7,27 @@
 #include "coded_products.h"
 #include "linear_weights.h"
 #include "thread_team.h"
+#include "tile_check.h"
 #include "vector_math.h"
 
 namespace jetflock {
 
 constexpr int kPrefetchPairs = 24;
+
+// What takes the sums of a block: vectors, or tiles where the kernel set has them.
+#if defined(JETFLOCK_AMX)
+constexpr bool kHasTiles = true;
+using KernelTiles = InstructionTiles;
+inline const char* prepare_kernels() { return prepare_tiles(); }
+#elif defined(JETFLOCK_AMX_EMULATED)
+constexpr bool kHasTiles = true;
+using KernelTiles = EmulatedTiles;
+inline const char* prepare_kernels() { return nullptr; }
+#else
+constexpr bool kHasTiles = false;
+using KernelTiles = EmulatedTiles;
+inline const char* prepare_kernels() { return nullptr; }
+#endif
 
 // What becomes of a tile of sums.
 enum class Epilogue { kStore, kStoreFloat, kAdd, kSiluMul };
@@ -20,10 +36,10 @@ enum class Epilogue { kStore, kStoreFloat, kAdd, kSiluMul };
 // bit, whatever other rows come with it.
 template <int kRows>
 inline void multiply_tile(const bf16* rows, int64_t stride, const bf16* weights, int64_t num_pairs,
-                          __m512 (&sums)[kMaxTileRows][2]) {
-  __m512 acc[kRows][2];
+                          Floats (&sums)[kMaxTileRows][2]) {
+  Floats acc[kRows][2];
 #pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row) acc[row][0] = acc[row][1] = _mm512_setzero_ps();
+  for (int row = 0; row < kRows; ++row) acc[row][0] = acc[row][1] = zeros();
   for (int64_t pair = 0; pair < num_pairs; ++pair) {
     const bf16* at = weights + pair * 2 * kBlockCols;
     if constexpr (kRows <= 12) {
@@ -31,13 +47,13 @@ inline void multiply_tile(const bf16* rows, int64_t stride, const bf16* weights,
       _mm_prefetch(reinterpret_cast<const char*>(at + (kPrefetchPairs * 2 + 1) * kBlockCols),
                    _MM_HINT_T0);
     }
-    const __m512bh left = load_pairs(at);
-    const __m512bh right = load_pairs(at + kBlockCols);
+    const Pairs left = load_pairs(at);
+    const Pairs right = load_pairs(at + kBlockCols);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      const __m512bh input = broadcast_pair(rows + row * stride + 2 * pair);
-      acc[row][0] = _mm512_dpbf16_ps(acc[row][0], input, left);
-      acc[row][1] = _mm512_dpbf16_ps(acc[row][1], input, right);
+      const Pairs input = broadcast_pair(rows + row * stride + 2 * pair);
+      acc[row][0] = add_products(acc[row][0], input, left);
+      acc[row][1] = add_products(acc[row][1], input, right);
     }
   }
 #pragma GCC unroll 12
@@ -50,34 +66,34 @@ inline void multiply_tile(const bf16* rows, int64_t stride, const bf16* weights,
 // Output of kStore: bf16; kStoreFloat and kAdd: float; kSiluMul: bf16, half as many columns: the
 // left vector of a block holds gates, the right one the values that they are multiplied with.
 template <Epilogue kEpilogue>
-inline void finish_row(const Linear& linear, long block, const __m512 (&sums)[2], void* output,
+inline void finish_row(const Linear& linear, long block, const Floats (&sums)[2], void* output,
                        int64_t row) {
-  __m512 values[2] = {sums[0], sums[1]};
+  Floats values[2] = {sums[0], sums[1]};
   const long col = block * kBlockCols;
   if (linear.bias != nullptr) {
-    values[0] = _mm512_add_ps(values[0], _mm512_loadu_ps(linear.bias + col));
-    values[1] = _mm512_add_ps(values[1], _mm512_loadu_ps(linear.bias + col + kLanes));
+    values[0] = add(values[0], load(linear.bias + col));
+    values[1] = add(values[1], load(linear.bias + col + kLanes));
   }
   if constexpr (kEpilogue == Epilogue::kSiluMul) {
     const int64_t num_cols = linear.out_features / 2;
     const long half = col / 2;
     store_bf16(static_cast<bf16*>(output) + row * num_cols + half,
-               _mm512_mul_ps(silu(values[0]), values[1]), first_lanes(num_cols - half));
+               multiply(silu(values[0]), values[1]), first_lanes(num_cols - half));
     return;
   }
   for (int part = 0; part < 2; ++part) {
     const long start = col + part * kLanes;
     if (start >= linear.out_features) return;
-    const __mmask16 mask = first_lanes(linear.out_features - start);
+    const Mask mask = first_lanes(linear.out_features - start);
     const int64_t at = row * linear.out_features + start;
     if constexpr (kEpilogue == Epilogue::kStore) {
       store_bf16(static_cast<bf16*>(output) + at, values[part], mask);
     } else {
       float* to = static_cast<float*>(output) + at;
       if constexpr (kEpilogue == Epilogue::kAdd) {
-        values[part] = _mm512_add_ps(values[part], _mm512_maskz_loadu_ps(mask, to));
+        values[part] = add(values[part], load(to, mask));
       }
-      _mm512_mask_storeu_ps(to, mask, values[part]);
+      store(to, values[part], mask);
     }
   }
 }
@@ -92,7 +108,7 @@ inline void multiply_bf16_block(const Linear& linear, long block, const bf16* ro
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     const int tile_rows = static_cast<int>((slab_rows * (tile + 1)) / num_tiles -
                                            (slab_rows * tile) / num_tiles);
-    __m512 sums[kMaxTileRows][2];
+    Floats sums[kMaxTileRows][2];
     with_num_rows<kMaxTileRows>(tile_rows, [&]<int kRows>() {
       multiply_tile<kRows>(rows + row * linear.in_features, linear.in_features, weights,
                            linear.in_features / 2, sums);
@@ -121,6 +137,18 @@ inline void multiply_codes(const Linear& linear, long block, const InputRows& in
   }
 }
 
+template <Epilogue kEpilogue>
+inline void multiply_tiles(const Linear& linear, long block, const InputRows& inputs,
+                           int64_t slab_start, int64_t slab_rows, void* output) {
+  BlockSums sums;
+  multiply_by_tiles<KernelTiles>(linear, block, inputs.from(linear, slab_start), slab_rows, sums);
+  for (int64_t row = 0; row < slab_rows; ++row) {
+    const float* from = sums.values[row];
+    finish_row<kEpilogue>(linear, block, {load(from), load(from + kLanes)}, output,
+                          slab_start + row);
+  }
+}
+
 // output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16. `sums` has
 // room for num_rows x num_groups where there are minima.
 template <Epilogue kEpilogue>
@@ -146,7 +174,9 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, c
     const long first_block = task % tasks_per_slab * blocks_per_task;
     const long end_block = std::min(first_block + blocks_per_task, num_blocks);
     for (long block = first_block; block < end_block; ++block) {
-      if (linear.layout == kBf16) {
+      if constexpr (kHasTiles) {
+        multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+      } else if (linear.layout == kBf16) {
         multiply_bf16_block<kEpilogue>(linear, block, rows, slab_start, slab_rows, output);
       } else {
         multiply_codes<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);

@@ -6,7 +6,6 @@
 
 namespace jetflock {
 
-constexpr int kMaxTileRows = 12;  // 12 rows x 2 vectors of sums fill the registers
 constexpr int kSlabRows = 96;     // rows of a task: its weights stay in the second-level cache
 constexpr int kBlockCols = 32;    // output features that are computed together: two vectors
 

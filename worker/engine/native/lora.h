@@ -57,49 +57,49 @@ struct LoraStep {
 template <int kRows>
 inline void lora_down_tile(const bf16* const* rows, const bf16* down, int64_t num_pairs,
                            bf16* inner, int64_t inner_stride) {
-  __m512 acc[kRows][kLoraSums];
+  Floats acc[kRows][kLoraSums];
   for (int row = 0; row < kRows; ++row) {
-    for (int sum = 0; sum < kLoraSums; ++sum) acc[row][sum] = _mm512_setzero_ps();
+    for (int sum = 0; sum < kLoraSums; ++sum) acc[row][sum] = zeros();
   }
-  const auto add = [&](int64_t pair, int sum) {
-    const __m512bh weights = load_pairs(down + pair * 2 * kLanes);
+  const auto add_pair = [&](int64_t pair, int sum) {
+    const Pairs weights = load_pairs(down + pair * 2 * kLanes);
 #pragma GCC unroll 6
     for (int row = 0; row < kRows; ++row) {
-      acc[row][sum] = _mm512_dpbf16_ps(acc[row][sum], broadcast_pair(rows[row] + 2 * pair), weights);
+      acc[row][sum] = add_products(acc[row][sum], broadcast_pair(rows[row] + 2 * pair), weights);
     }
   };
   int64_t pair = 0;
   for (; pair + kLoraSums <= num_pairs; pair += kLoraSums) {
 #pragma GCC unroll 4
-    for (int sum = 0; sum < kLoraSums; ++sum) add(pair + sum, sum);
+    for (int sum = 0; sum < kLoraSums; ++sum) add_pair(pair + sum, sum);
   }
-  for (; pair < num_pairs; ++pair) add(pair, 0);
+  for (; pair < num_pairs; ++pair) add_pair(pair, 0);
   for (int row = 0; row < kRows; ++row) {
-    store_bf16(inner + row * inner_stride, _mm512_add_ps(_mm512_add_ps(acc[row][0], acc[row][1]),
-                                                         _mm512_add_ps(acc[row][2], acc[row][3])));
+    store_bf16(inner + row * inner_stride,
+               add(add(acc[row][0], acc[row][1]), add(acc[row][2], acc[row][3])));
   }
 }
 
 template <class Out>
-inline void add_to(Out* out, __m512 values, __mmask16 mask) {
+inline void add_to(Out* out, Floats values, Mask mask) {
   if constexpr (std::is_same_v<Out, float>) {
-    _mm512_mask_storeu_ps(out, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), values));
+    store(out, add(load(out, mask), values), mask);
   } else {
-    store_bf16(out, _mm512_add_ps(load_bf16(out, mask), values), mask);
+    store_bf16(out, add(load_bf16(out, mask), values), mask);
   }
 }
 
 template <int kRows, class Out>
 inline void lora_up_tile(const bf16* inner, int64_t inner_stride, const bf16* up, int64_t num_pairs,
-                         Out* const* outputs, __mmask16 mask) {
-  __m512 acc[kRows];
-  for (int row = 0; row < kRows; ++row) acc[row] = _mm512_setzero_ps();
+                         Out* const* outputs, Mask mask) {
+  Floats acc[kRows];
+  for (int row = 0; row < kRows; ++row) acc[row] = zeros();
   for (int64_t pair = 0; pair < num_pairs; ++pair) {
-    const __m512bh weights = load_pairs(up + pair * 2 * kLanes);
+    const Pairs weights = load_pairs(up + pair * 2 * kLanes);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      acc[row] = _mm512_dpbf16_ps(acc[row], broadcast_pair(inner + row * inner_stride + 2 * pair),
-                                  weights);
+      acc[row] =
+          add_products(acc[row], broadcast_pair(inner + row * inner_stride + 2 * pair), weights);
     }
   }
   for (int row = 0; row < kRows; ++row) add_to(outputs[row], acc[row], mask);

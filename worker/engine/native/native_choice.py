@@ -8,14 +8,13 @@ from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
+from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, KernelSet
+from worker.engine.native.native_library import NativeLibrary, NativeUnavailable, is_at_hand
 from worker.engine_link.engine_config import EngineConfig
 
 GROUP_TOKENS = 16  # kGroupTokens of attention.h
 MAX_HEAD_DIM = 256
-# By name, as torch knows them. All but Cooper Lake's have both or none.
-PROCESSOR_NEEDS = {"AVX512-BF16": "avx512_bf16", "AVX512-VBMI": "avx512_vbmi"}
-ONE_ORDER = "each sum has one order, on every processor with AVX512-BF16"
+ONE_ORDER = "each sum has one order, on every processor of its kernel set"
 
 log = get_logger(__name__)
 
@@ -25,25 +24,53 @@ def choose_native_library(
 ) -> NativeLibrary | None:
     """None for torch. Raises ConfigError when it must be native and cannot.
 
-    Ours comes first also where the processor has AMX and oneDNN may be ahead of it: nothing of a
-    token in our C++ depends on what is computed beside it.
+    Ours comes first also where oneDNN may be ahead of it: nothing of a token in our C++ depends on
+    what is computed beside it.
     """
     if config.cpu_kernels == "torch":
         return None
     reason = native_obstacle(config, model, dtype)
     if reason is None:
+        library, reason = _load_first(_candidates(config))
+        if library is not None:
+            name = library.kernel_set.name
+            log.info("matrix_products", by="our C++", because=ONE_ORDER, kernel_set=name)
+            return library
+        if config.cpu_kernels == "auto":
+            log.warning("native_kernels_unavailable", reason=reason)
+    if config.cpu_kernels != "auto":
+        raise ConfigError(f"cpu_kernels={config.cpu_kernels} is not possible: {reason}")
+    return None
+
+
+def _candidates(config: EngineConfig) -> list[KernelSet]:
+    """Of what this processor has, those that may be chosen, the best one first."""
+    named = [each for each in NAMED_KERNEL_SETS if each.name == config.cpu_kernels]
+    return [each for each in named or KERNEL_SETS if not each.missing()]
+
+
+def _load_first(kernel_sets: list[KernelSet]) -> tuple[NativeLibrary | None, str]:
+    """The first that can be loaded; otherwise why the last could not."""
+    reason = ""
+    for kernel_set in kernel_sets:
         try:
-            library = NativeLibrary.load()
+            return NativeLibrary.load(kernel_set), ""
         except NativeUnavailable as exc:
             reason = str(exc)
-            if config.cpu_kernels == "auto":
-                log.warning("native_kernels_unavailable", reason=reason)
-        else:
-            log.info("matrix_products", by="our C++", because=ONE_ORDER)
-            return library
-    if config.cpu_kernels == "native":
-        raise ConfigError(f"cpu_kernels=native is not possible: {reason}")
-    return None
+            log.warning("kernel_set_unavailable", kernel_set=kernel_set.name, reason=reason)
+    return None, reason
+
+
+def has_fast_bfloat16(config: EngineConfig, model: ModelConfig) -> bool:
+    """By instructions of the processor for it, whoever computes; or where our C++ does, which
+    widens it as fast as it comes from memory.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"):
+        return True
+    return may_choose_native(config, model, torch.bfloat16) and any(
+        is_at_hand(each) for each in _candidates(config)
+    )
 
 
 def may_choose_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
@@ -55,12 +82,10 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
     """Why not, as far as model and processor are concerned."""
     if not isinstance(model, DecoderConfig):
         return f"{model.architecture} is computed by transformers"
-    capabilities = torch.cpu.get_capabilities()
     if dtype is not torch.bfloat16:
         return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"
-    for name, key in PROCESSOR_NEEDS.items():
-        if not capabilities.get(key):
-            return f"the processor has no {name}"
+    if not _candidates(config):
+        return f"the processor has no {_missing(config)}"
     if config.page_size % GROUP_TOKENS:
         return f"page_size={config.page_size} is not a multiple of {GROUP_TOKENS}"
     if model.head_dim % 16 or model.head_dim > MAX_HEAD_DIM:
@@ -68,3 +93,9 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
     if model.hidden_size % 2 or model.intermediate_size % 2:
         return "a hidden size is odd"
     return None
+
+
+def _missing(config: EngineConfig) -> str:
+    """The capability that the wanted kernel set lacks, or the one with the fewest needs."""
+    named = [each for each in NAMED_KERNEL_SETS if each.name == config.cpu_kernels]
+    return (named or KERNEL_SETS)[-1].missing()

@@ -1,4 +1,4 @@
-"""Builds the C++ decoder, for this processor or ahead for all that can run it, and loads it."""
+"""Builds the C++ decoder, now or ahead, and loads it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from shared.telemetry.log import get_logger
+from worker.engine.native.kernel_set import KernelSet
 
 SOURCE = "decoder.cpp"
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
-# What every processor that it is chosen for has: for images, which run elsewhere than they were
-# built.
-PORTABLE_FLAGS = (FLAGS[0], "-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi", *FLAGS[2:])
+# No contraction: no compiler may take a product and a sum for one instruction where another does
+# not, so all builds of a kernel set make the same bits.
+FLAGS = ("-O3", "-ffp-contract=off", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
 BUILD_TIMEOUT_S = 300.0
 
 log = get_logger(__name__)
@@ -105,9 +105,10 @@ class BatchStruct(ctypes.Structure):
 
 
 class NativeLibrary:
-    """The functions of decoder.cpp."""
+    """The functions of decoder.cpp. Raises NativeUnavailable where its kernel set cannot run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kernel_set: KernelSet) -> None:
+        self.kernel_set = kernel_set
         library = ctypes.CDLL(str(path))
         pointer, integer, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
         layers = ctypes.POINTER(LayerStruct)
@@ -118,6 +119,10 @@ class NativeLibrary:
         self.pack_codes = _function(
             library, "pack_codes", pointer, (integer, pointer, integer, integer, small)
         )
+        prepare = _function(library, "prepare", ctypes.c_char_p, ())
+        obstacle: bytes | None = prepare()
+        if obstacle is not None:
+            raise NativeUnavailable(obstacle.decode())
         self.free = _function(library, "free", None, (pointer,))
         self.decoder_new = _function(
             library, "decoder_new", pointer, (shape, layers, integer, small)
@@ -129,15 +134,13 @@ class NativeLibrary:
         )
 
     @classmethod
-    def load(cls) -> NativeLibrary:
+    def load(cls, kernel_set: KernelSet) -> NativeLibrary:
         """Built ahead, before, or now. Raises NativeUnavailable."""
-        path = prebuilt_library()
+        path = _library_path(kernel_set)
         if not path.exists():
-            path = _cache_folder() / f"decoder-{_fingerprint(FLAGS, _processor())}.so"
-        if not path.exists():
-            build(path, FLAGS)
+            build(path, kernel_set)
         try:
-            return cls(path)
+            return cls(path, kernel_set)
         except OSError as exc:
             raise NativeUnavailable(f"cannot load {path}: {exc}") from exc
 
@@ -150,14 +153,35 @@ def _function(
     return function
 
 
-def prebuilt_library() -> Path:
+def is_at_hand(kernel_set: KernelSet) -> bool:
+    """Whether it is built, or there is a compiler that may build it."""
+    try:
+        return _compiler() is not None or _library_path(kernel_set).exists()
+    except NativeUnavailable:
+        return False
+
+
+def _library_path(kernel_set: KernelSet) -> Path:
+    path = prebuilt_library(kernel_set)
+    return path if path.exists() else _cache_folder() / path.name
+
+
+def _compiler() -> str | None:
+    return os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
+
+
+def prebuilt_library(kernel_set: KernelSet) -> Path:
     """Where `python -m worker.engine.native` puts it: beside its source, named after it."""
-    return Path(__file__).with_name(f"decoder-{_fingerprint(PORTABLE_FLAGS)}.so")
+    digest = hashlib.sha256(" ".join((*FLAGS, *kernel_set.flags)).encode())
+    for source in sorted(Path(__file__).parent.glob("*.[ch]*")):
+        if source.suffix in (".h", ".cpp"):
+            digest.update(source.read_bytes())
+    return Path(__file__).with_name(f"decoder-{kernel_set.name}-{digest.hexdigest()[:16]}.so")
 
 
-def build(path: Path, flags: Sequence[str]) -> None:
+def build(path: Path, kernel_set: KernelSet) -> None:
     """Whoever builds at the same time makes the same file: the last rename wins."""
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
+    compiler = _compiler()
     if compiler is None:
         raise NativeUnavailable("there is no C++ compiler (Debian: apt install g++)")
     source = Path(__file__).with_name(SOURCE)
@@ -166,7 +190,7 @@ def build(path: Path, flags: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             output = Path(folder) / path.name
             subprocess.run(  # noqa: S603 - our own source, the user's compiler
-                [compiler, *flags, str(source), "-o", str(output)],
+                [compiler, *FLAGS, *kernel_set.flags, str(source), "-o", str(output)],
                 check=True,
                 capture_output=True,
                 text=True,
@@ -179,7 +203,7 @@ def build(path: Path, flags: Sequence[str]) -> None:
         raise NativeUnavailable(f"{compiler} does not compile {source.name}: {reason}") from exc
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise NativeUnavailable(f"cannot build {source.name}: {exc}") from exc
-    log.info("native_decoder_built", path=str(path))
+    log.info("native_decoder_built", path=str(path), kernel_set=kernel_set.name)
 
 
 def _cache_folder() -> Path:
@@ -188,19 +212,3 @@ def _cache_folder() -> Path:
         return (Path(base) if base else Path.home() / ".cache") / "jetflock"
     except RuntimeError as exc:
         raise NativeUnavailable("there is no home directory: set XDG_CACHE_HOME") from exc
-
-
-def _fingerprint(flags: Sequence[str], processor: str = "") -> str:
-    digest = hashlib.sha256(" ".join(flags).encode())
-    for source in sorted(Path(__file__).parent.glob("*.[ch]*")):
-        if source.suffix in (".h", ".cpp"):
-            digest.update(source.read_bytes())
-    digest.update(processor.encode())
-    return digest.hexdigest()[:16]
-
-
-def _processor() -> str:
-    """A cache folder may be shared by several machines."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    keys = ("model name", "flags")
-    return "".join(next((line for line in lines if line.startswith(key)), "") for key in keys)

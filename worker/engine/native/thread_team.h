@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "denormals.h"
+
 namespace jetflock {
 
 constexpr int kSpinsBeforeYield = 4000;  // some 50 us: longer than any phase's imbalance
@@ -81,6 +83,7 @@ class ThreadTeam {
     body_ = &body;
     num_running_.store(size_ - 1, std::memory_order_relaxed);
     wake();
+    const DenormalsAreZeros denormals;
     Member member(*this);
     body(member);
     // A body may end with its last barrier: wait until nobody looks at `body` any more.
@@ -89,6 +92,7 @@ class ThreadTeam {
 
  private:
   void serve() {
+    const DenormalsAreZeros denormals;
     unsigned seen = 0;
     for (;;) {
       for (int spins = 0; num_runs_.load(std::memory_order_relaxed) == seen; ++spins) {

@@ -14,7 +14,7 @@ from shared.errors import ConfigError
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.model_setup import choose_dtype, has_fast_bfloat16
+from worker.engine.models.model_setup import choose_dtype
 from worker.engine.models.registry import read_model_config
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineLoading
@@ -129,10 +129,9 @@ def test_configurations_of_transformers_4(checkpoint: Path) -> None:
 def test_the_number_format_of_small_and_large_models(checkpoint: Path) -> None:
     change(checkpoint, dtype="bfloat16")
     small = read_model_config(checkpoint)
-    assert choose_dtype("auto", small, on_gpu=True) == torch.float32
+    assert choose_dtype("auto", small, is_fast=True) == torch.float32
     change(checkpoint, vocab_size=2**22)
     large = read_model_config(checkpoint)
-    expected = torch.bfloat16 if has_fast_bfloat16() else torch.float32
-    assert choose_dtype("auto", large, on_gpu=False) == expected
-    assert choose_dtype("auto", large, on_gpu=True) == torch.bfloat16
-    assert choose_dtype("float32", large, on_gpu=True) == torch.float32
+    assert choose_dtype("auto", large, is_fast=False) == torch.float32
+    assert choose_dtype("auto", large, is_fast=True) == torch.bfloat16
+    assert choose_dtype("float32", large, is_fast=True) == torch.float32

@@ -24,6 +24,7 @@ from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.gguf_tensor import read_gguf_codes
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+from worker.engine.native.kernel_set import AVX512_BF16
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.packed_weights import PackedWeights
 
@@ -55,7 +56,7 @@ def test_codes_stand_for_the_numbers_of_gguf_py(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", BLOCK_TYPES)
 def test_as_many_bits_as_are_told(kind: str, tmp_path: Path) -> None:
     codes, _ = read_random(kind, tmp_path / "model.gguf")
-    packed = PackedWeights(NativeLibrary.load())
+    packed = PackedWeights(NativeLibrary.load(AVX512_BF16))
     packed.linear(Projection(codes, None))
     num_bits = 8 * packed.num_bytes / codes.codes.numel()
     assert num_bits == pytest.approx(BLOCK_TYPES[kind].code_bits, abs=0.1)  # a book for the whole

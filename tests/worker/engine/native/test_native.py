@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.worker.engine.tiny_models import (
 )
 from tests.worker.engine_fakes import make_add
 from worker.engine.native import native_library
+from worker.engine.native.kernel_set import AVX512_BF16
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
 from worker.engine.native.native_weights import NativeWeights
@@ -198,9 +200,9 @@ def test_heads_that_do_not_fit(tmp_path: Path) -> None:
 def test_an_image_brings_a_library_and_no_compiler(
     tiny_rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tmp_path / native_library.prebuilt_library().name
-    native_library.build(library, native_library.PORTABLE_FLAGS)
-    monkeypatch.setattr(native_library, "prebuilt_library", lambda: library)
+    library = tmp_path / native_library.prebuilt_library(AVX512_BF16).name
+    native_library.build(library, AVX512_BF16)
+    monkeypatch.setattr(native_library, "prebuilt_library", lambda _: library)
     monkeypatch.setattr(native_library, "build", None)
     add = make_add(1, random_prompt(30, seed=1), max_tokens=20, ignore_eos=True)
     prebuilt = native_rig(tiny_rounded).run(add)
@@ -213,14 +215,14 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NativeUnavailable, match=r"there is no C\+\+ compiler"):
-        NativeLibrary.load()
+        NativeLibrary.load(AVX512_BF16)
 
 
 def test_a_source_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native_library, "FLAGS", ("-march=no-such-processor",))
+    kernel_set = replace(AVX512_BF16, flags=("-march=no-such-processor",))
     with pytest.raises(NativeUnavailable, match=r"does not compile decoder\.cpp: .*no-such-proc"):
-        NativeLibrary.load()
+        NativeLibrary.load(kernel_set)
     assert not list((tmp_path / "jetflock").iterdir())
 
 
@@ -231,4 +233,4 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(NativeUnavailable, match="there is no home directory: set XDG_CACHE_HOME"):
-        NativeLibrary.load()
+        NativeLibrary.load(AVX512_BF16)

@@ -1,0 +1,49 @@
+"""The sets of instructions that the C++ decoder is compiled for, a library each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from worker.engine_link.engine_config import KernelSetName
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """All workers of one set make the same bits of the same request. The set is chosen once a
+    worker, by what the processor has, never by shapes or timings.
+    """
+
+    name: KernelSetName
+    flags: tuple[str, ...]  # of the compiler: what every processor of the set has
+    needs: tuple[tuple[str, str], ...]  # capabilities: as people and as torch name them
+
+    def missing(self) -> str:
+        """The first capability that this processor lacks, or nothing."""
+        capabilities = torch.cpu.get_capabilities()
+        return next((name for name, key in self.needs if not capabilities.get(key)), "")
+
+
+_AVX512_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi")
+# All but Cooper Lake's have both or none.
+_AVX512_NEEDS = (("AVX512-BF16", "avx512_bf16"), ("AVX512-VBMI", "avx512_vbmi"))
+
+_AMX_NEEDS = (("AMX-TILE", "amx_tile"), ("AMX-BF16", "amx_bf16"))
+
+AMX_BF16 = KernelSet("amx-bf16", (*_AVX512_FLAGS, "-DJETFLOCK_AMX"), (*_AVX512_NEEDS, *_AMX_NEEDS))
+AVX512_BF16 = KernelSet("avx512-bf16", _AVX512_FLAGS, _AVX512_NEEDS)
+AVX2 = KernelSet(
+    "avx2",
+    ("-march=x86-64-v3", "-DJETFLOCK_AVX2"),
+    (("AVX2", "avx2"), ("FMA", "fma3"), ("BMI2", "bmi2"), ("F16C", "f16c")),
+)
+# The same bits as by AMX, slowly: for tests, and to compute again what such a worker has said.
+AMX_EMULATED = KernelSet(
+    "amx-bf16-emulated", (*_AVX512_FLAGS, "-DJETFLOCK_AMX_EMULATED"), _AVX512_NEEDS
+)
+
+KERNEL_SETS = (AMX_BF16, AVX512_BF16, AVX2)
+"""The best one first: the first that the processor has is chosen."""
+NAMED_KERNEL_SETS = (*KERNEL_SETS, AMX_EMULATED)
+"""With those that must be asked for."""

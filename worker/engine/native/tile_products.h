@@ -1,0 +1,239 @@
+// Products of rows with a block of weights by AMX's tiles: the same, bit for bit, for any number of
+// rows. Each sum is taken over the inputs in their order, tile by tile of 32 inputs; groups of coded
+// weights begin with a tile of their own.
+
+#pragma once
+
+#include "amx.h"
+#include "coded_products.h"
+#include "linear_weights.h"
+
+namespace jetflock {
+
+constexpr int kPassRows = 2 * kTileRows;  // of two tiles, which share the tiles of weights
+constexpr int kTilePrefetchPairs = 24;
+
+// Tiles 0 to 3: the sums of the upper and the lower rows, left and right columns; 4 and 5: inputs of
+// the upper and the lower rows; 6 and 7: weights of the left and the right columns.
+enum TileId : int { kSums = 0, kInputs = 4, kLeft = 6, kRight = 7 };
+
+// Up to kPassRows rows of inputs.
+struct PassRows {
+  const bf16* values;
+  int64_t in_features;
+  int num_rows;
+
+  int upper() const { return std::min(num_rows, kTileRows); }
+  int lower() const { return num_rows - upper(); }
+
+  TileConfig config() const {
+    TileConfig config;
+    for (int half = 0; half < 2; ++half) {
+      const int rows = half == 0 ? upper() : lower();
+      for (const int tile : {kSums + 2 * half, kSums + 2 * half + 1, kInputs + half}) {
+        config.set(tile, rows);
+      }
+    }
+    config.set(kLeft, kTilePairs);
+    config.set(kRight, kTilePairs);
+    return config;
+  }
+};
+
+// A tile's weights: [kTilePairs][kBlockCols][2].
+struct TileWeights {
+  alignas(64) bf16 values[kTilePairs * 2 * kBlockCols];
+};
+
+// kHalves: 2 where there are lower rows.
+template <class Tiles, int kHalves>
+class TilePass {
+ public:
+  TilePass(Tiles& tiles, const PassRows& rows) : tiles_(tiles), rows_(rows) {}
+
+  void zero() {
+    tiles_.template zero<kSums>();
+    tiles_.template zero<kSums + 1>();
+    if constexpr (kHalves == 2) {
+      tiles_.template zero<kSums + 2>();
+      tiles_.template zero<kSums + 3>();
+    }
+  }
+
+  // sums: [kPassRows][kBlockCols].
+  void load(const float* sums) {
+    tiles_.template load<kSums>(sums, kStride);
+    tiles_.template load<kSums + 1>(sums + kLanes, kStride);
+    if constexpr (kHalves == 2) {
+      tiles_.template load<kSums + 2>(sums + kTileRows * kBlockCols, kStride);
+      tiles_.template load<kSums + 3>(sums + kTileRows * kBlockCols + kLanes, kStride);
+    }
+  }
+
+  void store(float* sums) {
+    tiles_.template store<kSums>(sums, kStride);
+    tiles_.template store<kSums + 1>(sums + kLanes, kStride);
+    if constexpr (kHalves == 2) {
+      tiles_.template store<kSums + 2>(sums + kTileRows * kBlockCols, kStride);
+      tiles_.template store<kSums + 3>(sums + kTileRows * kBlockCols + kLanes, kStride);
+    }
+  }
+
+  // Adds the products of inputs [first, first + count) with their weights: [count / 2][kBlockCols][2].
+  void add(int64_t first, int64_t count, const bf16* weights) {
+    for (int64_t at = 0; at < count; at += kTileInputs) {
+      const bf16* tile = weights + at * kBlockCols;
+      if (count - at >= kTileInputs) {
+        prefetch_tile(tile + kTilePrefetchPairs * 2 * kBlockCols);
+        add_tile(first + at, tile);
+      } else {
+        // Of inputs that follow the last, the weights are zero.
+        TileWeights padded = {};
+        std::memcpy(padded.values, tile, (count - at) * kBlockCols * sizeof(bf16));
+        add_tile(first + at, padded.values);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kStride = kBlockCols * sizeof(float);
+  static constexpr int64_t kPairStride = 2 * kBlockCols * sizeof(bf16);
+
+  static void prefetch_tile(const bf16* weights) {
+    for (int line = 0; line < 2 * kTilePairs; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(weights + line * kBlockCols), _MM_HINT_T0);
+    }
+  }
+
+  void add_tile(int64_t first, const bf16* weights) {
+    load_inputs<0>(first, rows_.upper());
+    if constexpr (kHalves == 2) load_inputs<1>(first, rows_.lower());
+    tiles_.template load<kLeft>(weights, kPairStride);
+    tiles_.template multiply<kSums, kInputs, kLeft>();
+    if constexpr (kHalves == 2) tiles_.template multiply<kSums + 2, kInputs + 1, kLeft>();
+    tiles_.template load<kRight>(weights + kBlockCols, kPairStride);
+    tiles_.template multiply<kSums + 1, kInputs, kRight>();
+    if constexpr (kHalves == 2) tiles_.template multiply<kSums + 3, kInputs + 1, kRight>();
+  }
+
+  // What follows the end of a row is the next one's, and must not be read.
+  template <int kHalf>
+  void load_inputs(int64_t first, int num_rows) {
+    const bf16* from = rows_.values + kHalf * kTileRows * rows_.in_features + first;
+    const int64_t count = rows_.in_features - first;
+    if (count >= kTileInputs) {
+      tiles_.template load<kInputs + kHalf>(from, rows_.in_features * sizeof(bf16));
+      return;
+    }
+    Tile padded = {};
+    for (int row = 0; row < num_rows; ++row) {
+      std::memcpy(padded.bytes[row], from + row * rows_.in_features, count * sizeof(bf16));
+    }
+    tiles_.template load<kInputs + kHalf>(padded.bytes, kTileRowBytes);
+  }
+
+  Tiles& tiles_;
+  const PassRows& rows_;
+};
+
+// Calls `call` with a pass for each kPassRows of the rows, and with the first of them.
+template <class Tiles, class Call>
+inline void for_each_pass(Tiles& tiles, const bf16* rows, int64_t in_features, int64_t num_rows,
+                          const Call& call) {
+  for (int64_t row = 0; row < num_rows; row += kPassRows) {
+    const PassRows pass{rows + row * in_features, in_features,
+                        static_cast<int>(std::min<int64_t>(kPassRows, num_rows - row))};
+    tiles.configure(pass.config());
+    if (pass.lower() > 0) {
+      call(TilePass<Tiles, 2>(tiles, pass), row, pass.num_rows);
+    } else {
+      call(TilePass<Tiles, 1>(tiles, pass), row, pass.num_rows);
+    }
+  }
+  tiles.release();
+}
+
+// Sums of a slab's rows with a block.
+struct BlockSums {
+  alignas(64) float values[kSlabRows][kBlockCols];
+};
+
+template <class Tiles>
+inline void multiply_dense_by_tiles(const Linear& linear, long block, const bf16* rows,
+                                    int64_t num_rows, BlockSums& sums) {
+  Tiles tiles;
+  const bf16* weights =
+      static_cast<const bf16*>(linear.weights) + block * kBlockCols * linear.in_features;
+  for_each_pass(tiles, rows, linear.in_features, num_rows, [&](auto pass, int64_t row, int) {
+    pass.zero();
+    pass.add(0, linear.in_features, weights);
+    pass.store(sums.values[row]);
+  });
+}
+
+// Adds what a group's sums of a row amount to, as end_group does.
+inline void end_row_group(const Linear& linear, const Span& span, const GroupScales& columns,
+                          const InputRows& inputs, int64_t row, const float* group,
+                          float* totals) {
+  for (int part = 0; part < 2; ++part) {
+    const int at = part * kLanes;
+    Floats total = fmadd(load(group + at), columns.scales(part), load(totals + at));
+    if (columns.has_minima()) {
+      const Floats input_sum = all(inputs.sums[row * linear.num_groups() + span.group]);
+      total = fnmadd(input_sum, columns.minima(part), total);
+    }
+    store(totals + at, total);
+  }
+}
+
+// Decoded part by part: the sums of a group that a part's end divides wait in memory.
+template <class Tiles, class Codes>
+inline void multiply_codes_by_tiles(const Linear& linear, long block, const InputRows& inputs,
+                                    int64_t num_rows, BlockSums& totals) {
+  Tiles tiles;
+  Codes codes(static_cast<const uint8_t*>(linear.weights) +
+                  block * linear.in_features / 2 * Codes::kPairBytes,
+              linear.code_book);
+  BlockSums groups;
+  alignas(64) bf16 decoded[(kDecodedInputs + 2 * kTilePrefetchPairs) * kBlockCols];
+  std::fill_n(totals.values[0], num_rows * kBlockCols, 0.0f);
+  for (int64_t begin = 0; begin < linear.in_features; begin += kDecodedInputs) {
+    const int64_t end = std::min(begin + kDecodedInputs, linear.in_features);
+    decode(linear, block, codes, begin, end, decoded);
+    for_each_pass(tiles, inputs.values, linear.in_features, num_rows,
+                  [&](auto pass, int64_t first_row, int num_pass_rows) {
+      for_each_span(linear, begin, end, [&](const Span& span) {
+        if (span.begins_group) {
+          pass.zero();
+        } else {
+          pass.load(groups.values[first_row]);
+        }
+        pass.add(span.first_input, span.num_inputs,
+                 decoded + (span.first_input - begin) * kBlockCols);
+        pass.store(groups.values[first_row]);
+        if (!span.ends_group) return;
+        const GroupScales columns(linear, block, span.group);
+        for (int64_t row = first_row; row < first_row + num_pass_rows; ++row) {
+          end_row_group(linear, span, columns, inputs, row, groups.values[row],
+                        totals.values[row]);
+        }
+      });
+    });
+  }
+}
+
+template <class Tiles>
+inline void multiply_by_tiles(const Linear& linear, long block, const InputRows& inputs,
+                              int64_t num_rows, BlockSums& sums) {
+  if (linear.layout == kBf16) {
+    multiply_dense_by_tiles<Tiles>(linear, block, inputs.values, num_rows, sums);
+  } else if (linear.layout == kCodes8) {
+    multiply_codes_by_tiles<Tiles, Codes8>(linear, block, inputs, num_rows, sums);
+  } else if (linear.zeros == nullptr) {
+    multiply_codes_by_tiles<Tiles, Codes4<false>>(linear, block, inputs, num_rows, sums);
+  } else {
+    multiply_codes_by_tiles<Tiles, Codes4<true>>(linear, block, inputs, num_rows, sums);
+  }
+}
+
+}  // namespace jetflock
