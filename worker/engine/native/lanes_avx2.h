@@ -24,8 +24,9 @@ struct Pairs {
 
 constexpr int kLanes = 16;
 constexpr int kHalfLanes = 8;
-constexpr int kMaxTileRows = 4;   // tried: 2, 3 and 6 are slower
-constexpr int kMaxQueryRows = 2;
+// Tried: fewer rows or more are slower; the sums of more than 3 leave the registers.
+constexpr int kMaxTileRows = 4;
+constexpr int kMaxQueryRows = 6;
 
 inline Mask first_lanes(long count) {
   return count >= kLanes ? 0xFFFF : static_cast<Mask>((1u << count) - 1);
