@@ -22,6 +22,7 @@ from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import codes_of_blocks
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.kernel_set import AVX512_BF16, NAMED_KERNEL_SETS, KernelSet
+from worker.engine.native.native_choice import missing_capability
 from worker.engine.native.native_library import NativeLibrary, ShapeStruct
 from worker.engine.native.packed_weights import PackedWeights
 
@@ -89,7 +90,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kernels", nargs="+", choices=[each.name for each in NAMED_KERNEL_SETS])
     args = parser.parse_args()
-    best = next(each.name for each in NAMED_KERNEL_SETS if not each.missing())
+    best = next(each.name for each in NAMED_KERNEL_SETS if not missing_capability(each))
     kernel_sets = [each for each in NAMED_KERNEL_SETS if each.name in (args.kernels or [best])]
     torch.manual_seed(0)
     shape = (args.shape[0], args.shape[1])

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from worker.engine_link.engine_config import KernelSetName
-
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
@@ -15,14 +11,9 @@ class KernelSet:
     worker, by what the processor has, never by shapes or timings.
     """
 
-    name: KernelSetName
+    name: str  # a KernelSetName
     flags: tuple[str, ...]  # of the compiler: what every processor of the set has
     needs: tuple[tuple[str, str], ...]  # capabilities: as people and as torch name them
-
-    def missing(self) -> str:
-        """The first capability that this processor lacks, or nothing."""
-        capabilities = torch.cpu.get_capabilities()
-        return next((name for name, key in self.needs if not capabilities.get(key)), "")
 
 
 _AVX512_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi")

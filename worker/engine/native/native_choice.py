@@ -43,10 +43,16 @@ def choose_native_library(
     return None
 
 
+def missing_capability(kernel_set: KernelSet) -> str:
+    """The first that this processor lacks, or nothing."""
+    capabilities = torch.cpu.get_capabilities()
+    return next((name for name, key in kernel_set.needs if not capabilities.get(key)), "")
+
+
 def _candidates(config: EngineConfig) -> list[KernelSet]:
     """Of what this processor has, those that may be chosen, the best one first."""
     named = [each for each in NAMED_KERNEL_SETS if each.name == config.cpu_kernels]
-    return [each for each in named or KERNEL_SETS if not each.missing()]
+    return [each for each in named or KERNEL_SETS if not missing_capability(each)]
 
 
 def _load_first(kernel_sets: list[KernelSet]) -> tuple[NativeLibrary | None, str]:
@@ -98,4 +104,4 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
 def _missing(config: EngineConfig) -> str:
     """The capability that the wanted kernel set lacks, or the one with the fewest needs."""
     named = [each for each in NAMED_KERNEL_SETS if each.name == config.cpu_kernels]
-    return (named or KERNEL_SETS)[-1].missing()
+    return missing_capability((named or KERNEL_SETS)[-1])

@@ -29,14 +29,16 @@ from worker.engine.native.kernel_set import (
     KERNEL_SETS,
     KernelSet,
 )
-from worker.engine.native.native_choice import has_fast_bfloat16
+from worker.engine.native.native_choice import has_fast_bfloat16, missing_capability
 from worker.engine.native.native_library import FLAGS, NativeLibrary, NativeUnavailable
 from worker.engine_link.engine_config import EngineConfig
 
 EVERYWHERE = [
-    pytest.param(each, id=each.name, marks=pytest.mark.skipif(bool(each.missing()), reason=reason))
+    pytest.param(
+        each, id=each.name, marks=pytest.mark.skipif(bool(missing_capability(each)), reason=reason)
+    )
     for each in (AVX2, AVX512_BF16, AMX_EMULATED)
-    for reason in [f"needs {each.missing()}"]
+    for reason in [f"needs {missing_capability(each)}"]
 ]
 SHAPES = ((100, 576), (33, 102), (64, 1100))  # outputs and inputs; 102 fill no whole tile
 NUM_ROWS = 37
@@ -156,10 +158,10 @@ def test_denormal_numbers_are_zeros(kernel_set: KernelSet) -> None:
 @pytest.fixture(scope="module")
 def by_signal(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """AMX's instructions carried out by a handler of the signal for illegal ones."""
-    if not AMX_BF16.missing():
+    if not missing_capability(AMX_BF16):
         pytest.skip("the processor has AMX: its own instructions are tried")
-    if AVX512_BF16.missing():
-        pytest.skip(f"needs {AVX512_BF16.missing()}")
+    if missing_capability(AVX512_BF16):
+        pytest.skip(f"needs {missing_capability(AVX512_BF16)}")
     library = tmp_path_factory.mktemp("signal") / "amx_by_signal.so"
     source = Path(__file__).with_name("amx_by_signal.cpp")
     headers = Path(native_choice.__file__).parent
@@ -174,7 +176,9 @@ def test_the_instructions_do_what_is_emulated(by_signal: ctypes.CDLL) -> None:
     assert by_signal.check_tiles() is None
 
 
-@pytest.mark.skipif(bool(AMX_BF16.missing()), reason=f"needs {AMX_BF16.missing()}")
+@pytest.mark.skipif(
+    bool(missing_capability(AMX_BF16)), reason=f"needs {missing_capability(AMX_BF16)}"
+)
 @pytest.mark.parametrize("make", KINDS)
 def test_this_processors_amx_gives_the_emulated_bits(
     make: Callable[[int, int], ScaledWeight],
@@ -184,7 +188,7 @@ def test_this_processors_amx_gives_the_emulated_bits(
     assert torch.equal(by_amx, emulated)
 
 
-@pytest.mark.skipif(not AMX_BF16.missing(), reason="the processor has AMX")
+@pytest.mark.skipif(not missing_capability(AMX_BF16), reason="the processor has AMX")
 def test_amx_is_refused_where_the_system_does_not_keep_tiles() -> None:
     with pytest.raises(NativeUnavailable, match="this system does not keep AMX's tiles"):
         NativeLibrary.load(AMX_BF16)
@@ -234,7 +238,7 @@ def as_of(monkeypatch: pytest.MonkeyPatch, **capabilities: bool) -> None:
 
 
 @needs_bfloat16
-@pytest.mark.skipif(not AMX_BF16.missing(), reason="the processor has AMX")
+@pytest.mark.skipif(not missing_capability(AMX_BF16), reason="the processor has AMX")
 def test_the_next_set_is_taken_where_the_best_cannot_be_used(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
