@@ -32,7 +32,7 @@ _PACKAGES = {  # extra -> what it brings
     "worker": ("torch", "transformers", "safetensors", "huggingface-hub"),
 }
 _COMPILERS = ("c++", "g++", "clang++")
-_AVX512_BF16 = frozenset({"avx512_bf16", "avx512_vbmi"})
+_AVX512_BF16 = frozenset({"avx512_bf16", "avx512vbmi"})
 _KERNEL_SETS = {  # of kernel_set.py, by Linux's words
     "amx-bf16": _AVX512_BF16 | {"amx_tile", "amx_bf16"},
     "avx512-bf16": _AVX512_BF16,

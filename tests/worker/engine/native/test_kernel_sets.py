@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bench.products import Product
+from jetflock.doctor.machine_checks import machine_findings
 from shared.errors import ConfigError
 from tests.worker.engine.native.test_coded_linear import KINDS
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, save_rounded
@@ -253,6 +254,14 @@ def test_the_next_set_is_taken_where_the_best_cannot_be_used(
 def test_avx2_where_there_is_no_more(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_of(monkeypatch, avx512_bf16=False, amx_bf16=False)
     assert native_rig(tiny).loop._ready.kernel_set == "avx2"
+
+
+@pytest.mark.skipif(bool(missing_capability(AVX2)), reason=f"needs {missing_capability(AVX2)}")
+def test_doctor_names_the_same_set() -> None:
+    """By Linux's names of capabilities, which are others than torch's."""
+    found = next(each for each in machine_findings("127.0.0.1", 0) if each.area == "kernels")
+    best = next(each.name for each in KERNEL_SETS if not missing_capability(each))
+    assert found.text.startswith(f"{best}: large models in our C++")
 
 
 def test_where_bfloat16_is_fast(
