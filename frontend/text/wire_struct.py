@@ -1,7 +1,5 @@
 """What the structs of answers are made of: the one description of what clients read."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """`jetflock bench`, or `python -m jetflock.bench`: measures a running service."""
 
-from __future__ import annotations
-
 from jetflock.bench.serve import serve
 from shared.cli.program import Program
 

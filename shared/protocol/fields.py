@@ -1,7 +1,5 @@
 """Numbers that are checked where they are read."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

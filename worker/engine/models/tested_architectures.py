@@ -1,7 +1,5 @@
 """Which models a test compares with transformers' own forward; docs/models.md lists the same."""
 
-from __future__ import annotations
-
 # Computed by transformers; what models/decoder.py computes is in registry.py.
 TESTED_ARCHITECTURES = frozenset(
     {
