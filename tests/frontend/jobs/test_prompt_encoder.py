@@ -14,6 +14,7 @@ from frontend.jobs.text_meter import PIECE_CHARS
 from frontend.models.model_directory import ServedModel
 from shared.errors import ContextLengthExceeded
 from tests.frontend.directory import make_directory
+from tests.frontend.tiny_model import make_tokenizer
 
 CALLER = Caller()
 TEXT = "Once upon a time. " * 20_000
@@ -84,16 +85,25 @@ async def test_a_text_that_is_far_too_long_costs_a_piece(text: str) -> None:
     encoder.close()
 
 
+@pytest.fixture(scope="module")
+def whole_ids() -> list[int]:
+    """Those of the long text, encoded as a whole."""
+    (whole,) = make_tokenizer().encode_batch_fast([TEXT], add_special_tokens=False)
+    ids: list[int] = whole.ids
+    return ids
+
+
 @pytest.mark.parametrize("num_tokens", [1, 512, 60_000, 200_000])
-async def test_a_long_text_is_cut_as_if_it_had_been_encoded_as_a_whole(num_tokens: int) -> None:
+async def test_a_long_text_is_cut_as_if_it_had_been_encoded_as_a_whole(
+    whole_ids: list[int], num_tokens: int
+) -> None:
     encoder, model = PromptEncoder(), await make_directory().model("tiny")
-    (whole,) = model.text.tokenizer.encode_batch([TEXT], add_special_tokens=False)
     end = await encoder.encode(
         CALLER, model, TEXT, "prompt", add_special_tokens=False, max_tokens=num_tokens
     )
-    assert end == whole.ids[-num_tokens:]
+    assert end == whole_ids[-num_tokens:]
     (start,) = await encoder.encode_batch(CALLER, model, [TEXT], ["input"], num_tokens)
-    assert start[1:] == whole.ids[: num_tokens - 1], "behind the special token"
+    assert start[1:] == whole_ids[: num_tokens - 1], "behind the special token"
     encoder.close()
 
 

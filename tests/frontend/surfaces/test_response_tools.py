@@ -81,10 +81,21 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
 
 async def view_of(answer: AnswerFormat | None, *, num_top: int | None = None) -> ResponseView:
     request, record = await request_of(tools=None)
-    reply = msgspec.structs.replace(record.reply, answer=answer, num_top=num_top)
-    return ResponseView(
-        msgspec.structs.replace(record, reply=reply), await directory().text(request.tokenizer_hash)
-    )
+    view = ResponseView(record, await directory().text(request.tokenizer_hash))
+    return with_answer(view, answer, num_top)
+
+
+def with_answer(
+    view: ResponseView, answer: AnswerFormat | None, num_top: int | None
+) -> ResponseView:
+    reply = msgspec.structs.replace(view.record.reply, answer=answer, num_top=num_top)
+    return ResponseView(msgspec.structs.replace(view.record, reply=reply), view.model_text)
+
+
+@pytest.fixture(scope="module")
+def plain_view() -> ResponseView:
+    """Its model is loaded once for all examples."""
+    return asyncio.run(view_of(None))
 
 
 def streamed(view: ResponseView, done: Done, cuts: list[int]) -> list[dict[str, Any]]:
@@ -142,6 +153,7 @@ WHOLE = st.lists(
     data=st.data(),
 )
 def test_a_stream_folded_is_the_stored_object_and_the_conversation(
+    plain_view: ResponseView,
     answer: AnswerFormat | None,
     text: str,
     reason: FinishReason,
@@ -149,8 +161,8 @@ def test_a_stream_folded_is_the_stored_object_and_the_conversation(
     data: st.DataObject,
 ) -> None:
     """Whoever reads the result later parses its text anew: nothing of the stream is left."""
-    view = asyncio.run(view_of(answer, num_top=num_top))
-    token_ids = make_tokenizer().encode(text, add_special_tokens=False).ids
+    view = with_answer(plain_view, answer, num_top)
+    token_ids = view.model_text.tokenizer.encode(text, add_special_tokens=False).ids
     reply = seal(view.record.reply)
     logprobs = b"".join(
         scripted_logprobs(token_id, i, num_top) for i, token_id in enumerate(token_ids)
