@@ -12,10 +12,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import httpx
-
 from frontend.images.host_resolver import HostNotFound, HostResolver, is_public
 from frontend.limits.work_limits import FetchPolicy
+from shared.telemetry.without_rich import without_rich
+
+with without_rich():  # it is for httpx as a command
+    import httpx
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

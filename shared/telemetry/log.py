@@ -7,28 +7,13 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal, TextIO
 
 import msgspec
 
+from shared.telemetry.without_rich import without_rich
 
-@contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """What is imported inside finds the package as little as if it were not installed."""
-    modules: dict[str, Any] = sys.modules
-    modules.setdefault(package, None)
-    try:
-        yield
-    finally:
-        if modules[package] is None:
-            del modules[package]
-
-
-# It would import rich for tracebacks in frames, which ours are not: a tenth of a second and 3 MB in
-# each worker, engine and detokenizer.
-with _hidden("rich"):
+with without_rich():  # it is for tracebacks in frames, which ours are not
     import structlog
 
 LogFormat = Literal["auto", "json", "pretty"]

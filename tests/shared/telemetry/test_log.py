@@ -63,7 +63,7 @@ def test_a_stderr_that_cannot_be_written_to_harms_nobody() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("role", ["detok.__main__", "worker.serving"])
+@pytest.mark.parametrize("role", ["detok.__main__", "frontend.frontend", "worker.serving"])
 def test_a_role_starts_without_rich_and_may_import_it_later(role: str) -> None:
     program = f"""
 import sys
