@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 
 from jetflock.command_line.command_table import Command
+from shared.cli.garbage import importing_much
 from shared.cli.program import Program
 
 
@@ -14,6 +15,7 @@ def program_of(command: Command) -> Program:
     spec = importlib.util.find_spec(command.module)
     is_package = spec is not None and spec.submodule_search_locations is not None
     name = f"{command.module}.__main__" if is_package else command.module
-    program = importlib.import_module(name).PROGRAM
+    with importing_much():
+        program = importlib.import_module(name).PROGRAM
     assert isinstance(program, Program)
     return program
