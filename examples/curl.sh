@@ -16,7 +16,8 @@ echo
 
 # A stream. Each event has an id: send the last one back as Last-Event-ID to go on after it.
 events=$(curl -fsSN "$url/generate" -H 'Content-Type: application/json' -d '{
-  "text": "Once upon a time", "max_tokens": 12, "temperature": 0, "stream": true
+  "text": "Once upon a time", "max_tokens": 12, "temperature": 0, "stream": true,
+  "incremental_streaming_output": true
 }')
 echo "$events" | head -n 8
 

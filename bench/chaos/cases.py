@@ -196,6 +196,7 @@ class CaseMaker:
             "model": MODEL_NAME,
             "text": case.body["prompt"],
             "stream": case.is_streamed,
+            "incremental_streaming_output": True,
             "sampling_params": {
                 "max_new_tokens": case.body["max_tokens"],
                 "ignore_eos": True,

@@ -63,7 +63,7 @@ class InferenceSide:
 
     async def _start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         arrived_at = asyncio.get_running_loop().time()
-        key, caller = _taken(body, caller)
+        key, caller = _taken(surface, body, caller)
         if key:
             return await self._keyed_starts.start(
                 self._keyed(surface, body, caller),
@@ -82,7 +82,7 @@ class InferenceSide:
 
         Nothing is started: the queue here takes no request any more. Raises RequestError.
         """
-        key, caller = _taken(body, caller)
+        key, caller = _taken(surface, body, caller)
         if not key:
             return None
         caller = self._spans.begin(caller, surface)
@@ -121,7 +121,7 @@ class InferenceSide:
         self._admission.admit_call(caller)
 
 
-def _taken(body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:
+def _taken(surface: Surface, body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:
     """Take out of the body what says how it is asked: its key, "" for none, and its patience.
 
     What its client calls it is read, and stays there.
@@ -129,7 +129,8 @@ def _taken(body: dict[str, Any], caller: Caller) -> tuple[str, Caller]:
     key = key_of(body, caller.idempotency_key)
     body.pop(FIELD, None)
     queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
-    client_id = client_id_of_body(body, caller.client_id)
+    may_be_list = surface is Surface.GENERATE
+    client_id = client_id_of_body(body, caller.client_id, may_be_list=may_be_list)
     return key, replace(caller, queue_timeout_s=queue_timeout_s, client_id=client_id)
 
 

@@ -127,6 +127,8 @@ class Job:
     score_method: ScoreMethod | None = None
     answer: AnswerFormat | None = None  # of a chat
     response: ResponseDraft | None = None  # set for /v1/responses
+    samplings: tuple[Sampling, ...] = ()  # one a prompt where they differ, all with `sampling.n`
+    rids: tuple[str, ...] = ()  # what the client calls each prompt, where it is told that again
 
     @property
     def is_detached(self) -> bool:
@@ -137,7 +139,12 @@ class Job:
     def needed_level(self) -> int:
         """A role that knows less would draw other tokens, or could not read the answer."""
         readers = 1 if self.answer is None else AnswerParsers.of(self.answer).needed_level
-        return max(self.sampling.params.needed_level, readers)
+        samplings = self.samplings or (self.sampling,)
+        return max(readers, *(sampling.params.needed_level for sampling in samplings))
+
+    def sampling_of(self, prompt_idx: int) -> Sampling:
+        """How the outputs of one prompt are made."""
+        return self.samplings[prompt_idx] if self.samplings else self.sampling
 
     @property
     def num_choices(self) -> int:
@@ -186,7 +193,8 @@ class Job:
                     param="return_token_ids",
                 )
             prompt_ids = pack_token_ids(prompt.token_ids)
-            sampling, text = self._params(prompt, choice_idx, max_logprob_bytes)
+            fields = self.sampling_of(prompt_idx)
+            sampling, text = self._params(fields, prompt, choice_idx, max_logprob_bytes)
             reply = ReplyParams(
                 subject=subject,
                 surface=self.surface,
@@ -222,6 +230,7 @@ class Job:
                 has_images=bool(prompt.images),
                 trace=caller.span.context or caller.trace,
                 base_model="" if self.model.adapter is None else card.name,
+                rid=self.rids[prompt_idx] if self.rids else "",
                 grace_s=caller.grace_s or 0.0,
                 eos_token_ids=_overridden_eos_ids(sampling, card),
             )
@@ -238,12 +247,12 @@ class Job:
                     deadline_s=caller.deadline_s,
                     prompt_ids=prompt_ids,
                     images=prompt.images,
-                    priority=self.sampling.priority,
+                    priority=fields.priority,
                     cache_salt=cache_salt,
                     num_public_tokens=num_public_tokens[prompt_idx] if num_public_tokens else 0,
                     adapter="" if self.model.adapter is None else self.model.adapter.revision,
-                    keep=self.sampling.keep,
-                    session=self.sampling.session or caller.session,
+                    keep=fields.keep,
+                    session=fields.session or caller.session,
                     pooling=self._pooling(prompt),
                 )
             )
@@ -255,13 +264,13 @@ class Job:
         return msgspec.structs.replace(self.pooling, second_start=prompt.second_start)
 
     def _params(
-        self, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
+        self, sampling: Sampling, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
     ) -> tuple[SamplingParams, TextParams]:
         """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room for output."""
         if self.pooling is not None:
-            return self.sampling.params, self.sampling.text
-        return self.sampling.for_prompt(
-            prompt.token_ids, self.model.card, choice_idx % self.sampling.n, max_logprob_bytes
+            return sampling.params, sampling.text
+        return sampling.for_prompt(
+            prompt.token_ids, self.model.card, choice_idx % sampling.n, max_logprob_bytes
         )
 
 

@@ -27,6 +27,7 @@ from shared.protocol.reply import ReplyParams, Surface
 from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.tracing import NO_SPAN, Span
 
+_WITH_TOKEN_IDS = (Surface.GENERATE, Surface.GENERATE_SO_FAR, Surface.RESPONSES)
 _WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK, Surface.OLLAMA_EMBED)
 
 
@@ -134,7 +135,7 @@ class Generation:
             span=caller.span,
             token_texts=token_texts if tells_logprobs(first) else None,
         )
-        by_tokens = first.surface in (Surface.GENERATE, Surface.RESPONSES)
+        by_tokens = first.surface in _WITH_TOKEN_IDS
         counts_reasoning = first.answer is not None and first.answer.reasoning_end_id is not None
         keep_token_ids = (
             by_tokens or counts_reasoning or first.tells_token_ids or tells_logprobs(first)
@@ -153,6 +154,22 @@ class Generation:
     @property
     def surface(self) -> Surface:
         return self.reply.surface
+
+    @property
+    def route(self) -> str:
+        """The API that it came through, as logs name it."""
+        is_generate = self.surface is Surface.GENERATE_SO_FAR
+        return (Surface.GENERATE if is_generate else self.surface).value
+
+    def is_called(self, client_id: str) -> bool:
+        """Whether its client has this name for all of it, or for a prompt."""
+        return self.client_id == client_id or bool(self.called(client_id))
+
+    def called(self, client_id: str) -> list[TextStream]:
+        """The choices of the prompt with this name; all of them where it names the whole."""
+        if self.client_id == client_id:
+            return self.streams
+        return [stream for stream in self.streams if stream.reply.rid == client_id]
 
     @property
     def is_detached(self) -> bool:

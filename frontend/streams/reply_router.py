@@ -76,11 +76,13 @@ class ReplyRouter:
         return [generation for generation in self._generations if generation.group_id == group_id]
 
     def named(self, client_id: str, owner: str) -> list[Generation]:
-        """The generations of one client, by what it calls its requests: one of each group."""
+        """The generations of one client, by what it calls its requests, or a prompt of one: one
+        of each group.
+        """
         groups = {
             generation.group_id: generation
             for generation in self._generations
-            if generation.client_id == client_id and generation.reply.owner == owner
+            if generation.reply.owner == owner and generation.is_called(client_id)
         }
         return list(groups.values())
 

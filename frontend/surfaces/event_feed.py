@@ -10,6 +10,7 @@ from frontend.surfaces.chat.chat_events import ChatEvents
 from frontend.surfaces.completions.completion_events import CompletionEvents
 from frontend.surfaces.embeddings.embedding_events import EmbeddingEvents, OllamaEmbedEvents
 from frontend.surfaces.generate.generate_events import GenerateEvents
+from frontend.surfaces.generate.growing_events import GrowingEvents
 from frontend.surfaces.scores.score_events import RerankEvents, ScoreEvents
 from frontend.text.event_writer import EventWriter, error_body
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
@@ -158,6 +159,8 @@ def writer_for(generation: Generation) -> EventWriter:
             return CompletionEvents(generation.streams, generation.token_texts)
         case Surface.GENERATE:
             return GenerateEvents(generation.streams, generation.token_texts)
+        case Surface.GENERATE_SO_FAR:
+            return GrowingEvents(generation.streams, generation.token_texts)
         case Surface.EMBEDDINGS:
             return EmbeddingEvents(generation.streams)
         case Surface.SCORE:

@@ -11,6 +11,8 @@ from frontend.models.model_directory import ServedModel
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
+_MAX_GRAMMARS = 16  # of one body: each is tried
+
 
 class BodyReader(Protocol):
     """Turns the bodies of one API into jobs."""
@@ -38,9 +40,19 @@ class JobReader:
         job = await self._readers[surface].job(body, caller)
         if job.pooling is None and not job.model.card.can_generate:
             raise _generates_nothing(job.model)
-        grammar = job.sampling.params.grammar
-        if grammar is not None:
-            await self._grammar_checker.check(grammar, job.sampling.grammar_param)
+        grammars = {
+            sampling.params.grammar: sampling.grammar_param
+            for sampling in job.samplings or (job.sampling,)
+            if sampling.params.grammar is not None
+        }
+        if len(grammars) > _MAX_GRAMMARS:
+            param = next(iter(grammars.values()))
+            raise InvalidRequest(
+                f"'{param}' is different for {len(grammars)} prompts, at most {_MAX_GRAMMARS}",
+                param=param,
+            )
+        for grammar, param in grammars.items():
+            await self._grammar_checker.check(grammar, param)
         return job
 
 

@@ -73,6 +73,7 @@ def public_id(reply: ReplyParams) -> str:
             return f"msg_{reply.group_id}"
         case (
             Surface.GENERATE
+            | Surface.GENERATE_SO_FAR
             | Surface.EMBEDDINGS
             | Surface.OLLAMA_CHAT
             | Surface.OLLAMA_GENERATE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from frontend.text.event_id import START, Mark
 from shared.protocol.finish import Finish
 from shared.protocol.logprobs import TokenLogprob, num_top_of, record_bytes, unpack_logprobs
-from shared.protocol.reply import ReplyParams
+from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.text import TextChunk, checksum
 
 
@@ -77,7 +77,7 @@ class TextStream:
         self.num_failed_asks = 0  # in a row
         self.is_asking = False
         self.num_missing = 0  # looks in a row at which neither queue nor log had the request
-        self.skipped = ""  # what a resuming client has, where its answer must be parsed again
+        self.skipped = ""  # what a resuming client has, where events are made from all text
         self._pending: list[str] = []
         self._on_news = on_news
         self.keeps_token_ids = keep_token_ids
@@ -157,8 +157,14 @@ class TextStream:
         self._pending[:] = [rest] if rest else []
         self._taken_position, self._taken_len, self._taken_checksum = mark
         self.told_position = mark.position
-        self.skipped = seen if self.reply.answer is not None else ""
+        self.skipped = seen if self._needs_skipped else ""
         return True
+
+    @property
+    def _needs_skipped(self) -> bool:
+        """Whether events are made from all text, that which the client has included."""
+        reply = self.reply
+        return reply.answer is not None or reply.surface is Surface.GENERATE_SO_FAR
 
     def hold_back(self, text_len: int, text_checksum: int) -> None:
         """Of what was taken only so much has been told: `mark` describes that."""

@@ -126,6 +126,7 @@ class IdStream:
         body = {
             "text": "Once upon a time",
             "stream": True,
+            "incremental_streaming_output": True,
             "sampling_params": {
                 "max_new_tokens": num_tokens,
                 "ignore_eos": True,

@@ -55,8 +55,11 @@ class KnownRequests:
         local = self._router.find(group_id)[:1]
         if local and local[0].reply.owner != caller.owner:
             raise NotFound(f"No request {group_id!r} is known.", code="stream_not_found")
-        local = local or self._router.named(group_id, caller.owner)
+        streams = [stream for each in local for stream in each.streams]
+        if not local:
+            local = self._router.named(group_id, caller.owner)
+            streams = [stream for each in local for stream in each.called(group_id)]
         if local:
-            return [(s.rid, s.reply) for each in local for s in each.streams if s.finish is None]
+            return [(stream.rid, stream.reply) for stream in streams if stream.finish is None]
         known = await self._finder.known(group_id, caller.owner)
         return [(choice.rid, choice.reply) for choice in known if not choice.is_over]

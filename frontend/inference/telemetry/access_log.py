@@ -29,7 +29,7 @@ def log_finished(generation: Generation, status: int, transport: str, frontend_i
         trace_id=_trace_id(generation),
         tenant=generation.tenant or None,
         model=generation.reply.model,
-        route=generation.surface.value,
+        route=generation.route,
         transport=transport,
         frontend=frontend_id,
         status=status,

@@ -49,7 +49,7 @@ class RecentRequest:
             owner=generation.reply.owner,
             tenant=generation.tenant,
             model=generation.reply.model,
-            route=generation.surface.value,
+            route=generation.route,
             arrived_at=time.time() - (now - arrived_at),
             status=status,
             finish="" if status is None else finish_of(generation),

@@ -25,6 +25,7 @@ _OPERATIONS = {  # OpenTelemetry's names, and our own for what it does not know
     Surface.OLLAMA_GENERATE: "text_completion",
     Surface.COMPLETIONS: "text_completion",
     Surface.GENERATE: "text_completion",
+    Surface.GENERATE_SO_FAR: "text_completion",
     Surface.EMBEDDINGS: "embeddings",
     Surface.OLLAMA_EMBED: "embeddings",
     Surface.SCORE: "score",

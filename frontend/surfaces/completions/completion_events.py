@@ -31,7 +31,9 @@ _NONE = slice(0, 0)  # of the tokens
 
 
 class CompletionEvents:
-    """`text_completion` objects, whole and in pieces. With `echo` the prompt comes first."""
+    """`text_completion` objects, whole and in pieces. With `echo` the prompt comes first: at once,
+    or with its logprobs where they are asked for.
+    """
 
     def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
         self._streams = streams
@@ -47,19 +49,21 @@ class CompletionEvents:
     def opening(self) -> list[bytes]:
         return [
             self._before_text[idx]
-            + encode_json(stream.reply.echo)
+            + encode_json("" if stream.reply.echo_logprobs else stream.reply.echo)
             + self._rest(
                 stream, None, None, prompt_ids_field(stream.reply) | token_ids_field(stream, _NONE)
             )
             for idx, stream in enumerate(self._streams)
-            if stream.reply.echo or stream.reply.tells_token_ids
+            if stream.reply.tells_token_ids
+            or (stream.reply.echo and not stream.reply.echo_logprobs)
         ]
 
     def text(self, stream: TextStream, text: str) -> bytes:
-        head = self._before_text[stream.reply.choice_idx] + encode_json(text)
+        before = self._before_text[stream.reply.choice_idx]
         if not self._tells_more:
-            return head + self._after_text
+            return before + encode_json(text) + self._after_text
         tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        head = before + encode_json(_late_echo(stream, tokens) + text)
         token_ids = token_ids_field(stream, tokens)
         return head + self._rest(stream, self._logprobs(stream, tokens), None, token_ids)
 
@@ -67,7 +71,8 @@ class CompletionEvents:
         has_news = stream.num_untold or not stream.told_position
         tokens = stream.tell_tokens()
         logprobs = self._logprobs(stream, tokens) if has_news else None
-        head = self._before_text[stream.reply.choice_idx] + b'""'
+        echo = encode_json(_late_echo(stream, tokens))
+        head = self._before_text[stream.reply.choice_idx] + echo
         token_ids = token_ids_field(stream, tokens)
         return head + self._rest(stream, logprobs, end_reason(stream), token_ids)
 
@@ -161,6 +166,11 @@ class CompletionEvents:
             for group in groups
             for choice in sorted(group, key=_unlikeliness)[: reply.num_kept]
         ]
+
+
+def _late_echo(stream: TextStream, tokens: slice) -> str:
+    """The prompt, where its logprobs are told with it: they come with the first tokens."""
+    return stream.reply.echo if stream.reply.echo_logprobs and not tokens.start else ""
 
 
 def _unlikeliness(choice: tuple[TextStream, str]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from frontend.surfaces.generate.generate_answer import FinishObject, GeneratedText, MetaInfo
 from frontend.text.event_writer import encode_json, public_id
@@ -52,23 +53,27 @@ class GenerateEvents:
     def _object(
         self, stream: TextStream, text: str, tokens: slice, *, finished: bool
     ) -> GeneratedText:
-        meta_info = MetaInfo(
-            id=public_id(stream.reply),
+        meta_info = self.meta_info(stream, finished=finished)
+        logprobs = self.logprobs(stream, tokens)
+        return GeneratedText(
+            text=text,
+            output_ids=stream.token_ids[tokens],
+            meta_info=replace(meta_info, **logprobs) if logprobs else meta_info,
+            index=stream.reply.choice_idx if self._is_list else UNSET,
+        )
+
+    def meta_info(self, stream: TextStream, *, finished: bool) -> MetaInfo:
+        """The state of a text, without logprobs."""
+        return MetaInfo(
+            id=stream.reply.rid or public_id(stream.reply),
             finish_reason=_finish_object(stream) if finished else None,
             prompt_tokens=stream.reply.num_prompt_tokens,
             completion_tokens=stream.position,
             cached_tokens=num_cached_tokens(stream),
-            **self._logprobs(stream, tokens),
-        )
-        return GeneratedText(
-            text=text,
-            output_ids=stream.token_ids[tokens],
-            meta_info=meta_info,
-            index=stream.reply.choice_idx if self._is_list else UNSET,
         )
 
-    def _logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
-        """Of these tokens; those of the prompt come with the first of them."""
+    def logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
+        """Fields of `meta_info`: of these tokens; the prompt's come with the first of them."""
         reply, texts = stream.reply, self._texts
         if texts is None:
             return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,12 +17,17 @@ from frontend.fields.request_body import (
     Refused,
     convert,
 )
-from frontend.fields.sampling_fields import SamplingFields, resolve_sampling
+from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
+from frontend.jobs.client_request_id import client_ids_of_prompts
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import AnswerOptions, Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.models.model_directory import ModelDirectory
-from frontend.surfaces.completions.completion_request import encoded_prompt, prompt_list
+from frontend.models.model_directory import ModelDirectory, ServedModel
+from frontend.surfaces.completions.completion_request import (
+    MAX_PROMPTS,
+    encoded_prompt,
+    prompt_list,
+)
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface
 
@@ -38,6 +45,7 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     top_logprobs_num: int | None = None
     logprob_start_len: int | None = None
     logprobs: int | None = None
+    incremental_streaming_output: bool | None = None
 
 
 ALIASES = {
@@ -65,53 +73,125 @@ class GenerateRequests:
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
-        nested = raw.get("sampling_params")
-        if nested is not None and not isinstance(nested, dict):
-            raise InvalidRequest(
-                "'sampling_params' must be an object", param="sampling_params", code="invalid_type"
-            )
-        flat = {**raw, **(nested or {})}
-        self._reader.check(flat, caller.unknown)
-        uses_new_name = flat.get("max_new_tokens") is not None
-        for alias, name in ALIASES.items():
-            if flat.get(alias) is not None:
-                flat[name] = flat[alias]
+        flats = _flattened(raw)
+        for flat in flats:
+            self._reader.check(flat, caller.unknown)
         body = convert(raw, GenerateBody)
-        fields = convert(flat, SamplingFields)
-        name = "input_ids" if body.input_ids is not None else "text"
-        if body.text is not None and body.input_ids is not None:
-            raise InvalidRequest("give 'text' or 'input_ids', not both", param="input_ids")
-        prompts = prompt_list(body.text if name == "text" else body.input_ids, name)
-        if any(isinstance(prompt, str) != (name == "text") for prompt in prompts):
-            wanted = "text" if name == "text" else "token ids"
-            raise InvalidRequest(f"'{name}' must hold {wanted}", param=name, code="invalid_type")
+        name, prompts = _prompts_of(body)
+        if isinstance(raw.get("sampling_params"), list):
+            _check_num_params(len(flats), len(prompts))
+        rids = client_ids_of_prompts(raw, len(prompts))
+        surface = _surface_of(body, caller)
         if body.model:
             model = await self._models.model(body.model)
         else:
             model = await self._models.only_model()
-        sampling = resolve_sampling(
+        samplings = [await self._sampling(flat, name, model, caller) for flat in flats]
+        _check_common(samplings)
+        return Job(
+            surface=surface,
+            model=model,
+            prompts=tuple(
+                [await encoded_prompt(self._encoder, caller, model, item, name) for item in prompts]
+            ),
+            sampling=samplings[0],
+            samplings=tuple(samplings) if len(samplings) > 1 else (),
+            stream=bool(body.stream),
+            options=AnswerOptions(
+                is_list=_is_list(body.text if name == "text" else body.input_ids)
+            ),
+            rids=rids,
+        )
+
+    async def _sampling(
+        self, flat: dict[str, Any], prompt_name: str, model: ServedModel, caller: Caller
+    ) -> Sampling:
+        uses_new_name = flat.get("max_new_tokens") is not None
+        for alias, name in ALIASES.items():
+            if flat.get(alias) is not None:
+                flat[name] = flat[alias]
+        fields = convert(flat, SamplingFields)
+        await asyncio.sleep(0)  # others have their turn between the many of one body
+        return resolve_sampling(
             fields,
             model.card,
             default_max_tokens=DEFAULT_MAX_TOKENS,
-            prompt_param=name,
+            prompt_param=prompt_name,
             max_tokens_param="max_new_tokens" if uses_new_name else "max_tokens",
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(fields, self._encoder, caller, model),
             logprobs=_logprob_options(convert(flat, GenerateBody), fields),
         )
-        return Job(
-            surface=Surface.GENERATE,
-            model=model,
-            prompts=tuple(
-                [await encoded_prompt(self._encoder, caller, model, item, name) for item in prompts]
-            ),
-            sampling=sampling,
-            stream=bool(body.stream),
-            options=AnswerOptions(
-                is_list=_is_list(body.text if name == "text" else body.input_ids)
-            ),
+
+
+def _flattened(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """The body with the fields of `sampling_params` beside its own: once, or once for each of a
+    list. Raises InvalidRequest.
+    """
+    nested = raw.get("sampling_params")
+    params = nested if isinstance(nested, list) else [{} if nested is None else nested]
+    if not params or not all(isinstance(each, dict) for each in params):
+        raise InvalidRequest(
+            "'sampling_params' must be an object, or a list of objects, one for each prompt",
+            param="sampling_params",
+            code="invalid_type",
         )
+    if len(params) > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"'sampling_params' holds {len(params)} objects, at most {MAX_PROMPTS}",
+            param="sampling_params",
+        )
+    return [{**raw, **each} for each in params]
+
+
+def _check_num_params(num_params: int, num_prompts: int) -> None:
+    """Raises InvalidRequest."""
+    if num_params != num_prompts:
+        raise InvalidRequest(
+            f"'sampling_params' holds {num_params} objects for {num_prompts} prompts, must hold "
+            "one for each",
+            param="sampling_params",
+        )
+
+
+def _prompts_of(body: GenerateBody) -> tuple[str, list[str | list[int]]]:
+    """The field that has them, and they. Raises InvalidRequest."""
+    name = "input_ids" if body.input_ids is not None else "text"
+    if body.text is not None and body.input_ids is not None:
+        raise InvalidRequest("give 'text' or 'input_ids', not both", param="input_ids")
+    prompts = prompt_list(body.text if name == "text" else body.input_ids, name)
+    if any(isinstance(prompt, str) != (name == "text") for prompt in prompts):
+        wanted = "text" if name == "text" else "token ids"
+        raise InvalidRequest(f"'{name}' must hold {wanted}", param=name, code="invalid_type")
+    return name, prompts
+
+
+def _surface_of(body: GenerateBody, caller: Caller) -> Surface:
+    """Whether events repeat what came before: as SGLang's do, but not over NATS, where they would
+    outgrow what one message takes. Raises InvalidRequest.
+    """
+    is_nats = caller.transport == "nats"
+    if is_nats and body.incremental_streaming_output is False and body.stream:
+        raise InvalidRequest(
+            "'incremental_streaming_output' is false: over NATS each event holds what is new",
+            param="incremental_streaming_output",
+        )
+    is_incremental = is_nats or bool(body.incremental_streaming_output)
+    return Surface.GENERATE if is_incremental else Surface.GENERATE_SO_FAR
+
+
+def _check_common(samplings: Sequence[Sampling]) -> None:
+    """What all prompts of a body have in common. Raises InvalidRequest."""
+    first = samplings[0]
+    for i, sampling in enumerate(samplings):
+        for name in ("n", "cache_salt", "logprobs"):
+            if getattr(sampling, name) != getattr(first, name):
+                raise InvalidRequest(
+                    f"'sampling_params[{i}]' has another '{name}' than 'sampling_params[0]': it "
+                    "must be the same for all prompts",
+                    param="sampling_params",
+                )
 
 
 def _is_list(prompt: Any) -> bool:

@@ -18,6 +18,7 @@ from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events
 
 CHAT = "/v1/chat/completions"
+PIECES = {"incremental_streaming_output": True}
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -176,7 +177,7 @@ async def test_generate(stack: Stack) -> None:
         assert (answer["text"], answer["output_ids"]) == ("Hello, world!", [65, 66, 67])
         assert answer["meta_info"]["finish_reason"] == {"type": "stop"}
         async with client.stream(
-            "POST", "/generate", json={"input_ids": [1, 2], "stream": True}
+            "POST", "/generate", json={"input_ids": [1, 2], "stream": True} | PIECES
         ) as response:
             events = [event async for event in sse_events(response)]
         for body in ({"text": ["x"]}, {"input_ids": [[1, 2]]}):

@@ -206,7 +206,11 @@ async def test_the_native_api(stack: Stack) -> None:
     }
     async with running.client() as client:
         meta = (await client.post("/generate", json=body)).json()["meta_info"]
-        async with client.stream("POST", "/generate", json=body | {"stream": True}) as response:
+        body |= {"stream": True}
+        async with client.stream("POST", "/generate", json=body) as response:
+            grown = [event.json async for event in sse_events(response) if event.data != "[DONE]"]
+        body |= {"incremental_streaming_output": True}
+        async with client.stream("POST", "/generate", json=body) as response:
             events = [event.json async for event in sse_events(response) if event.data != "[DONE]"]
     values = [
         [logprob(token_id, idx), token_id, TEXTS.text_of(token_id)]
@@ -221,6 +225,11 @@ async def test_the_native_api(stack: Stack) -> None:
     assert streamed == values
     with_prompt = [event for event in events if "input_token_logprobs" in event["meta_info"]]
     assert with_prompt == events[:1]
+    assert grown[-1]["meta_info"] == meta | {"id": grown[-1]["meta_info"]["id"]}
+    for event in grown:
+        told = event["meta_info"]["output_token_logprobs"]
+        assert told == values[: len(told)]
+        assert event["meta_info"]["input_top_logprobs"] == meta["input_top_logprobs"]
 
 
 async def test_over_nats(stack: Stack) -> None:
