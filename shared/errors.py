@@ -248,6 +248,21 @@ class ResumeConflict(RequestError):
     code = "resume_mismatch"
 
 
+class ConversationLocked(RequestError):
+    """A response is being made in the conversation, or somebody else has just changed it."""
+
+    status_code = 409
+    error_type = "invalid_request_error"
+    code = "conversation_locked"
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(
+            f"Something else goes on in conversation {conversation_id!r}: try again in a few "
+            "seconds.",
+            param="conversation",
+        )
+
+
 class IdempotencyConflict(RequestError):
     """The idempotency key stands for a request with another body."""
 

@@ -16,6 +16,7 @@ from frontend.assembly.route_tables import route_tables
 from frontend.assembly.stored_parts import StoredParts
 from frontend.assembly.stream_parts import StreamParts
 from frontend.inference.inference import Inference
+from frontend.nats.conversation_endpoints import ConversationEndpoints
 from frontend.nats.endpoints import Handler, NatsEndpoints
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
@@ -65,7 +66,9 @@ class FrontendSide:
             LoadRoutes(cluster.reader, models),
             stored.erasing,
         )
-        return cls(streams, parts, stored, cluster, app, endpoints.handlers())
+        conversations = ConversationEndpoints(stored.conversations)
+        handlers = {**endpoints.handlers(), **conversations.handlers()}
+        return cls(streams, parts, stored, cluster, app, handlers)
 
     async def begin(self) -> None:
         """Call it before the first request. Raises ConfigError when it may not do its work."""
@@ -88,6 +91,7 @@ class FrontendSide:
         return OlderParts(
             catalog=self.streams.catalog,
             responses=self.streams.responses,
+            conversations=self.streams.conversations,
             file_store=self.stored.file_store,
             batch_store=self.stored.batch_store,
             erasing=self.stored.erasing,
@@ -99,6 +103,7 @@ class FrontendSide:
         for part in (
             self.streams.catalog,
             self.streams.responses,
+            self.streams.conversations,
             self.stored.file_store,
             self.stored.all_batches,
             self.stored.erasing,

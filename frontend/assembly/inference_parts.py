@@ -31,13 +31,16 @@ from frontend.inference.telemetry.server_span import ServerSpans
 from frontend.inference.tokenizing import Tokenizing
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.anthropic.message_request import MessageRequests
+from frontend.surfaces.chat.chat_batch import ChatBatches
 from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
 from frontend.surfaces.generate.generate_request import GenerateRequests
+from frontend.surfaces.infill.infill_request import InfillRequests
 from frontend.surfaces.job_reader import BodyReader, JobReader
 from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions, OllamaEmbeddings
 from frontend.surfaces.responses.request import ResponseRequests
+from frontend.surfaces.responses.response_starts import ResponseStarts
 from frontend.surfaces.scores.rerank_request import RerankRequests
 from frontend.surfaces.scores.score_request import ScoreRequests
 from shared.protocol.reply import Surface
@@ -60,13 +63,20 @@ class SurfaceParts:
         open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
         readers: dict[Surface, BodyReader] = {
             Surface.CHAT: chats,
+            Surface.CHAT_BATCH: ChatBatches(chats),
             Surface.COMPLETIONS: CompletionRequests(models, encoder),
             Surface.EMBEDDINGS: embeddings,
             Surface.SCORE: ScoreRequests(models, encoder),
             Surface.RERANK: RerankRequests(models, encoder),
             Surface.GENERATE: GenerateRequests(models, encoder),
+            Surface.INFILL: InfillRequests(models, encoder),
             Surface.RESPONSES: ResponseRequests(
-                models, encoder, streams.responses, images, styles=process.styles
+                models,
+                encoder,
+                streams.responses,
+                streams.conversations,
+                images,
+                styles=process.styles,
             ),
             Surface.MESSAGES: messages,
             Surface.OLLAMA_CHAT: OllamaChats(models, chats),
@@ -178,7 +188,7 @@ def _acceptor(
         admission,
         streams.router,
         ends.attachments,
-        streams.responses,
+        ResponseStarts(streams.responses, streams.conversations),
         _submitter(process, streams, ends),
         ends.answers,
     )

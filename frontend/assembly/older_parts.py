@@ -8,6 +8,7 @@ from frontend.cluster.request_path_service import PathService
 from frontend.stored.batches.batch_store import BatchStore
 from frontend.stored.erasing.erasing_service import ErasingService
 from frontend.stored.files.file_store import FileStore
+from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.store import ResponseStore
 from shared.catalog.model_catalog import ModelCatalog
 
@@ -18,6 +19,7 @@ class OlderParts:
 
     catalog: ModelCatalog | None = None
     responses: ResponseStore | None = None
+    conversations: ConversationStore | None = None
     file_store: FileStore | None = None
     batch_store: BatchStore | None = None
     erasing: ErasingService | None = None

@@ -18,6 +18,7 @@ from frontend.page.page_routes import PageRoutes
 from frontend.routes.api_route import RouteTable
 from frontend.routes.batch_routes import BatchRoutes
 from frontend.routes.cluster_routes import ClusterRoutes
+from frontend.routes.conversation_routes import ConversationRoutes
 from frontend.routes.file_routes import FileRoutes
 from frontend.routes.job_routes import JobRoutes
 from frontend.routes.job_starts import JobStarts
@@ -50,6 +51,7 @@ def route_tables(
         MessageRoutes(starts, inference, parts.surfaces.messages, bodies),
         OllamaRoutes(inference, models, version, bodies, ping_interval_s=ping_s),
         ResponseRoutes(stored.responses, ping_s),
+        ConversationRoutes(stored.conversations, bodies),
         StreamRoutes(inference, stored.erasing, cluster.paths, bodies, ping_interval_s=ping_s),
         ModelRoutes(models),
         FileRoutes(stored.files),

@@ -15,6 +15,7 @@ from frontend.stored.batches.batch_results import BatchResults
 from frontend.stored.batches.batch_store import BatchStore, MovingBatchStore
 from frontend.stored.batches.batches import Batches
 from frontend.stored.batches.line_slots import LineSlots
+from frontend.stored.conversations import Conversations
 from frontend.stored.erasing.erasing_service import ErasingService
 from frontend.stored.files.file_contents import FileContents
 from frontend.stored.files.file_store import FileStore
@@ -33,6 +34,7 @@ class StoredParts:
     batch_keeper: BatchKeeper
     batches: Batches
     responses: Responses
+    conversations: Conversations
     erasing: ErasingService
 
     @classmethod
@@ -65,6 +67,9 @@ class StoredParts:
             batches=Batches(
                 all_batches, file_store, streams.limits, keeper.look_soon, config.files_ttl_s
             ),
-            responses=Responses(inference, streams.responses, streams.models),
+            responses=Responses(
+                inference, streams.responses, streams.conversations, streams.models
+            ),
+            conversations=Conversations(inference, streams.conversations),
             erasing=ErasingService(cluster, inference, process.frontend_id, older=older.erasing),
         )

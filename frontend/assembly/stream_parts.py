@@ -20,6 +20,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.replayer import LostRequests, Replayer
 from frontend.streams.reply_router import ReplyRouter
+from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.tenants.cache_scope import CacheScope
 from frontend.tenants.exchange import TenantExchange
@@ -43,6 +44,7 @@ class StreamParts:
     replayer: Replayer
     finder: StreamFinder
     responses: ResponseStore
+    conversations: ConversationStore
     queue_watch: QueueWatch
     room: StreamRoom
     limits: StreamLimits
@@ -66,6 +68,8 @@ class StreamParts:
         detok = DetokClient(cluster.nc, subjects, router.subject)
         replayer = Replayer(router, detok, LostRequests(cluster), metrics)
         cluster.reconnects.follow(replayer.on_reconnect)
+        max_bytes = config.max_response_bytes
+        responses = ResponseStore(cluster, detok, max_bytes, older=older.responses)
         room = StreamRoom(cluster.js, limited_streams(subjects), _LOOK_S)
         return cls(
             cluster=cluster,
@@ -74,8 +78,9 @@ class StreamParts:
             router=router,
             replayer=replayer,
             finder=StreamFinder(cluster, detok),
-            responses=ResponseStore(
-                cluster, detok, config.max_response_bytes, older=older.responses
+            responses=responses,
+            conversations=ConversationStore(
+                cluster, responses, max_bytes, older=older.conversations
             ),
             queue_watch=QueueWatch(cluster),
             room=room,

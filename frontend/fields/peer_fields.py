@@ -304,6 +304,7 @@ PEER_FIELDS: tuple[PeerField, ...] = (
     PeerField("skip_reading_prefix_cache", _N),
     PeerField("extra_key", _N),
     PeerField("log_metrics", _N),
+    PeerField("t_max_prompt_ms", _N),
     PeerField("no_logs", _N),
     PeerField("stream_interval", _N),
     PeerField("kv_cache_retention_config", _N),

@@ -18,7 +18,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer
-from frontend.surfaces.responses.store import ResponseStore
+from frontend.surfaces.responses.response_starts import ResponseStarts
 from shared.errors import PerhapsQueued, RequestError
 from shared.protocol.request import GenerateRequest, RequestGroup
 from shared.protocol.sealed_replies import unseal
@@ -34,7 +34,7 @@ class Acceptor:
         admission: Admission,
         router: ReplyRouter,
         attachments: Attachments,
-        responses: ResponseStore,
+        responses: ResponseStarts,
         submitter: Submitter,
         answers: OpenAnswers,
     ) -> None:
@@ -85,6 +85,8 @@ class Acceptor:
                 return None
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
+                if job.response.conversation is not None:
+                    await self._responses.begin(job.response.conversation, requests[0].rid)
             await self._submitter.submit(
                 requests, lanes, job.pixels, caller.span, needed_level=job.needed_level
             )
@@ -108,7 +110,7 @@ class Acceptor:
         generation.response = ResponseView(record, job.model.text)
         if not record.params.store:
             return request
-        kept_at = await self._responses.put(record)
+        kept_at = await self._responses.keep(record)
         reply = msgspec.structs.replace(request.reply, kept_at=kept_at)
         return msgspec.structs.replace(request, reply=reply)
 

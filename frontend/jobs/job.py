@@ -10,7 +10,7 @@ import msgspec
 
 from frontend.fields.sampling_fields import Sampling
 from frontend.fields.unknown_fields import UnknownFields
-from frontend.jobs.stored_response import ResponseParams
+from frontend.jobs.stored_response import Conversation, ResponseParams
 from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.tenants.tenant import EVERYBODY, Tenant
@@ -110,6 +110,7 @@ class ResponseDraft:
 
     params: ResponseParams
     items: list[dict[str, Any]]  # the whole conversation
+    conversation: Conversation | None = None  # that it goes on with
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class Job:
     answer: AnswerFormat | None = None  # of a chat
     response: ResponseDraft | None = None  # set for /v1/responses
     samplings: tuple[Sampling, ...] = ()  # one a prompt where they differ, all with `sampling.n`
-    rids: tuple[str, ...] = ()  # what the client calls each prompt, where it is told that again
+    rids: tuple[str, ...] = ()  # what the client calls each prompt, where its answer repeats that
 
     @property
     def is_detached(self) -> bool:

@@ -12,6 +12,8 @@ from frontend.jobs.job import AnswerOptions
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.model_cards import ModelCard
 
+MAX_ECHO_CHARS = 64 * 1024  # it travels with every record of the request
+
 
 class StreamOptions(msgspec.Struct, omit_defaults=True):
     """`stream_options` of OpenAI's streaming APIs; `include_obfuscation` has no effect."""
@@ -44,6 +46,15 @@ def answer_options(fields: OpenAIFields) -> AnswerOptions:
         token_ids=bool(fields.return_token_ids),
         tokens_as_ids=bool(fields.return_tokens_as_token_ids),
     )
+
+
+def check_echo(text: str, what: str = "prompts") -> None:
+    """Raises InvalidRequest for a text that is too long to be repeated."""
+    if len(text) > MAX_ECHO_CHARS:
+        raise InvalidRequest(
+            f"'echo' repeats {what} of up to {MAX_ECHO_CHARS} characters, this one has {len(text)}",
+            param="echo",
+        )
 
 
 def prompt_room(fields: OpenAIFields, card: ModelCard, max_tokens: int | None) -> int | None:

@@ -33,6 +33,7 @@ class ResponseParams(msgspec.Struct, frozen=True):
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[dict[str, Any]] = []
     truncation: str = "disabled"
+    conversation: dict[str, str] | None = None  # its `id`
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -63,6 +64,38 @@ class KeptResponse:
     record: StoredResponse
     done: Done | None  # None while it waits or runs
     is_queued: bool = False  # no worker has it
+
+
+class RecordOwner(msgspec.Struct, frozen=True):
+    """Whose a record is, where erasers look in all that is stored."""
+
+    owner: str
+    group_id: str
+
+
+class ConversationRecord(msgspec.Struct, frozen=True):
+    """What is kept of a conversation, but for the response that was begun in it last."""
+
+    reply: RecordOwner
+    created: int  # unix seconds
+    metadata: dict[str, str]
+    items: list[dict[str, Any]]
+    running: str = ""  # rid of that response, until a later record has its items
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as of now: with the items of each response that has ended."""
+
+    id: str
+    record: ConversationRecord
+    seq: int  # of its last message
+    is_running: bool  # a response is being made in it
+    is_older: bool = False  # it is in the store that the service has moved away from
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        return self.record.items
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,13 +99,13 @@ class ServedModel:
             )
         return self.text.chat_template
 
-    def fill_in_middle(self) -> FillInMiddle:
+    def fill_in_middle(self, param: str = "suffix") -> FillInMiddle:
         """Raises InvalidRequest when the model fills no gaps."""
         if self.text.fill_in_middle is None:
             raise InvalidRequest(
-                f"'suffix' is not for the model '{self.name}': its tokenizer has no tokens that "
+                f"'{param}' is not for the model '{self.name}': its tokenizer has no tokens that "
                 "mark what is before and behind a gap",
-                param="suffix",
+                param=param,
                 code="unsupported_parameter",
             )
         return self.text.fill_in_middle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -18,10 +19,13 @@ _MARKS = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek  # noqa: RUF001
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
 )
+# Before the name of a project, and before each file of it; the first that a tokenizer has.
+_PROJECTS = ("<|repo_name|>", "<repo_name>", "<reponame>")
+_FILES = ("<|file_sep|>", "<file_sep>", "<|file_separator|>")
 # What a model may write behind it, where another text would begin.
 _ENDS = (
     "<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<|file_sep|>", "<file_sep>", "<|file_separator|>",
-    "<|repo_name|>", "<reponame>", "<|endoftext|>",
+    "<|repo_name|>", "<repo_name>", "<reponame>", "<|endoftext|>",
 )  # fmt: skip
 
 
@@ -61,6 +65,8 @@ class FillInMiddle(NamedTuple):
     before_suffix: str
     before_middle: str
     end_ids: tuple[int, ...]
+    before_project: str = ""  # "": it has no such mark
+    before_file: str = ""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
@@ -69,9 +75,24 @@ class FillInMiddle(NamedTuple):
         for marks in _MARKS:
             if added.keys() >= set(marks):
                 ends = (*_ENDS, *marks)
-                return cls(*marks, tuple(dict.fromkeys(added[end] for end in ends if end in added)))
+                end_ids = tuple(dict.fromkeys(added[end] for end in ends if end in added))
+                project, file = (
+                    next((mark for mark in known if mark in added), "")
+                    for known in (_PROJECTS, _FILES)
+                )
+                return cls(*marks, end_ids, project, file)
         return None
 
     def prompt(self, prefix: str, suffix: str) -> str:
         """The text that the model goes on with what stands between them."""
         return f"{self.before_prefix}{prefix}{self.before_suffix}{suffix}{self.before_middle}"
+
+    def context(self, files: Sequence[tuple[str, str]]) -> str:
+        """Other files, by name and text, as llama.cpp puts them before the prompt."""
+        if not files:
+            return ""
+        if not self.before_file:
+            return "".join(f"\n\n--- snippet ---\n\n{text}" for _, text in files)
+        project = f"{self.before_project}myproject\n" if self.before_project else ""
+        texts = "".join(f"{self.before_file}{name}\n{text}" for name, text in files)
+        return f"{project}{texts}{self.before_file}filename\n"

@@ -43,7 +43,7 @@ class _ResponseQuery(msgspec.Struct, frozen=True):
     starting_after: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None = None
 
 
-class _PageQuery(msgspec.Struct, frozen=True):
+class PageQuery(msgspec.Struct, frozen=True):
     """What lists are asked with; each takes its own."""
 
     id: str = ""
@@ -84,23 +84,25 @@ class NatsEndpoints:
     def handlers(self) -> dict[str, Handler]:
         return {
             "chat.completions": self._starter(Surface.CHAT),
+            "chat.completions.batch": self._starter(Surface.CHAT_BATCH),
             "completions": self._starter(Surface.COMPLETIONS),
             "generate": self._starter(Surface.GENERATE),
+            "infill": self._starter(Surface.INFILL),
             "embed": self._starter(Surface.EMBEDDINGS),
             "score": self._starter(Surface.SCORE),
             "rerank": self._starter(Surface.RERANK),
             "responses": self._starter(Surface.RESPONSES),
             "responses.get": self._get_response,
-            "responses.cancel": _of_id(self._responses.cancel),
-            "responses.delete": _of_id(self._responses.delete),
+            "responses.cancel": of_id(self._responses.cancel),
+            "responses.delete": of_id(self._responses.delete),
             "responses.input_items": self._list_input_items,
             "batches": self._create_batch,
-            "batches.get": _of_id(self._batches.get),
+            "batches.get": of_id(self._batches.get),
             "batches.list": self._list_batches,
-            "batches.cancel": _of_id(self._batches.cancel),
-            "files.get": _of_id(self._files.get),
+            "batches.cancel": of_id(self._batches.cancel),
+            "files.get": of_id(self._files.get),
             "files.list": self._list_files,
-            "files.delete": _of_id(self._files.delete),
+            "files.delete": of_id(self._files.delete),
             "resume": self._resume,
             "abort": self._abort,
             "erase": self._erase,
@@ -141,17 +143,17 @@ class NatsEndpoints:
         return encode_json(await self._responses.get(query.id, caller))
 
     async def _list_input_items(self, body: dict[str, Any], caller: Caller) -> bytes:
-        page = convert(body, _PageQuery)
+        page = convert(body, PageQuery)
         return encode_json(await self._responses.input_items(page.id, page.query(), caller))
 
     async def _create_batch(self, body: dict[str, Any], caller: Caller) -> bytes:
         return encode_json(await self._batches.create(body, caller))
 
     async def _list_batches(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return encode_json(await self._batches.all(convert(body, _PageQuery).query(), caller))
+        return encode_json(await self._batches.all(convert(body, PageQuery).query(), caller))
 
     async def _list_files(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return encode_json(await self._files.all(convert(body, _PageQuery).query(), caller))
+        return encode_json(await self._files.all(convert(body, PageQuery).query(), caller))
 
     async def _abort(self, body: dict[str, Any], caller: Caller) -> bytes:
         rid = rid_of_body(body)
@@ -177,7 +179,7 @@ class NatsEndpoints:
         return await self._loads.answer(convert(body, ModelBody).model)
 
 
-def _of_id(act: Callable[[str, Caller], Awaitable[object]]) -> Handler:
+def of_id(act: Callable[[str, Caller], Awaitable[object]]) -> Handler:
     """The body names one thing by its `id`."""
 
     async def handle(body: dict[str, Any], caller: Caller) -> bytes:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
@@ -14,7 +15,7 @@ import nats.micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import Request
-from nats.micro.service import Service
+from nats.micro.service import EndpointStats, Service
 from prometheus_client import Counter
 
 from frontend.fields.request_body import convert
@@ -34,6 +35,14 @@ from shared.nats_client.connection_end import end_subscription
 from shared.telemetry.log import get_logger
 
 log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Errors:
+    """Answers of one endpoint with an error, since the service began."""
+
+    num: int = 0
+    last_status: int = 0
 
 
 class NatsService:
@@ -68,6 +77,7 @@ class NatsService:
         self._callers = callers
         self._intake = intake
         self._answered = answered
+        self._errors: dict[str, _Errors] = {}  # by the endpoint's name, for its statistics
         self._stopping = asyncio.Event()
         self.started = asyncio.Event()
 
@@ -106,10 +116,11 @@ class NatsService:
             name=self._gate.service,
             version=importlib.metadata.version("jetflock"),
             description="Large language models: OpenAI's bodies in, its events out.",
+            stats_handler=self._with_errors,
         )
         for endpoint in self._endpoints:
             await service.add_endpoint(
-                name=endpoint.replace(".", "-"),
+                name=_micro_name(endpoint),
                 subject=self._gate.subject(endpoint, "*"),
                 handler=self._endpoint(endpoint, tasks),
             )
@@ -167,6 +178,16 @@ class NatsService:
                 endpoint, Reply(self._nc, message.reply), functools.partial(answered, name)
             )
         self._answered.labels("nats", endpoint, status).inc()
+        if status >= 400:
+            errors = self._errors.setdefault(_micro_name(endpoint), _Errors())
+            errors.num += 1
+            errors.last_status = status
+
+    def _with_errors(self, stats: EndpointStats) -> None:
+        """To the library no handler fails: each answers, and goes on beside it."""
+        if (errors := self._errors.get(stats.name)) is not None:
+            stats.num_errors = errors.num
+            stats.last_error = str(errors.last_status)
 
     async def _answer(
         self, endpoint: str, reply: Reply, answered: Callable[[Reply], Awaitable[int]]
@@ -201,3 +222,8 @@ class NatsService:
                 "max_part_bytes": transfer.max_part_bytes,
             }
         )
+
+
+def _micro_name(endpoint: str) -> str:
+    """An endpoint's name may have no dot."""
+    return endpoint.replace(".", "-")

@@ -33,6 +33,7 @@ from frontend.surfaces.embeddings.embedding_answer import (
     OllamaEmbeddings,
 )
 from frontend.surfaces.generate.generate_answer import GeneratedText
+from frontend.surfaces.infill.infill_answer import Infill
 from frontend.surfaces.ollama.ollama_answer import (
     OllamaChat,
     OllamaError,
@@ -45,6 +46,8 @@ from frontend.surfaces.ollama.ollama_answer import (
 from frontend.surfaces.responses.event_answer import EVENT_KINDS
 from frontend.surfaces.responses.response_answer import (
     ITEM_KINDS,
+    ConversationDeleted,
+    ConversationObject,
     InputItems,
     Response,
     ResponseDeleted,
@@ -65,6 +68,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     ChatCompletion,
     Completion,
     GeneratedText,
+    Infill,
     EmbeddingList,
     ScoreList,
     Ranking,
@@ -94,6 +98,8 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Response,
     InputItems,
     ResponseDeleted,
+    ConversationObject,
+    ConversationDeleted,
     Aborted,
     Erased,
     Health,
@@ -114,7 +120,7 @@ EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
 }
 # What a stream may be read again as.
 _RESUMABLE = (
-    "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated",
+    "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated", "Infill",
     "Message", "OllamaChat", "OllamaGenerated", "OllamaEmbeddings", "Response",
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from frontend.openapi.body_routes import (
     TOKEN_ROUTES,
     BodyRoute,
 )
+from frontend.routes.api_route import CHAT_BATCH_PATH
 
 # To find out what a field may be although it is refused when it asks for something.
 _PROBES: tuple[Any, ...] = (1, -1, True, "none", "auto", ["text"])
@@ -41,6 +42,8 @@ def api_table() -> str:
         "NATS the same bodies are taken. The columns:",
         "",
         *(f"- {route.name}: `POST {route.path}`" for route in ROUTES),
+        "",
+        f"`POST {CHAT_BATCH_PATH}` takes the fields of a chat, and lists of `messages`.",
         "",
         "*yes*: it has an effect. *partly*: some values are refused. *refused*: by name, with 400",
         "`unsupported_parameter`, where its value asks for something. *ignored*: taken, because it",
@@ -129,7 +132,7 @@ def _fields(schemas: dict[str, Any], route: BodyRoute) -> Iterator[tuple[str, st
     """Names and values of what has an effect; those of an object that is always the same too."""
     for name, schema in schemas[route.schema]["properties"].items():
         if name == "sampling_params":
-            yield name, "object of sampling fields"
+            yield name, "object of sampling fields, or a list with one for each prompt"
             continue
         references = [o["$ref"] for o in schema.get("anyOf", ()) if "$ref" in o]
         nested = schemas[references[0].split("/")[-1]] if references else {}

@@ -14,6 +14,7 @@ from frontend.fields.cache_fields import (
 )
 from frontend.fields.field_ranges import RANGES, Range
 from frontend.fields.pooled_fields import MAX_INPUTS
+from frontend.fields.request_body import Refused
 from frontend.fields.sampler_order import SAMPLER_LETTERS, SAMPLER_NAMES
 from frontend.fields.sampling_fields import (
     MAX_STOP,
@@ -38,16 +39,27 @@ from frontend.openapi.request_shapes import (
     ollama_message,
     optional,
     response_fields,
+    response_items,
 )
 from frontend.stored.batches.batch_body import WINDOW_PATTERN, BatchBody
 from frontend.stored.batches.batch_record import ENDPOINTS
+from frontend.stored.conversations import (
+    MAX_NEW_ITEMS,
+    ConversationBody,
+    ConversationChange,
+    ConversationItems,
+)
 from frontend.stored.files.file_record import SHORTEST_TTL_S, UPLOADED
 from frontend.surfaces.anthropic.body import MessageBody
+from frontend.surfaces.chat.chat_batch import MAX_CONVERSATIONS, ChatBatchBody
+from frontend.surfaces.chat.chat_batch import REFUSED as BATCH_REFUSED
 from frontend.surfaces.chat.chat_request import ChatBody
 from frontend.surfaces.chat.reasoning import EFFORTS
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
 from frontend.surfaces.generate.generate_request import ALIASES, GenerateBody
+from frontend.surfaces.infill.infill_request import MAX_EXTRA, InfillBody
+from frontend.surfaces.infill.infill_request import REFUSED as INFILL_REFUSED
 from frontend.surfaces.ollama.body import (
     OllamaChatBody,
     OllamaEmbedBody,
@@ -55,7 +67,8 @@ from frontend.surfaces.ollama.body import (
     OllamaOptions,
     OllamaShowBody,
 )
-from frontend.surfaces.responses.request import INCLUDABLE, REFUSED, ResponseBody
+from frontend.surfaces.responses.request import INCLUDABLE, ResponseBody
+from frontend.surfaces.responses.request import REFUSED as RESPONSE_REFUSED
 from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
 from frontend.surfaces.scores.rerank_request import TOP_N, RerankBody
 from frontend.surfaces.scores.score_request import ScoreBody
@@ -104,7 +117,8 @@ _MORE_RANGES = {
 }
 _STARTING = (
     "ResponseBody",
-    "ChatBody", "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody",
+    "ChatBody", "ChatBatchBody", "InfillBody",
+    "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody",
 )  # fmt: skip
 
 
@@ -113,13 +127,18 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _, schemas = msgspec.json.schema_components(
         [
             ChatBody,
+            ChatBatchBody,
             CompletionBody,
+            InfillBody,
             EmbeddingBody,
             ScoreBody,
             RerankBody,
             GenerateBody,
             BatchBody,
             ResponseBody,
+            ConversationBody,
+            ConversationChange,
+            ConversationItems,
             TokenizeBody,
             DetokenizeBody,
             TemplateBody,
@@ -134,7 +153,9 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         ref_template="#/components/schemas/{name}",
     )
     sampling = schemas.pop("SamplingFields")["properties"]
-    nested = {"sampling_params": {"anyOf": [{"$ref": "#/components/schemas/SamplingParams"}]}}
+    params = {"$ref": "#/components/schemas/SamplingParams"}
+    each = list_of(params, minItems=1, maxItems=MAX_PROMPTS)
+    nested = {"sampling_params": optional(params, each)}
     new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
     schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
     schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
@@ -144,6 +165,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         for name, field in schema.get("properties", {}).items():
             schema["properties"][name] = _checked(name, field)
     _require(schemas["ChatBody"], "model", "messages")
+    _complete_chat_batch(schemas["ChatBatchBody"])
+    _complete_infill(schemas["InfillBody"])
     _require(schemas["CompletionBody"], "model", "prompt")
     _require(schemas["EmbeddingBody"], "model", "input")
     document = {"$ref": "#/components/schemas/RerankDocument"}
@@ -160,13 +183,16 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         schemas["ScoreBody"]["properties"][name] = {"anyOf": _texts(MAX_INPUTS)}
     _require(schemas["ResponseBody"], "model", "input")
     of_response = schemas["ResponseBody"]["properties"]
-    for name in REFUSED.keys() & of_response.keys():
-        del of_response[name]
+    _drop_refused(schemas["ResponseBody"], RESPONSE_REFUSED)
     of_response |= response_fields()
     of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
+    _complete_conversations(schemas)
     schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
     schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
     of_generate = schemas["GenerateBody"]["properties"]
+    rids = list_of({"type": "string", "pattern": CLIENT_ID_PATTERN}, maxItems=MAX_PROMPTS)
+    for name in CLIENT_ID_FIELDS:
+        of_generate[name] = {"anyOf": [*_CLIENT_ID["anyOf"], rids]}
     of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
     of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
     schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
@@ -189,6 +215,34 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     }
     schemas["FileForm"] = _file_form()
     return schemas
+
+
+def _complete_chat_batch(schema: dict[str, Any]) -> None:
+    chats = list_of(_FIELDS["messages"], minItems=1, maxItems=MAX_CONVERSATIONS)
+    schema["properties"]["messages"] = chats
+    _drop_refused(schema, BATCH_REFUSED)
+    _require(schema, "model", "messages")
+
+
+def _complete_infill(schema: dict[str, Any]) -> None:
+    extra = {"$ref": "#/components/schemas/InfillExtra"}
+    schema["properties"]["input_extra"] = optional(list_of(extra, maxItems=MAX_EXTRA))
+    _drop_refused(schema, INFILL_REFUSED)
+    _require(schema, "input_prefix", "input_suffix")
+
+
+def _complete_conversations(schemas: dict[str, dict[str, Any]]) -> None:
+    items = response_items(MAX_NEW_ITEMS)
+    schemas["ConversationBody"]["properties"]["items"] = optional(items | {"minItems": 0})
+    schemas["ConversationItems"]["properties"]["items"] = items
+    _require(schemas["ConversationItems"], "items")
+    _require(schemas["ConversationChange"], "metadata")
+
+
+def _drop_refused(schema: dict[str, Any], refused: Refused) -> None:
+    """Of fields that the struct has for others, too."""
+    for name in refused.keys() & schema["properties"].keys():
+        del schema["properties"][name]
 
 
 def _file_form() -> dict[str, Any]:

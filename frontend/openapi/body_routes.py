@@ -14,6 +14,7 @@ from frontend.surfaces.chat import chat_request
 from frontend.surfaces.completions import completion_request
 from frontend.surfaces.embeddings import embedding_request
 from frontend.surfaces.generate import generate_request
+from frontend.surfaces.infill import infill_request
 from frontend.surfaces.ollama import body as ollama_body
 from frontend.surfaces.responses import request as response_request
 from frontend.surfaces.scores import rerank_request, score_request
@@ -42,6 +43,9 @@ ROUTES = (
     ),
     BodyRoute("score", "/v1/score", "ScoreBody", score_request.REFUSED, POOLED_IGNORED),
     BodyRoute("rerank", "/v1/rerank", "RerankBody", rerank_request.REFUSED, POOLED_IGNORED),
+    BodyRoute(
+        "infill", "/infill", "InfillBody", infill_request.REFUSED, infill_request.IGNORED_HERE
+    ),
     BodyRoute(
         "responses",
         "/v1/responses",
@@ -100,6 +104,7 @@ TOKEN_ROUTES = (
 OTHER_ROUTES = (
     BodyRoute("files", "/v1/files", "FileForm", {}, frozenset()),
     BodyRoute("batches", "/v1/batches", "BatchBody", {}, frozenset()),
+    BodyRoute("conversations", "/v1/conversations", "ConversationBody", {}, frozenset()),
     *TOKEN_ROUTES,
 )
 
@@ -130,6 +135,7 @@ DEFAULTS: Mapping[str, Any] = {
     "early_stopping": False,
     "return_tokens_as_token_ids": False,
     "return_logprob": False,
+    "incremental_streaming_output": False,
     "add_generation_prompt": True,
     "continue_final_message": False,
     "chat add_special_tokens": False,
@@ -162,6 +168,11 @@ DEFAULT_WORDS: Mapping[str, str] = {
     "generate model": "the only one",
     "messages": "required",
     "prompt": "required",
+    "infill prompt": "none",
+    "infill model": "the only one",
+    "input_prefix": "required",
+    "input_suffix": "required",
+    "n_predict": "the rest of the context",
     "input": "required",
     "text": "or `input_ids`",
     "input_ids": "or `text`",
@@ -192,6 +203,7 @@ DEFAULT_WORDS: Mapping[str, str] = {
     "input_file_id": "required",
     "endpoint": "required",
     "completion_window": "required",
+    "conversations items": "none",
     "tokenize model": "the only one",
     "detokenize model": "the only one",
     "apply-template model": "the only one",

@@ -8,6 +8,7 @@ from frontend.openapi.answers import answer_schemas, schema_ref
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.operations import ERRORS, content_of, operation_of, start_of
 from frontend.routes.api_route import (
+    CHAT_BATCH_PATH,
     CHAT_PATHS,
     EMBEDDING_PATHS,
     MODEL_PATHS,
@@ -38,6 +39,7 @@ _RESPONSE_ID = {
     "required": True,
     "schema": {"type": "string"},
 }
+_CONVERSATION_ID = _RESPONSE_ID | {"name": "conversation_id"}
 _EVENT_QUERY = [
     {"name": "stream", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
     {"name": "starting_after", "in": "query", "schema": {"type": "integer", "minimum": 0}},
@@ -66,6 +68,8 @@ def openapi_document(version: str) -> dict[str, Any]:
     """OpenAPI 3.1, made from the types that read the bodies and the ranges that are checked."""
     paths: dict[str, dict[str, Any]] = {
         **_twice(CHAT_PATHS, "post", start_of("chat", "ChatBody", "ChatCompletion")),
+        CHAT_BATCH_PATH: {"post": start_of("chat_batch", "ChatBatchBody", "ChatCompletion")},
+        "/infill": {"post": start_of("infill", "InfillBody", "Infill")},
         "/v1/completions": {"post": start_of("completion", "CompletionBody", "Completion")},
         **_twice(EMBEDDING_PATHS, "post", start_of("embedding", "EmbeddingBody", "EmbeddingList")),
         **{path: {"post": start_of(_id(path), "ScoreBody", "ScoreList")} for path in SCORE_PATHS},
@@ -85,6 +89,7 @@ def openapi_document(version: str) -> dict[str, Any]:
                 "list_input_items", "InputItems", parameters=[_RESPONSE_ID, *_PAGE_QUERY]
             )
         },
+        **_conversation_paths(),
         "/invocations": {"post": _invocation()},
         "/generate": {"post": start_of("generate", "GenerateBody", "Generated")},
         "/v1/streams/{rid}": {
@@ -213,6 +218,35 @@ def _with_errors(paths: dict[str, dict[str, Any]], schema: str) -> dict[str, dic
                 content = operation["responses"][str(status)]["content"]
                 content["application/json"] = {"schema": schema_ref(schema)}
     return paths
+
+
+def _conversation_paths() -> dict[str, dict[str, Any]]:
+    path, one = "/v1/conversations/{conversation_id}", [_CONVERSATION_ID]
+    item = [_CONVERSATION_ID, _CONVERSATION_ID | {"name": "item_id"}]
+    body, change, items = (
+        schema_ref(f"Conversation{kind}") for kind in ("Body", "Change", "Items")
+    )
+    name = "ConversationObject"
+    return {
+        "/v1/conversations": {"post": operation_of("create_conversation", name, body=body)},
+        path: {
+            "get": operation_of("get_conversation", name, parameters=one),
+            "post": operation_of("change_conversation", name, body=change, parameters=one),
+            "delete": operation_of("delete_conversation", "ConversationDeleted", parameters=one),
+        },
+        f"{path}/items": {
+            "get": operation_of(
+                "list_conversation_items", "InputItems", parameters=[*one, *_PAGE_QUERY]
+            ),
+            "post": operation_of(
+                "add_conversation_items", "InputItems", body=items, parameters=one
+            ),
+        },
+        f"{path}/items/{{item_id}}": {
+            "get": operation_of("get_conversation_item", "ResponseItem", parameters=item),
+            "delete": operation_of("delete_conversation_item", name, parameters=item),
+        },
+    }
 
 
 def _token_paths() -> dict[str, dict[str, Any]]:

@@ -98,15 +98,20 @@ def response_fields() -> dict[str, Schema]:
     tool = _typed("function", {"name": _NAME}, _TOOL_FIELDS)
     named = _typed("function", {"name": _NAME})
     allowed = _typed("allowed_tools", {"mode": _MODE, "tools": list_of(named, minItems=1)})
-    items = list_of({"anyOf": list(_items())}, minItems=1, maxItems=MAX_ITEMS)
     return {
-        "input": {"anyOf": [TEXT, items]},
+        "input": {"anyOf": [TEXT, response_items(MAX_ITEMS)]},
+        "conversation": optional(TEXT, object_with({"id": TEXT})),
         "reasoning": optional(
             {"type": "object", "properties": {"effort": optional(_EFFORT)}, "required": []}
         ),
         "tools": optional(list_of(tool, maxItems=MAX_TOOLS)),
         "tool_choice": optional(_CHOICES, named, allowed),
     }
+
+
+def response_items(max_items: int) -> Schema:
+    """Of a conversation."""
+    return list_of({"anyOf": list(_items())}, minItems=1, maxItems=max_items)
 
 
 def _items() -> tuple[Schema, ...]:

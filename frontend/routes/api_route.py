@@ -17,6 +17,7 @@ from frontend.text.event_writer import error_body
 
 # Of routes that have several: without /v1 for clients whose base URL has none.
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
+CHAT_BATCH_PATH = "/v1/chat/completions/batch"
 EMBEDDING_PATHS = ("/v1/embeddings", "/embeddings")
 RESPONSE_PATHS = ("/v1/responses", "/responses")
 MODEL_PATHS = ("/v1/models", "/models")

@@ -11,6 +11,7 @@ from frontend.jobs.job import Caller
 from frontend.models.model_directory import ModelDirectory
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import (
+    CHAT_BATCH_PATH,
     CHAT_PATHS,
     EMBEDDING_PATHS,
     RERANK_PATHS,
@@ -24,11 +25,13 @@ from shared.protocol.reply import Surface
 
 _SURFACES: Iterable[tuple[Surface, Sequence[str]]] = (
     (Surface.CHAT, CHAT_PATHS),
+    (Surface.CHAT_BATCH, (CHAT_BATCH_PATH,)),
     (Surface.COMPLETIONS, ("/v1/completions",)),
     (Surface.EMBEDDINGS, EMBEDDING_PATHS),
     (Surface.SCORE, SCORE_PATHS),
     (Surface.RERANK, RERANK_PATHS),
     (Surface.GENERATE, ("/generate",)),
+    (Surface.INFILL, ("/infill",)),
     (Surface.RESPONSES, RESPONSE_PATHS),
 )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse, ResponseView
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.answer import Answer
+from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.object import done_response, unfinished_response
 from frontend.surfaces.responses.response_answer import InputItems, Response, ResponseDeleted
 from frontend.surfaces.responses.store import ResponseStore
@@ -25,9 +27,16 @@ _RESULT_POLL_S = 0.05
 class Responses:
     """Whichever frontend is asked: all of it is in the store, or in the log."""
 
-    def __init__(self, inference: Inference, store: ResponseStore, models: ModelDirectory) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        store: ResponseStore,
+        conversations: ConversationStore,
+        models: ModelDirectory,
+    ) -> None:
         self._inference = inference
         self._store = store
+        self._conversations = conversations
         self._models = models
 
     async def get(self, response_id: str, caller: Caller) -> Response:
@@ -60,6 +69,8 @@ class Responses:
         kept = await self._store.get(response_id, caller.owner)
         if kept.done is None:
             await self._inference.abort(kept.record.rid, caller)
+        elif (conversation := kept.record.params.conversation) is not None:
+            await self._conversations.settle(conversation["id"], caller.owner)
         try:
             await self._store.delete(kept.record.rid)
         except BrokerError as exc:
@@ -73,28 +84,7 @@ class Responses:
 
         Raises RequestError.
         """
-        items = (await self._store.get(response_id, caller.owner)).record.items
-        order = query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise InvalidRequest(f"'order' is {order[:40]!r}, must be asc or desc", param="order")
-        items = items if order == "asc" else items[::-1]
-        limit = query_number(query, "limit", 1, MAX_PAGE) or _DEFAULT_PAGE
-        start = 0
-        if (after := query.get("after")) is not None:
-            ids = [item["id"] for item in items]
-            if after not in ids:
-                raise InvalidRequest(
-                    f"'after' is {after[:100]!r}, which is no item of it", param="after"
-                )
-            start = ids.index(after) + 1
-        page = items[start : start + limit]
-        return InputItems(
-            object="list",
-            data=page,
-            first_id=page[0]["id"] if page else "",
-            last_id=page[-1]["id"] if page else "",
-            has_more=start + limit < len(items),
-        )
+        return items_page((await self._store.get(response_id, caller.owner)).record.items, query)
 
     async def _ended(self, kept: KeptResponse, caller: Caller) -> KeptResponse:
         """The response with its result, once the detokenizer has written it."""
@@ -114,6 +104,31 @@ class Responses:
             return unfinished_response(kept.record, "queued" if kept.is_queued else "in_progress")
         text = await self._models.text(kept.record.tokenizer_hash)
         return done_response(ResponseView(kept.record, text), kept.done)
+
+
+def items_page(items: list[dict[str, Any]], query: Mapping[str, str]) -> InputItems:
+    """A page of the items of a conversation. Raises InvalidRequest."""
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"'order' is {order[:40]!r}, must be asc or desc", param="order")
+    items = items if order == "asc" else items[::-1]
+    limit = query_number(query, "limit", 1, MAX_PAGE) or _DEFAULT_PAGE
+    start = 0
+    if (after := query.get("after")) is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise InvalidRequest(
+                f"'after' is {after[:100]!r}, which is no item of it", param="after"
+            )
+        start = ids.index(after) + 1
+    page = items[start : start + limit]
+    return InputItems(
+        object="list",
+        data=page,
+        first_id=page[0]["id"] if page else "",
+        last_id=page[-1]["id"] if page else "",
+        has_more=start + limit < len(items),
+    )
 
 
 def query_number(query: Mapping[str, str], name: str, low: int, high: int) -> int | None:

@@ -11,6 +11,7 @@ from frontend.surfaces.completions.completion_events import CompletionEvents
 from frontend.surfaces.embeddings.embedding_events import EmbeddingEvents, OllamaEmbedEvents
 from frontend.surfaces.generate.generate_events import GenerateEvents
 from frontend.surfaces.generate.growing_events import GrowingEvents
+from frontend.surfaces.infill.infill_events import InfillEvents
 from frontend.surfaces.scores.score_events import RerankEvents, ScoreEvents
 from frontend.text.event_writer import EventWriter, error_body
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
@@ -71,6 +72,8 @@ class EventFeed:
 
     @property
     def epilogue(self) -> bytes:
+        if self._generation.surface is Surface.INFILL:
+            return b""  # its last event says that it is the last
         return b"id: " + self._event_id() + b"\ndata: [DONE]\n\n"
 
     @property
@@ -153,10 +156,12 @@ class EventFeed:
 def writer_for(generation: Generation) -> EventWriter:
     """The wire format of the API that the request came through."""
     match generation.surface:
-        case Surface.CHAT:
+        case Surface.CHAT | Surface.CHAT_BATCH:
             return ChatEvents(generation.streams, generation.token_texts)
         case Surface.COMPLETIONS:
             return CompletionEvents(generation.streams, generation.token_texts)
+        case Surface.INFILL:
+            return InfillEvents(generation.streams)
         case Surface.GENERATE:
             return GenerateEvents(generation.streams, generation.token_texts)
         case Surface.GENERATE_SO_FAR:

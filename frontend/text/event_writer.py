@@ -59,7 +59,7 @@ class EventWriter(Protocol):
 def public_id(reply: ReplyParams) -> str:
     """The `id` that clients see."""
     match reply.surface:
-        case Surface.CHAT:
+        case Surface.CHAT | Surface.CHAT_BATCH:
             return f"chatcmpl-{reply.group_id}"
         case Surface.COMPLETIONS:
             return f"cmpl-{reply.group_id}"
@@ -74,6 +74,7 @@ def public_id(reply: ReplyParams) -> str:
         case (
             Surface.GENERATE
             | Surface.GENERATE_SO_FAR
+            | Surface.INFILL
             | Surface.EMBEDDINGS
             | Surface.OLLAMA_CHAT
             | Surface.OLLAMA_GENERATE

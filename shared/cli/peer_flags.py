@@ -56,6 +56,11 @@ PEER_FLAGS = (
     PeerFlag(("--threads", "-t"), "llama.cpp", "--num-threads"),
     PeerFlag(("-q",), "vLLM", "--quantization"),
     PeerFlag(("--tool-call-parser",), _BOTH, "--tool-parser"),
+    PeerFlag(
+        ("--incremental-streaming-output", "--stream-output"),
+        "SGLang",
+        advice='`"incremental_streaming_output": true` in the body of `/generate`',
+    ),
     PeerFlag(("--model", "--model-path", "-m"), _ALL, advice=_MODEL_ADVICE),
     PeerFlag(
         ("--hf-repo", "-hf", "-hfr"),

@@ -34,6 +34,8 @@ class Surface(enum.StrEnum):
     OLLAMA_CHAT = "api.chat"
     OLLAMA_GENERATE = "api.generate"
     OLLAMA_EMBED = "api.embed"
+    INFILL = "infill"
+    CHAT_BATCH = "chat.completions.batch"  # of bodies alone: what they ask for are chats
     GENERATE_SO_FAR = "generate.so_far"  # its events repeat what came before
 
 
@@ -136,7 +138,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
     is_list: bool = False  # its client sent a list of prompts, if only of one
-    rid: str = ""  # what the client calls it, where /generate tells it its own name
+    rid: str = ""  # what the client calls it, where its answer repeats that
     grace_s: float = 0.0  # it runs on so long without a client, unless a later client says another
     # Those that end it, where tokens of its own do so too; None: no other token does.
     eos_token_ids: tuple[int, ...] | None = None

@@ -39,9 +39,13 @@ async def test_responses_outlive_all_frontends(tmp_path: Path) -> None:
         stack.start_worker(*SCRIPTED)
         await stack.wait_ready(1)
         async with client_of(stack, frontends[0]) as client:
+            conversation = (await client.post("/v1/conversations", json={})).json()["id"]
             background, unread = [
-                (await client.post("/v1/responses", json={**BODY, "background": True})).json()
-                for _ in range(2)
+                (await client.post("/v1/responses", json={**BODY, **fields})).json()
+                for fields in (
+                    {"background": True, "conversation": conversation},
+                    {"background": True},
+                )
             ]
             body = {**BODY, "stream": True}
             async with client.stream("POST", "/v1/responses", json=body) as response:
@@ -59,6 +63,10 @@ async def test_responses_outlive_all_frontends(tmp_path: Path) -> None:
             async with client.stream("GET", url) as response:
                 events = seen + await events_of(response)
             polled = await finished(client, background["id"])
+            url = f"/v1/conversations/{conversation}/items?order=asc"
+            asked, said = (await client.get(url)).json()["data"]
+            assert asked["content"][0]["text"] == BODY["input"]
+            assert [said] == polled["output"]
             assert await finished(client, streamed_id) == events[-1]["response"]
         check_events(events)
         assert folded(events) == events[-1]["response"]

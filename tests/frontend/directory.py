@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from tokenizers import AddedToken, Tokenizer
 
 from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
@@ -17,12 +18,15 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.generate.generate_request import GenerateRequests
+from frontend.surfaces.infill.infill_request import InfillRequests
 from frontend.tenants.ledger import TenantLedger
 from shared.catalog.model_status import PoolHeartbeats
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import BrokerUnavailable
 from shared.protocol.model_cards import ModelCard
-from tests.frontend.tiny_model import CHATML, make_bundle, make_card
+from tests.frontend.tiny_model import CHATML, make_bundle, make_card, make_tokenizer
+
+FIM_MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
 
 class FakeCatalog:
@@ -57,6 +61,22 @@ def make_directory(
     return ModelDirectory(FakeCatalog(bundle, *cards))  # type: ignore[arg-type]
 
 
+def tokenizer_with(*marks: str) -> Tokenizer:
+    """The tiny model's, with these as single tokens."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    return tokenizer
+
+
+def make_filling_directory(*marks: str) -> ModelDirectory:
+    """Of a model whose tokenizer has these marks."""
+    files = dict(make_bundle().files)
+    files["tokenizer.json"] = tokenizer_with(*marks).to_str().encode()
+    bundle = TokenizerBundle(files)
+    card = make_card(bundle, vocab_size=300)
+    return ModelDirectory(FakeCatalog(bundle, card))  # type: ignore[arg-type]
+
+
 def make_image_loader() -> ImageLoader:
     limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000)
     return ImageLoader(limits, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
@@ -71,10 +91,11 @@ def make_admission() -> Admission:
 
 
 class AllRequests:
-    """The three kinds of bodies, on one directory."""
+    """The kinds of bodies that become text, on one directory."""
 
     def __init__(self, directory: ModelDirectory) -> None:
         encoder = PromptEncoder()
         self.chat = ChatRequests(directory, encoder, make_image_loader())
         self.completions = CompletionRequests(directory, encoder)
         self.generate = GenerateRequests(directory, encoder)
+        self.infill = InfillRequests(directory, encoder)

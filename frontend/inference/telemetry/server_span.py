@@ -19,11 +19,13 @@ from shared.telemetry.tracing import Attributes, Span, SpanKind, Tracer
 
 _OPERATIONS = {  # OpenTelemetry's names, and our own for what it does not know
     Surface.CHAT: "chat",
+    Surface.CHAT_BATCH: "chat",
     Surface.MESSAGES: "chat",
     Surface.RESPONSES: "chat",
     Surface.OLLAMA_CHAT: "chat",
     Surface.OLLAMA_GENERATE: "text_completion",
     Surface.COMPLETIONS: "text_completion",
+    Surface.INFILL: "text_completion",
     Surface.GENERATE: "text_completion",
     Surface.GENERATE_SO_FAR: "text_completion",
     Surface.EMBEDDINGS: "embeddings",

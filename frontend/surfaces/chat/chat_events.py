@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from frontend.surfaces.chat.answer_reader import AnswerReader
 from frontend.surfaces.chat.chat_answer import (
     NO_DELTA,
@@ -70,10 +72,11 @@ class ChatEvents:
     def opening(self) -> list[bytes]:
         events = [
             self._head
-            + b'{"index":%d,"delta":{"role":"assistant","content":""}' % i
-            + b',"logprobs":null,"finish_reason":null}'
+            + b'{"index":%d,"delta":{"role":"assistant","content":' % i
+            + encode_json(stream.reply.echo)
+            + b'},"logprobs":null,"finish_reason":null}'
             + self._tail()
-            for i in range(len(self._streams))
+            for i, stream in enumerate(self._streams)
         ]
         if prompt_ids := prompt_ids_field(self._reply):
             events[0] = events[0][:-1] + b"," + encode_json(prompt_ids)[1:]
@@ -171,15 +174,18 @@ class ChatEvents:
     @staticmethod
     def _message(stream: TextStream, beam: Beam) -> ChatMessage:
         if stream.reply.answer is None:
-            return ChatMessage(role="assistant", refusal=None, content=beam.text)
+            content = stream.reply.echo + beam.text
+            return ChatMessage(role="assistant", refusal=None, content=content)
         message, _ = AnswerReader(stream).whole(beam.text, beam.reason)
-        return message
+        return _with_echo(message, stream)
 
     def _whole_choice(self, stream: TextStream, text: str) -> ChatChoice:
         if self._readers:
             message, reason = self._readers[stream.reply.choice_idx].whole(text)
+            message = _with_echo(message, stream)
         else:
-            message = ChatMessage(role="assistant", refusal=None, content=text)
+            content = stream.reply.echo + text
+            message = ChatMessage(role="assistant", refusal=None, content=content)
             reason = end_reason(stream)
         return ChatChoice(
             index=stream.reply.choice_idx,
@@ -189,3 +195,9 @@ class ChatEvents:
             **stop_fields(stream),
             **token_ids_field(stream, stream.all_tokens),
         )
+
+
+def _with_echo(message: ChatMessage, stream: TextStream) -> ChatMessage:
+    """The message behind the one that it goes on with, where that is repeated."""
+    echo = stream.reply.echo
+    return replace(message, content=echo + (message.content or "")) if echo else message

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Self
 
 import msgspec
 
@@ -20,10 +24,11 @@ from frontend.images.placeholders import expanded, prompt_of
 from frontend.images.source import ImageSource, image_source
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
-from frontend.jobs.job import Caller, Job
+from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.openai_fields import (
     OpenAIFields,
     answer_options,
+    check_echo,
     prompt_room,
     refuse_truncation,
 )
@@ -43,11 +48,10 @@ from shared.protocol.reply import AnswerFormat, Surface
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-class ChatBody(OpenAIFields, omit_defaults=True):
-    """The fields that have an effect; None means default."""
+class ChatFields(OpenAIFields, omit_defaults=True):
+    """The fields that have an effect, but for what was said; None means default."""
 
     model: str | None = None
-    messages: list[dict[str, Any]] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -61,6 +65,33 @@ class ChatBody(OpenAIFields, omit_defaults=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     reasoning_effort: str | None = None
+    echo: bool | None = None
+
+
+class ChatBody(ChatFields, omit_defaults=True):
+    """A chat."""
+
+    messages: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Checked messages, and the images in them."""
+
+    messages: list[dict[str, Any]]
+    images: list[ImageSource]
+
+    @classmethod
+    def of(cls, messages: list[dict[str, Any]] | None, where: str = "messages") -> Self:
+        """Raises InvalidRequest."""
+        images: list[ImageSource] = []
+        return cls(checked_messages(messages, images, where), images)
+
+    @property
+    def last_words(self) -> str:
+        """What `echo` repeats: the last message, where it is the assistant's."""
+        role, content = self.messages[-1]["role"], self.messages[-1]["content"]
+        return content if role == "assistant" and isinstance(content, str) else ""
 
 
 REFUSED = peer_refusals(ChatBody, {}, ignored=IGNORED)
@@ -86,15 +117,19 @@ class ChatRequests:
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
-        name = required_model(body.model)
-        sources: list[ImageSource] = []
-        messages = checked_messages(body.messages, sources)
+        required_model(body.model)
+        return await self.job_of(body, [Conversation.of(body.messages)], caller)
+
+    async def job_of(
+        self, body: ChatFields, conversations: Sequence[Conversation], caller: Caller
+    ) -> Job:
+        """All of them are asked in the same way. Raises RequestError."""
         options = answer_options(body)
         beam = beam_params(body)
         if beam is not None:
             body.n = None
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-        model = await self._models.model(name)
+        model = await self._models.model(required_model(body.model))
         uses_new_name = body.max_completion_tokens is not None
         if uses_new_name:
             body.max_tokens = body.max_completion_tokens
@@ -109,23 +144,47 @@ class ChatRequests:
             breakers=await dry_breakers(body, self._encoder, caller, model),
             logprobs=_logprob_options(body),
         )
-        tools = None if use is None else self._styles.tools(model.chat_template())
-        if sources:
-            refuse_truncation(body)
-        images = await self._images.load(sources, model, caller.tenant.id)
-        text = await self._rendered(caller, model, messages, body, use, tools)
-        token_ids = await self._encode(caller, model, text, body)
-        prompt = prompt_of(token_ids, images, model)
-        answer = self._answer_format(model, messages, body, use, sampling, prompt.token_ids)
+        prompts = await self._prompts(caller, model, conversations, body, use)
+        answer = _common(
+            [
+                self._answer_format(model, each.messages, body, use, sampling, prompt.token_ids)
+                for each, prompt in zip(conversations, prompts, strict=True)
+            ]
+        )
         return Job(
             surface=Surface.CHAT,
             model=model,
-            prompts=(prompt,),
+            prompts=tuple(prompts),
             sampling=with_beams(with_answer(sampling, answer, use, model), beam),
             stream=bool(body.stream),
             options=options,
             answer=answer,
         )
+
+    async def _prompts(
+        self,
+        caller: Caller,
+        model: ServedModel,
+        conversations: Sequence[Conversation],
+        body: ChatFields,
+        use: ToolUse | None,
+    ) -> list[Prompt]:
+        tools = None if use is None else self._styles.tools(model.chat_template())
+        sources = [source for each in conversations for source in each.images]
+        if sources:
+            refuse_truncation(body)
+        images = iter(await self._images.load(sources, model, caller.tenant.id))
+        prompts = []
+        for each in conversations:
+            text = await self._rendered(caller, model, each.messages, body, use, tools)
+            token_ids = await self._encode(caller, model, text, body)
+            prompt = prompt_of(token_ids, list(islice(images, len(each.images))), model)
+            if body.echo:
+                check_echo(each.last_words, "messages")
+                prompt = replace(prompt, echo=each.last_words)
+            prompts.append(prompt)
+            await asyncio.sleep(0)  # others have their turn between the many of one body
+        return prompts
 
     async def prompt_ids(
         self, caller: Caller, model: ServedModel, body: ChatBody, limit: int | None = None
@@ -163,7 +222,7 @@ class ChatRequests:
         self,
         model: ServedModel,
         messages: list[dict[str, Any]],
-        body: ChatBody,
+        body: ChatFields,
         use: ToolUse | None,
         sampling: Sampling,
         token_ids: list[int],
@@ -193,7 +252,7 @@ class ChatRequests:
         caller: Caller,
         model: ServedModel,
         text: str,
-        body: ChatBody,
+        body: ChatFields,
         limit: int | None = None,
     ) -> list[int]:
         return await self._encoder.encode(
@@ -211,7 +270,7 @@ class ChatRequests:
         caller: Caller,
         model: ServedModel,
         messages: list[dict[str, Any]],
-        body: ChatBody,
+        body: ChatFields,
         use: ToolUse | None,
         tools: ToolParser | None,
     ) -> str:
@@ -250,7 +309,17 @@ class ChatRequests:
         )
 
 
-def _logprob_options(body: ChatBody) -> LogprobOptions:
+def _common(answers: list[AnswerFormat | None]) -> AnswerFormat | None:
+    """Of all conversations. Raises InvalidRequest."""
+    if any(answer != answers[0] for answer in answers):
+        raise InvalidRequest(
+            "some conversations go on within reasoning, and others do not: ask for them apart",
+            param="messages",
+        )
+    return answers[0]
+
+
+def _logprob_options(body: ChatFields) -> LogprobOptions:
     """Raises InvalidRequest."""
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest(
@@ -266,7 +335,7 @@ def _logprob_options(body: ChatBody) -> LogprobOptions:
 
 
 def checked_messages(
-    messages: list[dict[str, Any]] | None, images: list[ImageSource]
+    messages: list[dict[str, Any]] | None, images: list[ImageSource], where: str = "messages"
 ) -> list[dict[str, Any]]:
     """Messages as templates expect them: content is text. Raises InvalidRequest.
 
@@ -274,18 +343,19 @@ def checked_messages(
     """
     if not messages:
         raise InvalidRequest(
-            "'messages' is required and holds at least one message",
-            param="messages",
+            f"'{where}' is required and holds at least one message",
+            param=where,
             code="missing_field" if messages is None else "invalid_value",
         )
     check_num_messages(len(messages))
-    return [_checked_message(message, i, images) for i, message in enumerate(messages)]
+    return [
+        _checked_message(message, f"{where}[{i}]", images) for i, message in enumerate(messages)
+    ]
 
 
 def _checked_message(
-    message: dict[str, Any], idx: int, images: list[ImageSource]
+    message: dict[str, Any], where: str, images: list[ImageSource]
 ) -> dict[str, Any]:
-    where = f"messages[{idx}]"
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequest(

@@ -169,7 +169,7 @@ class CompletionEvents:
 
 
 def _late_echo(stream: TextStream, tokens: slice) -> str:
-    """The prompt, where its logprobs are told with it: they come with the first tokens."""
+    """The prompt, where its logprobs are sent with it: they come with the first tokens."""
     return stream.reply.echo if stream.reply.echo_logprobs and not tokens.start else ""
 
 

@@ -18,7 +18,7 @@ from frontend.fields.token_rules import check_token_ids
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, Prompt
-from frontend.jobs.openai_fields import OpenAIFields, answer_options, prompt_room
+from frontend.jobs.openai_fields import OpenAIFields, answer_options, check_echo, prompt_room
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.models.tokenizer_facts import FillInMiddle
@@ -27,7 +27,6 @@ from shared.protocol.reply import Surface
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 256
-MAX_ECHO_CHARS = 64 * 1024  # it travels with every record of the request
 
 
 class CompletionBody(OpenAIFields, omit_defaults=True):
@@ -233,10 +232,6 @@ async def encoded_prompt(
         text = await encoder.decode(caller, model, prompt) if echo else ""
     if not token_ids:
         raise InvalidRequest(f"'{name}' has no tokens", param=name)
-    if echo and len(text) > MAX_ECHO_CHARS:
-        raise InvalidRequest(
-            f"'echo' repeats prompts of up to {MAX_ECHO_CHARS} characters, this one has "
-            f"{len(text)}",
-            param="echo",
-        )
+    if echo:
+        check_echo(text)
     return Prompt(token_ids, text if echo else "")

@@ -55,12 +55,12 @@ def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:
     return messages
 
 
-def images_of(items: list[_Item], num_earlier: int) -> list[ImageSource]:
-    """In their order. The first `num_earlier` items are of earlier responses."""
+def images_of(items: list[_Item], num_earlier: int, earlier: str) -> list[ImageSource]:
+    """In their order. The first `num_earlier` items are of the field `earlier`."""
     return [
         ImageSource(
             part["image_url"],
-            "previous_response_id" if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
+            earlier if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
         )
         for i, item in enumerate(items)
         if item["type"] == "message"

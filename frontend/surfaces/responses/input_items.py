@@ -41,37 +41,41 @@ _TEXT_KEYS = {
 _Item = dict[str, Any]
 
 
-def input_items(value: Any) -> list[_Item]:
-    """The checked `input` of a request, each item with an id. Raises InvalidRequest."""
+def input_items(value: Any, name: str = "input", max_items: int = MAX_ITEMS) -> list[_Item]:
+    """The checked items of a request, each with an id. Raises InvalidRequest."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if value is None:
-        raise InvalidRequest("'input' is required", param="input", code="missing_field")
+        raise InvalidRequest(f"'{name}' is required", param=name, code="missing_field")
     if not isinstance(value, list):
         raise InvalidRequest(
-            "'input' must be a string or a list of items", param="input", code="invalid_type"
+            f"'{name}' must be a string or a list of items", param=name, code="invalid_type"
         )
-    if not 1 <= len(value) <= MAX_ITEMS:
+    if not 1 <= len(value) <= max_items:
         raise InvalidRequest(
-            f"'input' has {len(value)} items, must have 1 to {MAX_ITEMS}", param="input"
+            f"'{name}' has {len(value)} items, must have 1 to {max_items}", param=name
         )
     items: list[_Item] = msgspec.to_builtins(
-        [_item(item, f"input[{i}]") for i, item in enumerate(value)]
+        [_item(item, f"{name}[{i}]") for i, item in enumerate(value)]
     )
     return items
 
 
-def check_calls(items: list[_Item], num_earlier: int) -> None:
+def check_calls(items: list[_Item], num_earlier: int, name: str = "input") -> None:
     """Every output is of a call before it. Raises InvalidRequest.
 
-    The first `num_earlier` items are of earlier responses.
+    The first `num_earlier` items were checked when they came: a call may have been deleted since.
     """
     call_ids = set()
     for i, item in enumerate(items):
         if item["type"] == "function_call":
             call_ids.add(item["call_id"])
-        elif item["type"] == "function_call_output" and item["call_id"] not in call_ids:
-            where = f"input[{i - num_earlier}].call_id"
+        elif (
+            i >= num_earlier
+            and item["type"] == "function_call_output"
+            and item["call_id"] not in call_ids
+        ):
+            where = f"{name}[{i - num_earlier}].call_id"
             raise InvalidRequest(
                 f"'{where}' is {item['call_id'][:100]!r}, and no function_call before it has this "
                 "call_id",

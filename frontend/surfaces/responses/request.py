@@ -25,17 +25,18 @@ from frontend.images.placeholders import prompt_of
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, ResponseDraft
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.jobs.stored_response import ResponseParams
+from frontend.jobs.stored_response import Conversation, ResponseParams
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.chat.reasoning import effort_kwargs
 from frontend.surfaces.responses.conversation import conversation_of, images_of, messages_of
+from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.input_items import check_calls, input_items
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import for_template
-from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.errors import ConversationLocked, InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
 MAX_METADATA = 16  # pairs
@@ -63,6 +64,12 @@ class TextField(msgspec.Struct):
     verbosity: str | None = None
 
 
+class ConversationName(msgspec.Struct):
+    """A conversation in an object of its own."""
+
+    id: str
+
+
 class ResponseBody(SamplingFields, omit_defaults=True):
     """The fields that have an effect; None means default."""
 
@@ -76,6 +83,7 @@ class ResponseBody(SamplingFields, omit_defaults=True):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationName | None = None
     stream: bool | None = None
     background: bool | None = None
     reasoning: dict[str, Any] | None = None
@@ -94,7 +102,6 @@ _OWN: Refused = {
     "messages": always,
     "prompt_logprobs": always,
     "logprobs": non_empty,
-    "conversation": always,
     "prompt": always,
     "context_management": non_empty,
 }
@@ -110,6 +117,7 @@ class ResponseRequests:
         models: ModelDirectory,
         encoder: PromptEncoder,
         store: ResponseStore,
+        conversations: ConversationStore,
         images: ImageLoader,
         *,
         styles: AnswerStyles | None = None,
@@ -118,6 +126,7 @@ class ResponseRequests:
         self._models = models
         self._encoder = encoder
         self._store = store
+        self._conversations = conversations
         self._images = images
         self._reader = BodyReader(ResponseBody, REFUSED, IGNORED_HERE)
 
@@ -145,12 +154,12 @@ class ResponseRequests:
             logprobs=LogprobOptions(num_top=_num_top(body), param="top_logprobs"),
             text_format=grammar,
         )
-        earlier: list[dict[str, Any]] = []
-        if body.previous_response_id is not None:
-            earlier = await self._earlier_items(body.previous_response_id, caller)
+        conversation = await self._conversation(body.conversation, caller)
+        earlier, source = await self._earlier(body.previous_response_id, conversation, caller)
         items = earlier + items
         check_calls(items, len(earlier))
-        images = await self._images.load(images_of(items, len(earlier)), model, caller.tenant.id)
+        sources = images_of(items, len(earlier), source)
+        images = await self._images.load(sources, model, caller.tenant.id)
         token_ids = await self._encode(
             caller, model, messages_of(items, body.instructions), use, body.reasoning
         )
@@ -165,7 +174,7 @@ class ResponseRequests:
             sampling=with_answer(sampling, answer, use, model),
             stream=bool(body.stream),
             answer=answer,
-            response=ResponseDraft(_params(body, sampling, grammar), items),
+            response=ResponseDraft(_params(body, sampling, grammar), items, conversation),
         )
 
     async def _encode(
@@ -191,15 +200,33 @@ class ResponseRequests:
             template_kwargs={**template_kwargs, "tools": declared} if declared else template_kwargs,
         )
 
-    async def _earlier_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:
-        items = conversation_of(await self._store.get(response_id, caller.owner))
+    async def _conversation(
+        self, name: str | ConversationName | None, caller: Caller
+    ) -> Conversation | None:
+        if name is None:
+            return None
+        conversation_id = name if isinstance(name, str) else name.id
+        found = await self._conversations.get(conversation_id, caller.owner)
+        if found.is_running:
+            raise ConversationLocked(found.id)
+        return found
+
+    async def _earlier(
+        self, response_id: str | None, conversation: Conversation | None, caller: Caller
+    ) -> tuple[list[dict[str, Any]], str]:
+        """The items before the input, and the field that they are of."""
+        items: list[dict[str, Any]] = []
+        source = "previous_response_id"
+        if conversation is not None:
+            items, source = conversation.items, "conversation"
+        elif response_id is not None:
+            items = conversation_of(await self._store.get(response_id, caller.owner))
         if len(items) > MAX_CHAIN_ITEMS:
             raise InvalidRequest(
-                f"'previous_response_id' names a conversation of {len(items)} items, at most "
-                f"{MAX_CHAIN_ITEMS}",
-                param="previous_response_id",
+                f"'{source}' names a conversation of {len(items)} items, at most {MAX_CHAIN_ITEMS}",
+                param=source,
             )
-        return items
+        return items, source
 
 
 def _check(body: ResponseBody, caller: Caller) -> None:
@@ -217,7 +244,20 @@ def _check(body: ResponseBody, caller: Caller) -> None:
         )
     if body.store is False and caller.idempotency_key:
         raise UnsupportedParameter("store", "is false, and an Idempotency-Key needs it kept")
-    metadata = body.metadata or {}
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest(
+            "give 'conversation' or 'previous_response_id', not both", param="conversation"
+        )
+    if body.conversation is not None and body.store is False:
+        raise InvalidRequest(
+            "'store' is false, and 'conversation' keeps what is said", param="store"
+        )
+    check_metadata(body.metadata)
+
+
+def check_metadata(given: dict[str, str] | None) -> None:
+    """Raises InvalidRequest."""
+    metadata = given or {}
     if len(metadata) > MAX_METADATA:
         raise InvalidRequest(
             f"'metadata' has {len(metadata)} pairs, at most {MAX_METADATA}", param="metadata"
@@ -250,6 +290,7 @@ def _params(
         max_output_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         previous_response_id=body.previous_response_id,
+        conversation=_conversation_ref(body.conversation),
         store=body.store is not False,
         temperature=sampling.params.temperature,
         text={"format": text_format},
@@ -261,6 +302,12 @@ def _params(
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
         tools=[_shown_tool(tool) for tool in body.tools or ()],
     )
+
+
+def _conversation_ref(name: str | ConversationName | None) -> dict[str, str] | None:
+    if name is None:
+        return None
+    return {"id": name if isinstance(name, str) else name.id}
 
 
 def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class Response(WireStruct, frozen=True, kw_only=True):
     max_output_tokens: Count | None
     metadata: dict[str, str]
     previous_response_id: str | None
+    conversation: dict[str, str] | None  # its `id`
     store: bool
     temperature: float
     text: dict[str, Any]
@@ -168,4 +169,21 @@ class ResponseDeleted(WireStruct, frozen=True, kw_only=True):
 
     id: str
     object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ConversationObject(WireStruct, frozen=True, kw_only=True):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: Count  # unix seconds
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(WireStruct, frozen=True, kw_only=True):
+    """A conversation that is gone."""
+
+    id: str
+    object: Literal["conversation.deleted"]
     deleted: Literal[True]

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import contextlib
 
-import nats.errors
-
 from frontend.jobs.stored_response import KeptResponse, StoredResponse
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.streams.detok_client import DetokClient
+from frontend.surfaces.responses.record_writer import RecordWriter
 from shared.broker.jetstream import StoredMessage
 from shared.broker.piece_chain import PieceChain
 from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
-    BrokerUnavailable,
     CasConflict,
-    ConfigError,
-    LimitReached,
     NotFound,
     ProtocolError,
-    RequestTooLarge,
     ServiceUnavailable,
 )
 from shared.protocol.codec import decode, encode
@@ -34,10 +29,7 @@ from shared.subjects import is_rid
 from shared.telemetry.log import get_logger
 
 ID_PREFIX = "resp_"
-_MAX_USAGE = 0.9  # beyond it no request is kept: results of those that run have room
 _ATTEMPTS = 3
-_RETRY_AFTER_S = 60
-_HEADER_ROOM = 1024
 
 log = get_logger(__name__)
 
@@ -55,15 +47,9 @@ class ResponseStore:
         """`older`: the store that the service has moved away from, which is still read.
 
         Raises ConfigError where a record of so many bytes would be too large for a message."""
-        max_payload = cluster.nc.max_payload
-        if max_record_bytes > max_payload - _HEADER_ROOM:
-            raise ConfigError(
-                f"max_response_bytes is {max_record_bytes}, must be at most "
-                f"{max_payload - _HEADER_ROOM}: NATS has max_payload {max_payload}"
-            )
+        self._writer = RecordWriter(cluster, max_record_bytes)
         self._cluster = cluster
         self._detok = detok
-        self._max_record_bytes = max_record_bytes
         self._older = older
 
     async def put(self, record: StoredResponse) -> int:
@@ -71,27 +57,15 @@ class ResponseStore:
 
         Raises RequestTooLarge or ServiceUnavailable.
         """
-        payload = encode(record)
-        if len(payload) > self._max_record_bytes:
-            raise _too_large(len(payload), self._max_record_bytes)
         subject = self._cluster.subjects.response(record.rid)
         for _ in range(_ATTEMPTS):
             try:
-                await self._check_room(len(payload))
-                ack = await self._cluster.js.publish(subject, payload, expected_last=0)
+                return await self._writer.put(
+                    subject, encode(record), expected_last=0, param="input"
+                )
             except CasConflict:  # ours, and the answer was lost; or of the same idempotency key
                 if (message := await self._message(record.rid, 1)) is not None:
                     return message.seq
-            except BrokerUnavailable:
-                continue
-            except nats.errors.MaxPayloadError as exc:  # of another server than at the start
-                raise _too_large(len(payload), self._cluster.nc.max_payload) from exc
-            except LimitReached as exc:  # many came at once
-                raise _full(str(exc)) from exc
-            except BrokerError as exc:
-                raise ServiceUnavailable(f"The response cannot be kept: {exc}") from exc
-            else:
-                return ack.seq
         raise ServiceUnavailable("The store of responses did not answer.")
 
     async def get(self, response_id: str, owner: str) -> KeptResponse:
@@ -164,28 +138,6 @@ class ResponseStore:
             )
         except BrokerError as exc:
             raise ServiceUnavailable("The store of responses cannot be read now.") from exc
-
-    async def _check_room(self, num_bytes: int) -> None:
-        info = await self._cluster.js.api(f"STREAM.INFO.{self._cluster.subjects.responses_stream}")
-        max_bytes = info["config"]["max_bytes"]
-        if max_bytes > 0 and info["state"]["bytes"] + num_bytes > _MAX_USAGE * max_bytes:
-            raise _full(f"{info['state']['bytes'] / max_bytes:.0%} of {max_bytes} bytes are used")
-
-
-def _too_large(num_bytes: int, most: int) -> RequestTooLarge:
-    return RequestTooLarge(
-        f"The conversation has {num_bytes} bytes, a kept response has at most {most}: send "
-        "'store': false.",
-        param="input",
-    )
-
-
-def _full(why: str) -> ServiceUnavailable:
-    return ServiceUnavailable(
-        f"The store of responses is full (--response-store-bytes; {why}): try again later, delete "
-        "responses, or send 'store': false.",
-        _RETRY_AFTER_S,
-    )
 
 
 def _unknown(response_id: str) -> NotFound:

@@ -10,9 +10,9 @@ from frontend.fields.field_ranges import Range
 from frontend.fields.pooled_fields import POOLED_IGNORED, pooled_refusals
 from frontend.fields.request_body import BodyReader
 from frontend.jobs.job import Caller, Job
+from frontend.jobs.openai_fields import MAX_ECHO_CHARS
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory
-from frontend.surfaces.completions.completion_request import MAX_ECHO_CHARS
 from frontend.surfaces.scores.pair_request import OWN, Pair, PairFields, PairJobs
 from shared.errors import InvalidRequest
 from shared.protocol.reply import Surface

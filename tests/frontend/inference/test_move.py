@@ -201,6 +201,25 @@ async def test_files_batches_and_responses_of_the_old_side_stay(moving: Moving) 
         assert (await client.get(f"/v1/files/{file_id}")).status_code == 404
 
 
+async def test_a_conversation_comes_over_when_it_goes_on(moving: Moving) -> None:
+    stack = moving.stack
+    stack.say("Old", " side")
+    frontend = await stack.start_frontend()
+    async with frontend.client() as client:
+        name = (await client.post("/v1/conversations", json={})).json()["id"]
+        path, body = f"/v1/conversations/{name}", {"model": "tiny", "input": "Hi"}
+        await client.post("/v1/responses", json={**body, "conversation": name})
+        await moving.go_over(frontend)
+        assert len((await client.get(f"{path}/items")).json()["data"]) == 2
+        answer = await client.post("/v1/responses", json={**body, "conversation": name})
+        assert answer.status_code == 200, answer.text
+        items = (await client.get(f"{path}/items?order=asc")).json()["data"]
+        said = [item["content"][0]["text"] for item in items if item["role"] == "assistant"]
+        assert said == ["Old side", "New side"]
+        assert (await client.delete(path)).status_code == 200
+        assert (await client.get(path)).status_code == 404
+
+
 async def completed(client: httpx.AsyncClient, batch_id: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 

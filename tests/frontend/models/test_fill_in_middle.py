@@ -5,34 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
 
 from frontend.jobs.job import Caller, Job
-from frontend.models.model_directory import ModelDirectory
 from frontend.models.tokenizer_facts import FillInMiddle
-from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import RequestError
-from tests.frontend.directory import AllRequests, FakeCatalog
-from tests.frontend.tiny_model import make_bundle, make_card, make_tokenizer
+from tests.frontend.directory import (
+    FIM_MARKS,
+    AllRequests,
+    make_filling_directory,
+    tokenizer_with,
+)
+from tests.frontend.tiny_model import make_tokenizer
 
-QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+QWEN = FIM_MARKS
 DEEPSEEK = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")  # noqa: RUF001
 
 
-def tokenizer_with(*marks: str) -> Tokenizer:
-    tokenizer = make_tokenizer()
-    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
-    return tokenizer
-
-
 async def job_of(*marks: str, **fields: Any) -> Job:
-    files = dict(make_bundle().files)
-    files["tokenizer.json"] = tokenizer_with(*marks).to_str().encode()
-    bundle = TokenizerBundle(files)
-    card = make_card(bundle, vocab_size=300)
-    directory = ModelDirectory(FakeCatalog(bundle, card))  # type: ignore[arg-type]
     body = {"model": "tiny", "prompt": "def f(", "suffix": "return x", **fields}
-    return await AllRequests(directory).completions.job(body, Caller())
+    return await AllRequests(make_filling_directory(*marks)).completions.job(body, Caller())
 
 
 @pytest.mark.parametrize("marks", [QWEN, DEEPSEEK])

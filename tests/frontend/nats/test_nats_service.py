@@ -187,3 +187,14 @@ async def test_a_limit_that_no_message_could_hold_is_refused_at_the_start(stack:
     told = r"max_response_bytes is 2000000, must be at most 1047552: NATS has max_payload 1048576"
     with pytest.raises(ConfigError, match=told):
         await stack.start_frontend(max_response_bytes=2_000_000)
+
+
+async def test_its_statistics_count_errors(stack: Stack) -> None:
+    await stack.start_frontend()
+    await ask(stack, "chat.completions", BODY)
+    for _ in range(2):
+        await ask(stack, "chat.completions", {})
+    told = json.loads((await stack.caller.request("$SRV.STATS.jetflock", b"", 5)).data)
+    (stats,) = [each for each in told["endpoints"] if each["name"] == "chat-completions"]
+    assert (stats["num_requests"], stats["num_errors"], stats["last_error"]) == (3, 2, "400")
+    assert sum(each["num_errors"] for each in told["endpoints"]) == 2

@@ -25,7 +25,13 @@ from shared.protocol.model_cards import EmbeddingCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import PoolingKind
-from tests.frontend.directory import AllRequests, make_directory, make_image_loader
+from tests.frontend.directory import (
+    FIM_MARKS,
+    AllRequests,
+    make_directory,
+    make_filling_directory,
+    make_image_loader,
+)
 from tests.frontend.fields.test_validation import chat_body, completion_body, requests_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs/api.md"
@@ -33,6 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "chat": chat_body(),
     "completions": completion_body(),
     "generate": {"text": "Hi"},
+    "infill": {"input_prefix": "Hi", "input_suffix": "Ho"},
     "embeddings": {"model": "tiny", "input": "Hi"},
     "score": {"model": "tiny", "text_1": "Hi", "text_2": "Ho"},
     "responses": {"model": "tiny", "input": "Hi"},
@@ -58,12 +65,14 @@ async def requests_for(
     """What is queued for the shortest body with these fields; and whether it is streamed."""
     card = EmbeddingCard(num_dimensions=8, pooling=PoolingKind.LAST, normalize=True)
     directory = make_directory(embedding=card, score=SCORE)
+    if route.name == "infill":
+        directory = make_filling_directory(*FIM_MARKS)
     requests: Any
     if route.name in WITHOUT_TEXT:
         requests = WITHOUT_TEXT[route.name](directory, PromptEncoder())
     elif route.name == "responses":
         store: Any = None  # nobody asks for an earlier one
-        readers = ResponseRequests(directory, PromptEncoder(), store, make_image_loader())
+        readers = ResponseRequests(directory, PromptEncoder(), store, store, make_image_loader())
         job = await readers.job({**BODIES[route.name], "seed": 1, **fields}, Caller())
         return job.stream, without_times(job)
     elif route is MESSAGES:

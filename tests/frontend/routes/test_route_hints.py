@@ -18,12 +18,11 @@ SERVED = ("/v1/completions", "/v1/models", "/generate")
         ("/models", "There is /v1/models."),
         ("/v1/generate", "There is /generate."),
         ("/V1/Models", "There is /v1/models."),
-        ("/infill", "'suffix'"),
-        ("/infill/", "'suffix'"),
+        ("/completion", "/v1/completions"),
+        ("/completion/", "/v1/completions"),
         ("/slots", "GET /cluster"),
         ("/flush_cache", "--admin-port"),
         ("/api/blobs/sha256:0", "jetflock worker"),
-        ("/v1/conversations/conv_1/items", "previous_response_id"),
     ],
 )
 def test_a_neighbour_is_named(path: str, words: str) -> None:
@@ -44,7 +43,7 @@ async def test_paths_of_other_servers(stack: Stack) -> None:
             assert answer["choices"][0]["message"]["content"] == "Hello, world!"
         assert (await http.get("/models")).json() == (await http.get("/v1/models")).json()
         assert (await http.get("/ping")).status_code == (await http.get("/ready")).status_code
-        missing = await http.post("/infill", json={})
+        missing = await http.post("/completion", json={})
         assert missing.status_code == 404
         assert "POST /v1/completions" in missing.json()["error"]["message"]
         missing = await http.post("/api/pull", json={"model": "tiny"})

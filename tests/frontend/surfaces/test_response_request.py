@@ -30,6 +30,7 @@ async def job_of(fields: dict[str, Any]) -> Job:
         make_directory(),
         PromptEncoder(),
         None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
         make_image_loader(),
     )
     job = await requests.job({**BODY, **fields}, Caller())
@@ -145,7 +146,14 @@ async def job_of(fields: dict[str, Any]) -> Job:
             "invalid_value",
         ),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),
-        ({"conversation": "c"}, "conversation", "unsupported_parameter"),
+        ({"conversation": 7}, "conversation", "invalid_type"),
+        ({"conversation": {}}, "conversation", "invalid_type"),
+        (
+            {"conversation": "c", "previous_response_id": "resp_x"},
+            "conversation",
+            "invalid_value",
+        ),
+        ({"conversation": "c", "store": False}, "store", "invalid_value"),
         ({"return_token_ids": True}, "return_token_ids", "unsupported_parameter"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),

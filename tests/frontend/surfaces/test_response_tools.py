@@ -62,6 +62,7 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
         directory(),
         PromptEncoder(),
         None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
         make_image_loader(),
         styles=AnswerStyles("hermes", "think"),
     )
