@@ -121,16 +121,10 @@ class EventFeed:
     def _add_events(self, stream: TextStream, events: list[Event]) -> None:
         finish = stream.finish
         while self._generation.token_texts is not None and stream.num_untold > MAX_EVENT_LOGPROBS:
-            data = self._writer.text(stream, "")  # more than one event may carry
-            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
-            events.append(Event(self._event_id(), data))
-        text = stream.take()
-        if text:
+            self._add_text(stream, "", events)  # more than one event may carry
+        if text := stream.take():
             self._note_time()
-            data = self._writer.text(stream, text)
-            if data:
-                self._marks[stream.reply.choice_idx] = stream.mark_bytes()
-                events.append(Event(self._event_id(), data))
+            self._add_text(stream, text, events)
         if finish is None:
             return
         error = error_of(stream)
@@ -144,6 +138,11 @@ class EventFeed:
         data = self._writer.finish(stream)
         self._marks[stream.reply.choice_idx] = stream.mark_bytes()
         events.append(Event(self._event_id(), data))
+
+    def _add_text(self, stream: TextStream, text: str, events: list[Event]) -> None:
+        if data := self._writer.text(stream, text):
+            self._marks[stream.reply.choice_idx] = stream.mark_bytes()
+            events.append(Event(self._event_id(), data))
 
     def _event_id(self) -> bytes:
         marks = self._marks

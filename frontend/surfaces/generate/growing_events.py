@@ -10,17 +10,23 @@ from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
 
+_SMALL_BYTES = 16 << 10  # an event up to here is sent for each piece of text
+_GROWTH = 32  # then one is sent when this part of the last one has come
+
 
 class GrowingEvents:
     """Of each choice the JSON of what came before is kept: an event costs a copy of it, and is
     not made anew. A resumed stream begins with what its client has.
+
+    Long answers have fewer events, each larger than the one before by a share of it: all together
+    are at most `_GROWTH + 1` times the last.
     """
 
     def __init__(self, streams: Sequence[TextStream], texts: TokenTexts | None) -> None:
         self._pieces = GenerateEvents(streams, texts)
         self._texts = texts
         self._is_list = len(streams) > 1 or streams[0].reply.is_list
-        self._so_far = [_SoFar() for _ in streams]
+        self._so_far = [SoFar() for _ in streams]
         for stream in streams:
             if stream.told_position:
                 self._add(stream, stream.skipped, slice(0, stream.told_position))
@@ -31,6 +37,8 @@ class GrowingEvents:
     def text(self, stream: TextStream, text: str) -> bytes:
         limit = None if self._texts is None else MAX_EVENT_LOGPROBS
         self._add(stream, text, stream.tell_tokens(limit))
+        if not self._so_far[stream.reply.choice_idx].is_due:
+            return b""
         return self._event(stream, finished=False)
 
     def finish(self, stream: TextStream) -> bytes:
@@ -51,18 +59,33 @@ class GrowingEvents:
 
     def _event(self, stream: TextStream, *, finished: bool) -> bytes:
         so_far = self._so_far[stream.reply.choice_idx]
+        so_far.note_sent()
         meta_info = encode_json(self._pieces.meta_info(stream, finished=finished))
         index = b',"index":%d' % stream.reply.choice_idx if self._is_list else b""
         return b"".join((*so_far.parts(meta_info), index, b"}"))
 
 
-class _SoFar:
+class SoFar:
     """JSON of one choice, which only grows."""
 
     def __init__(self) -> None:
         self._text = bytearray()
         self._ids = bytearray()
         self._values: dict[str, bytearray] = {}  # of the lists in `meta_info`
+        self._num_sent = 0  # bytes of the last event
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self._text) + len(self._ids) + sum(map(len, self._values.values()))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough has come since the last event."""
+        num_bytes = self.num_bytes
+        return num_bytes <= _SMALL_BYTES or (num_bytes - self._num_sent) * _GROWTH >= num_bytes
+
+    def note_sent(self) -> None:
+        self._num_sent = self.num_bytes
 
     def add(self, text: str, token_ids: list[int]) -> None:
         self._text += encode_json(text)[1:-1]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
+from frontend.surfaces.generate.growing_events import SoFar
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.nats.test_nats_service import ask, ask_stream
@@ -48,6 +50,31 @@ async def test_each_event_holds_all_text_so_far(stack: Stack) -> None:
     assert last["meta_info"] == whole["meta_info"] | {"id": last["meta_info"]["id"]}
     assert "".join(event.json["text"] for event in pieces) == whole["text"]
     assert [i for event in pieces for i in event.json["output_ids"]] == whole["output_ids"]
+
+
+def test_long_answers_have_fewer_events_of_all_text_so_far() -> None:
+    so_far, sizes = SoFar(), []
+    for _ in range(4096):
+        so_far.add("x" * 256, [7])
+        if so_far.is_due:
+            so_far.note_sent()
+            sizes.append(so_far.num_bytes)
+    assert all(after - before <= 512 for before, after in pairwise(sizes[:50]))
+    assert sum(size for size in sizes if size > 1 << 14) <= 33 * so_far.num_bytes
+    assert all(after - before <= after // 32 + 512 for before, after in pairwise(sizes))
+
+
+async def test_a_long_stream_ends_with_all_of_it_wherever_it_is_resumed(stack: Stack) -> None:
+    stack.say(*(f"{idx:04} " + 2000 * "x" for idx in range(100)))
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        whole = (await client.post("/generate", json={"text": "x"})).json()
+        events = await events_of(client, STREAM)
+        for event in events[:: max(1, len(events) // 4)]:
+            again = await resumed(client, event)
+            assert (again or [event])[-1].json["text"] == whole["text"]
+    assert events[-1].json["text"] == whole["text"]
+    assert len(whole["text"]) == 100 * 2005
 
 
 @pytest.mark.parametrize("logprobs", [{}, {"return_logprob": True, "logprob_start_len": 0}])
