@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.layers.kv_group import KVGroup
+from worker.engine.layers.kv_group import KVGroup, kv_vector_bytes
+from worker.engine_link.engine_config import KVDTypeName
+
+
+def kv_cache_dtype(name: KVDTypeName, dtype: torch.dtype) -> torch.dtype:
+    """On a CPU; `dtype` is the model's."""
+    return torch.int8 if name == "int8" else dtype
 
 
 class KVCachePool:
@@ -16,7 +22,8 @@ class KVCachePool:
 
     So the slots of a request and a head, gathered page by page, are one matrix. The last page is
     the padding page: never written. A page is wiped when it is handed out: what is read beyond a
-    request's end is masked, but must be finite.
+    request's end is masked, but must be finite. In int8 a page of a head ends with its tokens'
+    scales: only our C++ reads it.
     """
 
     def __init__(self, group: KVGroup, num_pages: int) -> None:
@@ -25,8 +32,9 @@ class KVCachePool:
         self.num_pages = num_pages
         self.num_tokens = num_pages * group.page_size
         self._places = group.places
-        # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]
-        page_shape = group.num_kv_heads, group.page_size, group.head_dim
+        # [num_layers, 2, num_pages + 1, num_kv_heads, page_size, head_dim]; of int8 a scale more
+        vector_len = kv_vector_bytes(group.head_dim, group.dtype) // group.dtype.itemsize
+        page_shape = group.num_kv_heads, group.page_size, vector_len
         self._data = _allocate((len(group.layer_ids), 2, num_pages + 1, *page_shape), group.dtype)
         # [num_layers, 2, num_pages + 1, bytes of a page], the same memory
         self._bytes = self._data.view(torch.uint8).flatten(3).numpy()

@@ -10,6 +10,14 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
 
+_SCALE_BYTES = torch.float32.itemsize
+
+
+def kv_vector_bytes(head_dim: int, dtype: torch.dtype) -> int:
+    """A head's key, or value, of a token; in int8 it has a float32 scale of its own."""
+    scale_bytes = _SCALE_BYTES if dtype == torch.int8 else 0
+    return head_dim * dtype.itemsize + scale_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
@@ -24,8 +32,8 @@ class KVGroup:
     @property
     def bytes_per_token(self) -> int:
         """Of all its layers."""
-        num_values = 2 * self.num_kv_heads * self.head_dim
-        return len(self.layer_ids) * num_values * self.dtype.itemsize
+        vector_bytes = kv_vector_bytes(self.head_dim, self.dtype)
+        return len(self.layer_ids) * 2 * self.num_kv_heads * vector_bytes
 
     @property
     def places(self) -> dict[int, int]:

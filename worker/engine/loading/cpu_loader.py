@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import torch
 
+from shared.errors import ConfigError
+from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
-from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
+from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
@@ -23,10 +26,17 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
-from worker.engine.native.native_choice import choose_native_library, may_choose_native
+from worker.engine.native.native_choice import (
+    choose_native_library,
+    may_choose_native,
+    native_obstacle,
+)
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights
+from worker.engine_link.engine_config import EngineConfig
+
+INT8_KV = "keys and values are kept in int8, with a scale for each token and head"
 
 
 class _OnCpu(NamedTuple):
@@ -64,6 +74,7 @@ class CpuLoader:
                 loaded.image_encoder,
             ),
             forward.lora_projections,
+            remark=INT8_KV if self._site.config.kv_dtype == "int8" else "",
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set="" if library is None else library.kernel_set.name,
@@ -102,7 +113,8 @@ class CpuLoader:
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
         layers = setup.config.attention_layers
-        group = one_kv_group(layers, setup.dtype, self._site.config.page_size)
+        kv_dtype = kv_cache_dtype(self._site.config.kv_dtype, setup.dtype)
+        group = one_kv_group(layers, kv_dtype, self._site.config.page_size)
         return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
 
 
@@ -112,12 +124,33 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> NativeLibrary | None:
     Raises ConfigError for a model that does not fit, or not as it is configured.
     """
     config = site.config
+    _check_int8_kv(config, setup)
     may_be_native = may_choose_native(config, setup.config, setup.dtype)
     check_memory(config, setup.config, setup.dtype, setup.max_context_len, in_codes=may_be_native)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
     library = choose_native_library(config, setup.config, setup.dtype)
     is_native = library is not None
+    if config.kv_dtype == "int8" and not is_native:
+        raise _no_int8_kv("it cannot be built here, as the log says")
     if may_be_native and not is_native:
         check_memory(config, setup.config, setup.dtype, setup.max_context_len)
     determinism.check_on_cpu(config, setup.config, setup.dtype, is_native=is_native)
     return library
+
+
+def _check_int8_kv(config: EngineConfig, setup: ModelSetup) -> None:
+    """Raises ConfigError where keys and values are to be in int8, and cannot."""
+    if config.kv_dtype != "int8":
+        return
+    if config.cpu_kernels == "torch":
+        raise _no_int8_kv("cpu_kernels is torch")
+    reason = native_obstacle(config, setup.config, setup.dtype)
+    if reason is not None:
+        raise _no_int8_kv(reason)
+    path = Path(config.model_path)
+    if config.load_format != "dummy" and not holds_gguf(path):
+        check_kv_scales(config.kv_dtype, path)
+
+
+def _no_int8_kv(reason: str) -> ConfigError:
+    return ConfigError(f"kv_dtype=int8 is not possible: our C++ alone has it, and {reason}")

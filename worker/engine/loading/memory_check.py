@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from shared.errors import ConfigError
+from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
@@ -23,7 +24,8 @@ def check_memory(
 ) -> None:
     """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
     num_weight_bytes = weight_bytes(model, dtype, in_codes=in_codes)
-    kv_bytes_per_token = model.kv_bytes_per_token(dtype.itemsize)
+    kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
+    kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype)
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
     available = available_memory_bytes()

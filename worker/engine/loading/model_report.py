@@ -97,7 +97,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:
-    kv_bytes = model.kv_bytes_per_token(dtype.itemsize)
+    kv_bytes = model.kv_bytes_per_token(dtype)
     return (
         f"weights take {num_weight_bytes / (1 << 30):.2f} GiB, a token of the cache "
         f"{kv_bytes / 1024:.1f} KiB; {usable_bytes / (1 << 30):.2f} GiB are available"

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.layers.kv_group import kv_vector_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +42,12 @@ class ModelConfig:
         """Of its head: tokens that may follow, or the one label of a classifier."""
         return 1 if is_classifier(self.architecture) else self.vocab_size
 
-    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
-        values = sum(2 * layer.num_kv_heads * layer.head_dim for layer in self.attention_layers)
-        return values * bytes_per_value
+    def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Of keys and values in `dtype`."""
+        return sum(
+            2 * layer.num_kv_heads * kv_vector_bytes(layer.head_dim, dtype)
+            for layer in self.attention_layers
+        )
 
 
 def is_classifier(architecture: str) -> bool:

@@ -5,48 +5,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "kv_pool.h"
 #include "vector_math.h"
 
 namespace jetflock {
 
-constexpr int kGroupTokens = 16;  // tokens whose keys and values lie interleaved
-constexpr int kNumGroups = 4;     // groups of a block: the unit in which a softmax proceeds
-constexpr int kBlockTokens = kGroupTokens * kNumGroups;
-constexpr int kMaxHeadDim = 256;
-
-// One layer's keys and values: [num_pages][num_kv_heads][page_size * head_dim] each. Within a page
-// and head, tokens come in groups of sixteen:
-//   keys    [head_dim / 2][16 tokens][2]  two neighbouring values of each token side by side
-//   values  [8 pairs of tokens][head_dim][2]  a value of each of two neighbouring tokens
-// so that both products are dot products of pairs without any shuffling.
-struct LayerPool {
-  bf16* keys;
-  bf16* values;
-  int64_t num_kv_heads;
-  int64_t head_dim;
-  int64_t page_size;
-
-  // Of the group that the token at `offset` of a page belongs to.
-  int64_t group_start(int64_t page, int64_t kv_head, int64_t offset) const {
-    return ((page * num_kv_heads + kv_head) * page_size + offset / kGroupTokens * kGroupTokens) *
-           head_dim;
-  }
-
-  // head_dim is a multiple of sixteen.
-  void write(int64_t slot, int64_t kv_head, const bf16* key, const bf16* value) const {
-    const int64_t offset = slot % page_size;
-    const int64_t start = group_start(slot / page_size, kv_head, offset);
-    const int64_t token = offset % kGroupTokens;
-    bf16* to = keys + start + token * 2;
-    for (int64_t dim = 0; dim < head_dim; dim += 2) {
-      __builtin_memcpy(to + dim * kGroupTokens, key + dim, 2 * sizeof(bf16));
-    }
-    to = values + start + token / 2 * head_dim * 2;
-    for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
-      store_every_second(to + dim * 2 + token % 2, value + dim);
-    }
-  }
-};
 
 // Queries of one request and one KV head that are computed together: query tokens times the query
 // heads that share the KV head, token by token.
@@ -56,32 +19,14 @@ struct QueryTile {
   int64_t positions[kMaxQueryRows];
 };
 
+template <class Pool>
 struct AttentionShape {
-  const LayerPool& pool;
+  const Pool& pool;
   const int32_t* pages;  // of the request
   int64_t kv_head;
   float scale;     // of the scores, times log2(e)
   int64_t window;  // a query sees itself and window - 1 tokens before it; 0: all
 };
-
-struct Block {
-  const bf16* keys[kNumGroups];
-  const bf16* values[kNumGroups];
-};
-
-inline Block find_block(const AttentionShape& shape, int64_t start, int64_t last_position) {
-  Block block;
-  for (int group = 0; group < kNumGroups; ++group) {
-    // Groups beyond the end are masked: any group that exists will do.
-    const int64_t position = std::min(start + group * kGroupTokens, last_position);
-    const int64_t page = shape.pages[position / shape.pool.page_size];
-    const int64_t at =
-        shape.pool.group_start(page, shape.kv_head, position % shape.pool.page_size);
-    block.keys[group] = shape.pool.keys + at;
-    block.values[group] = shape.pool.values + at;
-  }
-  return block;
-}
 
 template <int kRows>
 inline void score(const QueryTile& tile, const Block& block, const Block& next, int64_t head_dim,
@@ -166,9 +111,9 @@ inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&
 
 // A softmax that proceeds block by block, blocks starting at multiples of kBlockTokens: each row's
 // result depends on its query, its position and the pool alone, not on the rows beside it.
-template <int kRows>
-void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
-  const int64_t head_dim = shape.pool.head_dim;
+template <int kRows, class Pool>
+void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
+  const int64_t head_dim = shape.pool.shape.head_dim;
   const int64_t last_position = tile.positions[kRows - 1];
   alignas(64) float sums[kMaxQueryRows][kMaxHeadDim] = {};
   alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
@@ -183,15 +128,16 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
   const int64_t first =
       shape.window > 0 ? std::max<int64_t>(0, tile.positions[0] - shape.window + 1) : 0;
   const int64_t first_start = first / kBlockTokens * kBlockTokens;
-  Block next = find_block(shape, first_start, last_position);
+  typename Pool::Reader reader(shape.pool, shape.pages, shape.kv_head, first_start, last_position);
   for (int64_t start = first_start; start <= last_position; start += kBlockTokens) {
-    const Block block = next;
-    next = find_block(shape, std::min(start + kBlockTokens, last_position), last_position);
+    const Block block = reader.read(start);
+    const Block& next = reader.next();
     Floats scores[kRows][kNumGroups];
     score<kRows>(tile, block, next, head_dim, scores);
     float factors[kRows];
     for (int row = 0; row < kRows; ++row) {
       Floats(&row_scores)[kNumGroups] = scores[row];
+      reader.scale_scores(row_scores);
       const int64_t position = tile.positions[row];
       if (position < start + kBlockTokens - 1 ||
           (shape.window > 0 && position - shape.window + 1 > start)) {
@@ -211,7 +157,7 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
       for (int group = 0; group < kNumGroups; ++group) {
         const Floats weight = exp2(fmsub(row_scores[group], all(shape.scale), all(bases[row])));
         totals[row] = add(totals[row], weight);
-        store_bf16(&weights[row][group * kGroupTokens], weight);
+        store_bf16(&weights[row][group * kGroupTokens], reader.scaled_weight(weight, group));
       }
     }
     int64_t dim = 0;
@@ -233,7 +179,8 @@ void attend_tile(const AttentionShape& shape, const QueryTile& tile) {
   }
 }
 
-inline void attend_tile(int num_rows, const AttentionShape& shape, const QueryTile& tile) {
+template <class Pool>
+inline void attend_tile(int num_rows, const AttentionShape<Pool>& shape, const QueryTile& tile) {
   with_num_rows<kMaxQueryRows>(num_rows, [&]<int kRows>() { attend_tile<kRows>(shape, tile); });
 }
 

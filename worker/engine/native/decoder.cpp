@@ -31,8 +31,8 @@ struct LayerWeights {
   const float* mlp_norm;
   Linear gate_up;  // gates and values interleaved, see pack_linear
   Linear down;
-  bf16* keys;  // this layer's part of the pool
-  bf16* values;
+  void* keys;  // this layer's part of the pool
+  void* values;
   int64_t window;  // of sliding attention; 0: none
   float attention_scale;
 };
@@ -44,6 +44,7 @@ struct DecoderShape {
   int64_t num_kv_heads;
   int64_t head_dim;
   int64_t page_size;
+  KVFormat kv_format;
   float norm_eps;
   const bf16* embeddings;   // [vocab_size, hidden_size]
   const float* cosines;     // [max_positions, head_dim / 2]
@@ -255,7 +256,9 @@ class Decoder {
   void run_attention(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
     member.for_each(batch.num_tokens,
                     [&](int64_t token) { rotate_and_write(layer, batch, token); });
-    member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, batch, tasks_[idx]); });
+    with_pool(layer, [&](const auto& pool) {
+      member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, pool, batch, tasks_[idx]); });
+    });
     project<Epilogue::kAdd>(member, layer.output, attended_.data(), batch.num_tokens,
                             residual_.data());
   }
@@ -291,11 +294,12 @@ class Decoder {
     for (int64_t head = 0; head < num_heads; ++head) {
       rotate(queries + head * head_dim, layer.query_norm, angle);
     }
-    const LayerPool pool = pool_of(layer);
-    for (int64_t head = 0; head < num_kv_heads; ++head) {
-      rotate(keys + head * head_dim, layer.key_norm, angle);
-      pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
-    }
+    with_pool(layer, [&](const auto& pool) {
+      for (int64_t head = 0; head < num_kv_heads; ++head) {
+        rotate(keys + head * head_dim, layer.key_norm, angle);
+        pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
+      }
+    });
   }
 
   // Rotary position embedding of one head in place, pairs half a head apart; its norm first.
@@ -317,12 +321,13 @@ class Decoder {
     }
   }
 
-  void attend(const LayerWeights& layer, const Batch& batch, const AttentionTask& task) {
-    const LayerPool pool = pool_of(layer);
+  template <class Pool>
+  void attend(const LayerWeights& layer, const Pool& pool, const Batch& batch,
+              const AttentionTask& task) {
     const int64_t head_dim = shape_.head_dim, num_shared = heads_per_kv_head();
     const int64_t qkv_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * head_dim;
-    const AttentionShape shape{pool, task.pages, task.kv_head, layer.attention_scale * kLog2E,
-                               layer.window};
+    const AttentionShape<Pool> shape{pool, task.pages, task.kv_head,
+                                     layer.attention_scale * kLog2E, layer.window};
     const int64_t num_rows = task.end_row - task.first_row;
     const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;
     for (int64_t tile_idx = 0; tile_idx < num_tiles; ++tile_idx) {
@@ -341,8 +346,14 @@ class Decoder {
     }
   }
 
-  LayerPool pool_of(const LayerWeights& layer) const {
-    return {layer.keys, layer.values, shape_.num_kv_heads, shape_.head_dim, shape_.page_size};
+  template <class Call>
+  void with_pool(const LayerWeights& layer, const Call& call) const {
+    const PoolShape shape{shape_.num_kv_heads, shape_.head_dim, shape_.page_size};
+    if (shape_.kv_format == kKVInt8) {
+      call(Int8Pool{static_cast<int8_t*>(layer.keys), static_cast<int8_t*>(layer.values), shape});
+    } else {
+      call(Bf16Pool{static_cast<bf16*>(layer.keys), static_cast<bf16*>(layer.values), shape});
+    }
   }
 
   const DecoderShape shape_;

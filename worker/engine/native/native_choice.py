@@ -12,7 +12,7 @@ from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, Kern
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable, is_at_hand
 from worker.engine_link.engine_config import EngineConfig
 
-GROUP_TOKENS = 16  # kGroupTokens of attention.h
+GROUP_TOKENS = 16  # kGroupTokens of kv_pool.h
 MAX_HEAD_DIM = 256
 ONE_ORDER = "each sum has one order, on every processor of its kernel set"
 

@@ -15,13 +15,15 @@ from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeS
 from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
+KV_FORMATS = {torch.bfloat16: 0, torch.int8: 1}  # KVFormat of kv_pool.h
+
 
 class NativeForward:
     """Weights in bfloat16, sums and the residual stream in float32.
 
     A token's hidden state and logits are the same, bit for bit, alone and in any batch, in a
     prefill chunk and by itself. The pool's pages hold keys and values in an order of their own
-    (attention.h).
+    (kv_pool.h).
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class NativeForward:
             num_kv_heads=pool.group.num_kv_heads,
             head_dim=pool.group.head_dim,
             page_size=pool.group.page_size,
+            kv_format=KV_FORMATS[pool.group.dtype],
             norm_eps=config.rms_norm_eps,
             embeddings=weights.embeddings.data_ptr(),
             cosines=rotary.cos.data_ptr(),

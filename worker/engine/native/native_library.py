@@ -78,6 +78,7 @@ class ShapeStruct(ctypes.Structure):
         ("num_kv_heads", ctypes.c_int64),
         ("head_dim", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
+        ("kv_format", ctypes.c_int64),
         ("norm_eps", ctypes.c_float),
         ("embeddings", ctypes.c_void_p),
         ("cosines", ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""In which number format a GPU keeps keys and values."""
+"""In which number format keys and values are kept, and where that is possible."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def check_kv_dtype(name: KVDTypeName, gpu: GpuDevice | None) -> None:
     """Raises ConfigError where it is not possible."""
     if name == "auto":
         return
+    if name == "int8":
+        if gpu is not None:
+            raise ConfigError("kv_dtype=int8 is for a CPU, with tp=1: on a GPU there is fp8")
+        return
     if gpu is None:
-        raise ConfigError(
-            f"kv_dtype={name} needs a GPU: on a CPU keys and values have the model's dtype"
-        )
+        raise ConfigError(f"kv_dtype={name} needs a GPU: on a CPU there is int8")
     if gpu.capability < FP8_CAPABILITY:
         raise ConfigError(
             f"kv_dtype={name} needs a GPU of compute capability 8.9 or newer; auto runs on this one"
@@ -38,7 +40,7 @@ def check_kv_scales(name: KVDTypeName, model_path: Path) -> None:
         scales = [each for each in files.headers if each.endswith(_SCALES)]
     if scales:
         raise ConfigError(
-            f"kv_dtype={name} stores keys and values without scales, and the checkpoint has "
+            f"kv_dtype={name} has no use for scales of keys and values, and the checkpoint has "
             f"{len(scales)} ({scales[0]}, ...); with kv_dtype=auto it needs none"
         )
 

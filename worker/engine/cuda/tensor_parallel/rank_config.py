@@ -39,7 +39,7 @@ def rank_config(
     if config.device != "cpu":
         return settled
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-    num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype.itemsize))
+    num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype))
     return dataclasses.replace(
         settled,
         attention_backend="torch",
