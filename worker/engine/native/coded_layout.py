@@ -102,15 +102,12 @@ def _of_plain(codes: torch.Tensor, scales: torch.Tensor, group_size: int) -> Cod
 def _with_minima(
     codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
 ) -> CodedLayout | None:
-    """With zero points in all of eight bits: their products with scales, where float32 holds them
-    exactly, as those of scales in 16 bits.
+    """With zero points in all of eight bits: their products with scales, rounded to float32 where
+    scales have more than 16 bits, as sums are.
     """
     middle = 128 if int(codes.min()) >= 0 else 0
     layout = _of_plain(codes - middle, scales, group_size)
-    exact = (zeros - middle).double() * scales.double()
-    if layout is None or not torch.equal(exact.float().double(), exact):
-        return None
-    return replace(layout, minima=exact.float())
+    return None if layout is None else replace(layout, minima=(zeros - middle) * scales)
 
 
 def _of_four_bits(

@@ -42,6 +42,14 @@ def uint8_with_zeros(rows: int, columns: int) -> ScaledWeight:
     return ScaledWeight(codes, scales, 1, 64, zeros)
 
 
+def uint8_with_zeros_and_long_scales(rows: int, columns: int) -> ScaledWeight:
+    """No product of a scale and a zero point is a float32 number."""
+    codes = torch.randint(0, 256, (rows, columns)).to(torch.uint8)
+    scales = scales_of(rows, columns, 64)
+    zeros = torch.randint(100, 156, scales.shape).float()
+    return ScaledWeight(codes, scales, 1, 64, zeros)
+
+
 def float8_in_blocks(rows: int, columns: int) -> ScaledWeight:
     codes = torch.randint(0, 256, (rows, columns)).to(torch.uint8)
     codes[(codes & 0x7F) == 0x7F] = 0  # not a number
@@ -96,6 +104,7 @@ KINDS: dict[Callable[[int, int], ScaledWeight], int] = {
     int8_by_channel: CODES8,
     int8_with_zeros: CODES8,
     uint8_with_zeros: CODES8,
+    uint8_with_zeros_and_long_scales: CODES8,
     float8_in_blocks: CODES8,
     int4_in_groups: CODES4,
     int4_with_zeros: CODES4,
