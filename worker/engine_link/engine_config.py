@@ -19,7 +19,7 @@ AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
 DecodeKernelName = Literal["triton", "xqa", "fa2"]
 PrefillKernelName = Literal["triton", "fa2", "fa3"]
 LinearsName = Literal["auto", "library"]
-KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx2", "amx-bf16-emulated"]
+KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx512", "avx2", "amx-bf16-emulated"]
 CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
 
 

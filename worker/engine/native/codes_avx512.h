@@ -28,8 +28,8 @@ class Codes8 {
     __m512i high = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
     high = _mm512_ternarylogic_epi64(high, codes, sign, 0xf8);  // high | (codes & sign)
     high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(codes, sign), lone_sign_);
-    return {reinterpret_cast<__m512bh>(_mm512_unpacklo_epi8(low, high)),
-            reinterpret_cast<__m512bh>(_mm512_unpackhi_epi8(low, high))};
+    return {widen_pairs(_mm512_unpacklo_epi8(low, high)),
+            widen_pairs(_mm512_unpackhi_epi8(low, high))};
   }
 
  private:
@@ -71,8 +71,8 @@ class Codes4 {
       left = _mm512_sub_epi16(_mm512_and_si512(left, _mm512_set1_epi16(15)), zeros_[0]);
       right = _mm512_sub_epi16(right, zeros_[1]);
     }
-    return {reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(left, values_)),
-            reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(right, values_))};
+    return {widen_pairs(_mm512_permutexvar_epi16(left, values_)),
+            widen_pairs(_mm512_permutexvar_epi16(right, values_))};
   }
 
  private:

@@ -1,4 +1,5 @@
-// Sixteen lanes at a time by AVX-512 and its bfloat16 products. lanes_avx2.h has the same words.
+// Sixteen lanes at a time by AVX-512, with its products of bfloat16 or without. lanes_avx2.h has the
+// same words.
 
 #pragma once
 
@@ -10,7 +11,6 @@ namespace jetflock {
 
 using bf16 = uint16_t;
 using Floats = __m512;
-using Pairs = __m512bh;  // two neighbouring bfloat16 values in each lane
 using Mask = __mmask16;
 
 constexpr int kLanes = 16;
@@ -80,18 +80,65 @@ inline Floats load_bf16(const bf16* from, Mask mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
+// Pairs: two neighbouring bfloat16 values in each lane. A sum takes the odd products first, then the
+// even ones, each with a rounding of its own.
+#if defined(__AVX512BF16__)
+
+using Pairs = __m512bh;
+
+inline __m256i narrow_to_bf16(Floats values) {
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values));
+}
+
+inline Pairs widen_pairs(__m512i pairs) { return reinterpret_cast<Pairs>(pairs); }
+inline __m512i join_pairs(Pairs pairs) { return reinterpret_cast<__m512i>(pairs); }
+inline Floats add_products(Floats sums, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sums, a, b); }
+
+#else
+
+struct Pairs {
+  Floats even, odd;
+};
+
+// To the nearest, halves to the even one.
+inline __m256i narrow_to_bf16(Floats values) {
+  const __m512i bits = _mm512_castps_si512(values);
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounding = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, rounding), 16);
+  const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  const Mask is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet));
+}
+
+inline Pairs widen_pairs(__m512i pairs) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))};
+}
+
+inline __m512i join_pairs(Pairs pairs) {
+  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(pairs.even), 16),
+                         _mm512_castps_si512(pairs.odd));
+}
+
+inline Floats add_products(Floats sums, Pairs a, Pairs b) {
+  return fmadd(a.even, b.even, fmadd(a.odd, b.odd, sums));
+}
+
+#endif
+
 inline void store_bf16(bf16* to, Floats values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrow_to_bf16(values));
 }
 
 inline void store_bf16(bf16* to, Floats values, Mask mask) {
-  _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
+  _mm256_mask_storeu_epi16(to, mask, narrow_to_bf16(values));
 }
 
 inline bf16 to_bf16(float value) {
-  return static_cast<bf16>(
-      _mm_extract_epi16(reinterpret_cast<__m128i>(_mm_cvtneps_pbh(_mm_set_ss(value))), 0));
+  return static_cast<bf16>(_mm256_extract_epi16(narrow_to_bf16(all(value)), 0));
 }
 
 // Sixteen values to every second place. The places between may be written at the same time.
@@ -101,32 +148,25 @@ inline void store_every_second(bf16* to, const bf16* from) {
   _mm512_mask_storeu_epi16(to, 0x55555555, wide);
 }
 
-inline Pairs load_pairs(const bf16* from) {
-  return reinterpret_cast<Pairs>(_mm512_loadu_si512(from));
-}
+inline Pairs load_pairs(const bf16* from) { return widen_pairs(_mm512_loadu_si512(from)); }
 
 // Of the first `count` values, up to 32; the others are zero.
 inline Pairs load_pairs(const bf16* from, int64_t count) {
   const __mmask32 mask = count >= 2 * kLanes ? ~0u : (1u << count) - 1;
-  return reinterpret_cast<Pairs>(_mm512_maskz_loadu_epi16(mask, from));
+  return widen_pairs(_mm512_maskz_loadu_epi16(mask, from));
 }
 
-inline void store_pairs(bf16* to, Pairs pairs) {
-  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs));
-}
+inline void store_pairs(bf16* to, Pairs pairs) { _mm512_storeu_si512(to, join_pairs(pairs)); }
 
 inline Pairs all_pairs(bf16 value) {
-  return reinterpret_cast<Pairs>(_mm512_set1_epi16(static_cast<int16_t>(value)));
+  return widen_pairs(_mm512_set1_epi16(static_cast<int16_t>(value)));
 }
 
 // The two values at `from`, in every lane: one side of a dot product of pairs.
 inline Pairs broadcast_pair(const bf16* from) {
   int32_t pair;
   __builtin_memcpy(&pair, from, sizeof(pair));
-  return reinterpret_cast<Pairs>(_mm512_set1_epi32(pair));
+  return widen_pairs(_mm512_set1_epi32(pair));
 }
-
-// sums + the dot products of the pairs.
-inline Floats add_products(Floats sums, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sums, a, b); }
 
 }  // namespace jetflock

@@ -26,6 +26,7 @@ from worker.engine.native.kernel_set import (
     AMX_BF16,
     AMX_EMULATED,
     AVX2,
+    AVX512,
     AVX512_BF16,
     KERNEL_SETS,
     KernelSet,
@@ -38,7 +39,7 @@ EVERYWHERE = [
     pytest.param(
         each, id=each.name, marks=pytest.mark.skipif(bool(missing_capability(each)), reason=reason)
     )
-    for each in (AVX2, AVX512_BF16, AMX_EMULATED)
+    for each in (AVX2, AVX512, AVX512_BF16, AMX_EMULATED)
     for reason in [f"needs {missing_capability(each)}"]
 ]
 SHAPES = ((100, 576), (33, 102), (64, 1100))  # outputs and inputs; 102 fill no whole tile
@@ -70,6 +71,7 @@ def in_tiles(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 ORDERS: dict[str, Order] = {
     "avx2": in_pairs,
+    "avx512": in_pairs,
     "avx512-bf16": in_pairs,
     "amx-bf16-emulated": in_tiles,
 }
@@ -114,11 +116,14 @@ def test_groups_of_codes_by_tiles(group_size: int) -> None:
 
 @needs_bfloat16
 @pytest.mark.parametrize("make", KINDS)
-def test_avx2_gives_the_bits_of_avx512(make: Callable[[int, int], ScaledWeight]) -> None:
+def test_widened_products_have_the_bits_of_bfloat16s(
+    make: Callable[[int, int], ScaledWeight],
+) -> None:
     torch.manual_seed(5)
     weight, rows = make(100, 1100), random_rows(NUM_ROWS, 1100)
-    by_avx2, by_avx512 = (Product(weight, 2, each)(rows) for each in (AVX2, AVX512_BF16))
-    assert torch.equal(by_avx2, by_avx512)
+    expected = Product(weight, 2, AVX512_BF16)(rows)
+    for kernel_set in (AVX2, AVX512):
+        assert torch.equal(Product(weight, 2, kernel_set)(rows), expected)
 
 
 @pytest.mark.parametrize("kernel_set", EVERYWHERE)
@@ -224,13 +229,16 @@ def test_no_bit_of_a_model_depends_on_the_batch(tiny: Path, kernel_set: KernelSe
 
 
 @needs_bfloat16
-def test_a_model_by_avx2_gives_the_bits_of_avx512(tiny: Path) -> None:
+def test_a_model_by_widened_products_has_the_bits_of_bfloat16s(tiny: Path) -> None:
     """All of it: attention, norms and rotations among it."""
     add = make_add(1, random_prompt(137, seed=1), max_tokens=24, ignore_eos=True)
-    rigs = [native_rig(tiny, cpu_kernels=each.name) for each in (AVX2, AVX512_BF16)]
-    assert rigs[0].run(add) == rigs[1].run(add)
-    first, second = (rig.logits for rig in rigs)
-    assert all(torch.equal(first[key], second[key]) for key in first)
+    expected = native_rig(tiny, cpu_kernels=AVX512_BF16.name)
+    expected.run(add)
+    for kernel_set in (AVX2, AVX512):
+        rig = native_rig(tiny, cpu_kernels=kernel_set.name)
+        rig.run(add)
+        assert rig.logits.keys() == expected.logits.keys()
+        assert all(torch.equal(rig.logits[key], expected.logits[key]) for key in rig.logits)
 
 
 def as_of(monkeypatch: pytest.MonkeyPatch, **capabilities: bool) -> None:
@@ -252,7 +260,7 @@ def test_the_next_set_is_taken_where_the_best_cannot_be_used(
 
 
 def test_avx2_where_there_is_no_more(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_of(monkeypatch, avx512_bf16=False, amx_bf16=False)
+    as_of(monkeypatch, avx512_bf16=False, avx512_vbmi=False)
     assert native_rig(tiny).loop._ready.kernel_set == "avx2"
 
 
@@ -282,7 +290,7 @@ def test_where_bfloat16_is_fast(
     assert has_fast_bfloat16(EngineConfig(), other)
 
 
-@pytest.mark.parametrize("name", ["amx-bf16", "avx512-bf16", "avx2"])
+@pytest.mark.parametrize("name", [each.name for each in KERNEL_SETS])
 def test_what_the_processor_lacks_is_told(
     name: Any, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
