@@ -10,11 +10,12 @@ from pathlib import Path
 
 import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import pytest
+from xdist.remote import Producer
 
 from shared.cli.garbage import importing_much
 from tests.fast_tests import NUM_FAST_EXAMPLES, FastTests
 from tests.nats_server import NatsServer
-from tests.order import spread
+from tests.order import ByModule, spread
 from tests.reruns import FailureTeller, forbid_reruns
 
 
@@ -57,6 +58,11 @@ def pytest_collection() -> Generator[None, object, object]:
         found = yield
     gc.freeze()
     return found
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByModule | None:
+    return ByModule(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

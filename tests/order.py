@@ -9,9 +9,20 @@ from __future__ import annotations
 from itertools import groupby
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
+# Its modules share a service, which takes half a minute to start where there is much to do.
+_PAGE = "tests/frontend/page"
 _WEIGHTS = {"slow": 4, "e2e": 1}  # of a test; the modules that weigh most begin
 _HEAVY_UNTIL = 0.85  # of the others: the end is for short ones
+
+
+class ByModule(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives a process a module at a time, and all modules of the page at once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path: str = super()._split_scope(nodeid)
+        return _PAGE if path.startswith(_PAGE) else path
 
 
 def spread(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -1,4 +1,4 @@
-"""A browser, and a service for it to look at; both of one module."""
+"""A browser of each module, and a service for it to look at."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """`jetflock serve` with the demo model, and a key."""
     chromium()
