@@ -144,7 +144,7 @@ class RadixCache:
         self._requeue(self._pins.pin(path[max(0, len(path) - num_pinned) :], until))
 
     def end_pins(self, now: float) -> None:
-        """Of all whose time is over."""
+        """Ends the pins whose time is over."""
         self._requeue(self._pins.take_expired(now))
 
     def nodes(self) -> Iterator[RadixNode]:

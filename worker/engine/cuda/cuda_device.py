@@ -117,7 +117,7 @@ class CudaDevice:
         return graph.replay
 
     def _end_capture(self) -> None:
-        """Of one that CUDA has broken off: torch leaves its allocator in the midst of it."""
+        """Ends a capture that CUDA broke off: torch leaves its allocator in the midst of it."""
         index = self.torch_device.index
         try:
             torch._C._cuda_endAllocateToPool(index, self._graph_pool)

@@ -112,7 +112,7 @@ class GpuModel:
         grammars: GrammarBackend,
         followers: Followers | None = None,
     ) -> GpuRunner:
-        """Of the rows of one scheduler. The runner before has no steps left."""
+        """A runner for the rows of one scheduler. The runner before has no steps left."""
         self._page_table.follow(req_to_token)
         return GpuRunner(
             self._device,
@@ -136,7 +136,7 @@ class GpuModel:
         )
 
     def _make_state(self, num_pages: int, max_pages: int) -> GpuState:
-        """With so many pages, of which a row has at most `max_pages`."""
+        """Pool and buffers for so many pages, of which a row has at most `max_pages`."""
         config, layers, device = self._config, self._layers, self._device
         max_running, page_size = self._step.max_running, config.page_size
         pool = GpuKVPool(self._kv_group, num_pages, device.torch_device)

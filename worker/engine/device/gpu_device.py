@@ -70,7 +70,7 @@ class GpuDevice(Protocol):
         ...
 
     def held_bytes(self) -> int:
-        """By tensors of this process."""
+        """What tensors of this process hold."""
         ...
 
     def total_bytes(self) -> int: ...
@@ -85,7 +85,7 @@ class GpuDevice(Protocol):
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Of compute, as NVIDIA counts: what kernels can do on it."""
+        """The compute capability, as NVIDIA counts: what kernels can do on it."""
         ...
 
     def peak_bytes(self, work: Work) -> int:

@@ -9,14 +9,14 @@ from worker.engine.device.gpu_device import GpuDevice, Work
 
 
 class TrialTimer:
-    """By the host's clock: what the host does for the work counts, too."""
+    """Times work by the host's clock: what the host does for it counts, too."""
 
     def __init__(self, device: GpuDevice, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device = device
         self._clock = clock
 
     def seconds(self, work: Work, num_rounds: int) -> float:
-        """Of a round, on average; behind one that does not count, in which kernels are compiled."""
+        """The mean of the rounds; one before does not count, since kernels are compiled in it."""
         self._device.enqueue(work)
         self._device.mark().wait()
         began = self._clock()

@@ -99,7 +99,7 @@ class LinearFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """For people: "int4 in groups of 128"."""
+        """What people read: "int4 in groups of 128"."""
         ...
 
     @property
@@ -107,7 +107,7 @@ class LinearFormat(Protocol):
 
     @property
     def ending(self) -> str:
-        """Of the weight's name, as a model asks for it."""
+        """How the weight's name ends, as a model asks for it."""
         ...
 
     @property
@@ -120,7 +120,7 @@ class LinearFormat(Protocol):
 
     @property
     def suffixes(self) -> Sequence[str]:
-        """Of all tensors that may belong to one weight, the main one included."""
+        """How the names of all tensors end that may belong to one weight, the main one included."""
         ...
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
@@ -128,5 +128,5 @@ class LinearFormat(Protocol):
         ...
 
     def load(self, parts: WeightParts) -> ScaledWeight:
-        """Of what was checked. Raises ConfigError for values that mean nothing."""
+        """The weight that was checked. Raises ConfigError for values that mean nothing."""
         ...

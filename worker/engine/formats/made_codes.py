@@ -11,7 +11,7 @@ from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
 from worker.engine.formats.linear_format import bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 
-# Of a value, scales included.
+# How many bits a value takes, its share of scales included.
 CODE_BITS: Mapping[MadeFormat, float] = {
     "int8": bits_in_codes(8, None),
     "int4": bits_in_codes(4, INT4_GROUP, has_zeros=True),
@@ -29,7 +29,7 @@ def is_quantized_when_made(name: str) -> bool:
 
 
 def make_codes(kind: MadeFormat, weight: torch.Tensor) -> ScaledWeight:
-    """Of a weight [out_features, in_features] in float32. The same on every machine."""
+    """The codes of a weight [out_features, in_features] in float32, the same on every machine."""
     return _MAKERS[kind](weight)
 
 

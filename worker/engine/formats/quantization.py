@@ -38,7 +38,7 @@ class Quantization:
 
     @property
     def name(self) -> str:
-        """For people: "gptq: int4 in groups of 128"."""
+        """What people read: "gptq: int4 in groups of 128"."""
         names = dict.fromkeys(rule.format.name for rule in self.rules)
         return f"{self.method}: {', '.join(names)}"
 

@@ -23,7 +23,7 @@ class GroupSteps:
     minimum_steps: torch.Tensor | None = None  # as those of scales
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> GroupSteps:
-        """With all of them changed."""
+        """The same steps with all tensors changed."""
         return GroupSteps(
             change(self.scales),
             change(self.scale_steps),
@@ -53,7 +53,7 @@ class ScaledWeight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight as the model keeps it."""
+        """The weight's shape as the model keeps it."""
         *rest, rows, columns = self.codes.shape
         return (*rest, columns, rows) if self.is_turned else (*rest, rows, columns)
 
@@ -178,7 +178,7 @@ def _is_same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
 
 
 def _is_of_integers(weight: ScaledWeight) -> bool:
-    """By which its codes are what they say, each group by its place."""
+    """Whether its codes are the numbers that they say, in groups by place."""
     is_plain = weight.book is None and weight.groups is None and not weight.is_turned
     return is_plain and not weight.codes.is_floating_point()
 

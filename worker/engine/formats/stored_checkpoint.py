@@ -34,7 +34,7 @@ class StoredWeight:
 
     @property
     def names(self) -> list[str]:
-        """Of its tensors."""
+        """The names of its tensors."""
         suffixes = filter(self.parts.has, self.format.suffixes)
         return [self.parts.stem + suffix for suffix in suffixes]
 
@@ -64,7 +64,7 @@ class StoredCheckpoint:
 
     @property
     def plain_names(self) -> list[str]:
-        """Of the tensors that mean themselves."""
+        """The names of the tensors that mean themselves."""
         parts = {part for weight in self.quantized.values() for part in weight.names}
         return [name for name in self.files.headers if name not in parts]
 

@@ -31,7 +31,7 @@ class TensorFiles(Protocol):
 
     @property
     def headers(self) -> Mapping[str, TensorHeader]:
-        """Of all of them."""
+        """The headers of all tensors, by name."""
         ...
 
     def get(self, name: str) -> torch.Tensor:

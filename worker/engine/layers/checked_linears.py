@@ -102,7 +102,7 @@ class CheckedLinears:
 
 
 def choose_linears(dtype: torch.dtype, num_threads: Sequence[int] = ()) -> CheckedLinears:
-    """Of oneDNN's packed products where this build of torch has them, and they are right."""
+    """Linears by oneDNN's packed products, where torch was built with them and they are right."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(32, 64, generator=generator).to(dtype)
     bias = torch.randn(32, generator=generator).to(dtype)

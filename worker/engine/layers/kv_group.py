@@ -31,13 +31,13 @@ class KVGroup:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of all its layers."""
+        """What a token takes in all its layers."""
         vector_bytes = kv_vector_bytes(self.head_dim, self.dtype)
         return len(self.layer_ids) * 2 * self.num_kv_heads * vector_bytes
 
     @property
     def places(self) -> dict[int, int]:
-        """By layer id, which of its layers that is."""
+        """Which of its layers each is, by layer id."""
         return {layer_id: place for place, layer_id in enumerate(self.layer_ids)}
 
 

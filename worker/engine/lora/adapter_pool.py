@@ -16,7 +16,7 @@ MakeProjections = Callable[[LoraWeights], LoraProjections]
 
 
 class AdapterPool:
-    """By id. Of those that it was told to load it keeps the weights of so many, the latest used.
+    """Adapters by id. Of those that were loaded it keeps the weights of so many, the latest used.
 
     Whatever gives way, or is dropped, is still there for the requests that run with it; one that is
     asked for again is read again.

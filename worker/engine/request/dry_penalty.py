@@ -84,7 +84,7 @@ class DryPenalty:
         return _Seen(suffix_repeats(tokens), next(ends, 0))
 
     def _with_more(self, seen: _Seen, tokens: Tokens) -> _Seen:
-        """With what stands in `tokens` behind those that were seen."""
+        """What was seen, and what stands in `tokens` behind it."""
         for num_seen in range(len(seen.repeats), len(tokens)):
             end = num_seen + 1
             seen = _Seen(
@@ -149,7 +149,7 @@ def suffix_repeats(tokens: Tokens) -> npt.NDArray[np.int32]:
 
 
 def _next_repeats(repeats: npt.NDArray[np.int32], tokens: Tokens) -> npt.NDArray[np.int32]:
-    """Of these tokens, by those of all but the last."""
+    """The repeats of these tokens, made of those of all but the last."""
     places = np.flatnonzero(tokens[:-1] == tokens[-1])
     grown = np.zeros(len(tokens), np.int32)
     grown[places] = 1

@@ -221,7 +221,7 @@ class Req:
         return ending
 
     def add_prompt_logprobs(self, start: int, records: bytes) -> None:
-        """Of a prefill chunk that begins at `start`; a retraction begins them anew."""
+        """Keeps those of a prefill chunk that begins at `start`; a retraction begins them anew."""
         if start == 0:
             self._prompt_logprobs.clear()
         self._prompt_logprobs += records

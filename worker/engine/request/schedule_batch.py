@@ -65,7 +65,7 @@ class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def drafting(cls, req: Req, draft_ids: Sequence[int]) -> Self:
-        """Of a request that decodes: its last token, and guesses of the next ones."""
+        """The entry of a request that decodes: its last token, and guesses of the next ones."""
         assert req.num_in_flight == 0, "guesses follow a known token"
         end = req.num_tokens + len(draft_ids)
         return cls(req, req.num_computed, end, 1 + len(draft_ids), draft_ids)
@@ -120,7 +120,7 @@ class ScheduleBatch:
 
     @property
     def sample_points(self) -> list[SamplePoint]:
-        """Of all entries, in their order."""
+        """The sample points of all entries, in their order."""
         points = [SamplePoint(entry.req, entry.end) for entry in self.entries[: self.num_plain]]
         for entry in self.others:
             points += entry.sample_points

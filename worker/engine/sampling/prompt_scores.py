@@ -20,7 +20,10 @@ Logits = Callable[[torch.Tensor], torch.Tensor]  # [num_rows, hidden_size] -> [.
 def score_prompts(
     logits_of: Logits, hidden: torch.Tensor, batch: ScheduleBatch
 ) -> dict[int, bytes | SampleError]:
-    """Of a step's prompt chunks that want them, by run id. `hidden` [num_tokens, hidden_size]."""
+    """Logprobs of a step's prompt chunks that want them, by run id.
+
+    `hidden` is [num_tokens, hidden_size].
+    """
     records: dict[int, bytes | SampleError] = {}
     start = batch.num_plain
     for entry in batch.others:

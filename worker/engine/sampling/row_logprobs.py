@@ -36,7 +36,7 @@ def pack_record(
 
 
 def first_prompt_record(token_id: int, num_top: int) -> bytes:
-    """Of a token that nothing precedes: it has no rank and no logprob."""
+    """The record of a token that nothing precedes: it has no rank and no logprob."""
     return np.array([token_id], "<u4").tobytes() + bytes(8 + 8 * num_top)
 
 

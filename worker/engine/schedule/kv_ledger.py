@@ -84,7 +84,7 @@ class KVLedger:
         return self.num_available_pages - self.cache.num_unheld(match.node)
 
     def prefix_hashes(self, req: Req) -> list[int]:
-        """Of its namespace and tokens up to the end of each full page."""
+        """Hashes of its namespace and tokens up to the end of each full page."""
         keys = self._keys(req, 0, req.num_tokens // self.page_size)
         hashes = req.prefix_hashes
         for key in keys[len(hashes) :]:
@@ -177,7 +177,7 @@ class KVLedger:
         return self.cache.num_pinned_pages * self.page_size
 
     def _pin(self, req: Req, last: RadixNode, keep: KeepPrefix) -> None:
-        """Of its prompt the first full pages, as far as they have been computed."""
+        """Pins the first full pages of its prompt, as far as they have been computed."""
         num_tokens = min(keep.num_tokens or req.num_prompt_tokens, req.num_prompt_tokens)
         num_pages = min(num_tokens // self.page_size, req.num_cached_pages)
         now = self._clock()
@@ -238,7 +238,7 @@ class KVLedger:
         return keys[start_page:end_page]
 
     def _mark_namespaces(self, req: Req, first_page: int) -> None:
-        """So no path of one namespace begins, or goes on behind a public prefix, like one of
+        """Lets no path of one namespace begin, or go on behind a public prefix, like one of
         another. A page that is only in part declared text is the request's own.
         """
         keys, public = req.page_keys, req.options.public
@@ -249,7 +249,7 @@ class KVLedger:
             keys[num_public] = req.options.namespace + keys[num_public]
 
     def _mark_images(self, req: Req, first_page: int) -> None:
-        """Of all images the placeholders are the same: pages of one are no pages of another."""
+        """Tells pages of images apart: the placeholders of all images are the same."""
         keys, size = req.page_keys, self.page_size
         for image in req.images:
             last_page = (image.end - 1) // size

@@ -109,7 +109,7 @@ class LiveReqs:
         self.maybe_release(req)
 
     def maybe_release(self, req: Req) -> None:
-        """Of one that leaves, after each step that had it."""
+        """Releases one that leaves once no step has it; called after each step that had it."""
         if req.num_in_flight == 0:
             self._ledger.release(req, keep=self.leaving.pop(req))
 

@@ -92,7 +92,7 @@ class ResultTaker:
         return output
 
     def _take_prompt_logprobs(self, entry: ScheduledReq, result: StepResult) -> SampleError | None:
-        """Of a chunk of the prompt, where they are wanted."""
+        """Takes those of a chunk of the prompt, where they are wanted."""
         req = entry.req
         if req.num_prompt_top is None:
             return None

@@ -21,7 +21,7 @@ SchedulePolicy: TypeAlias = Literal["fcfs", "lpm"]
 
 
 class WaitingQueue:
-    """By priority and age: each `aging_s` of waiting count as much as one step of priority.
+    """Requests by priority and age: each `aging_s` of waiting counts as one step of priority.
 
     So the order of two requests never changes while they wait, and nobody waits for ever. A
     retracted request gets its old place again. The first WINDOW entries are in order; the others in

@@ -32,7 +32,7 @@ class DraftPace:
         return self._num_waits_left == 0
 
     def next_num_drafts(self) -> int:
-        """For the step that is being planned; counts as one step."""
+        """How many the step that is being planned may have; counts as one step."""
         if self.is_due:
             return self._num_drafts
         self._num_waits_left -= 1

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class TokenIndex(Protocol):
-    """Of one sequence, which only grows. Nothing is looked at twice."""
+    """The index of one sequence, which only grows. Nothing is looked at twice."""
 
     def continuation(self, token_ids: array.array[int], max_tokens: int) -> list[int]:
         """Up to `max_tokens` that may follow; none where nothing like its end came before."""

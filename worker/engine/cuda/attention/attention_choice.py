@@ -100,7 +100,7 @@ def choose_kernel(
 
 
 def _allowed(part: PartName, config: EngineConfig) -> tuple[str, str, Sequence[KernelName]]:
-    """By which field, its value, and what it stands for."""
+    """The field that chooses the kernel, its value, and the kernels that it stands for."""
     field = f"{part}_attention_backend"
     own: KernelName | None = getattr(config, field)
     if own is not None:

@@ -71,7 +71,7 @@ class AttentionTrial:
         self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels
 
     def seconds(self, part: PartName, kernel: KernelName) -> float:
-        """Of attention in a step, its plan included: the geometric mean of some steps.
+        """How long attention takes in a step, its plan included: the geometric mean of some steps.
 
         Raises KernelUnavailable; our own kernel, where it is tried, comes first.
         """

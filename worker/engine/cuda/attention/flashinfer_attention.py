@@ -90,8 +90,8 @@ class _GraphBuffers:
 
 
 class FlashinferDecode:
-    """Of rows that decode, by fa2. Wrappers for each kind of layers: some for steps, and some for
-    each size of a CUDA graph, since a graph keeps to the buffers that it was captured with.
+    """Attends for rows that decode, by fa2. Each kind of layers has a wrapper for steps, and one
+    for each size of a CUDA graph, since a graph keeps to the buffers that it was captured with.
     """
 
     def __init__(self, paged: PagedLayers) -> None:
@@ -165,9 +165,9 @@ class FlashinferDecode:
 
 
 class FlashinferExtend:
-    """Of prefill, by fa2 or fa3: a wrapper for each kind of layers.
+    """Attends for prefill, by fa2 or fa3, with a wrapper for each kind of layers.
 
-    Not in CUDA graphs: the plan decides on its grid.
+    CUDA graphs cannot hold it: the plan decides on its grid.
     """
 
     def __init__(self, backend: Literal["fa2", "fa3"], paged: PagedLayers) -> None:

@@ -47,7 +47,7 @@ class PagedPlan:
 
     @property
     def num_pages(self) -> int:
-        """Of all rows; a page that several share counts for each."""
+        """The pages of all rows; one that several share counts for each."""
         return int(self.kv_indptr[-1])
 
 

@@ -47,7 +47,7 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
 
 
 def block_queries(layer: AttentionLayer) -> int:
-    """Of a full block: each query has a row for every head that shares a KV head with others."""
+    """The queries of a full block: each has a row for every head that shares its KV head."""
     num_rows = min(BLOCK_ROWS, BLOCK_VALUES // layer.head_dim)
     return max(1, num_rows * layer.num_kv_heads // layer.num_heads)
 

@@ -29,12 +29,12 @@ class StepShape(NamedTuple):
 
     @classmethod
     def of_decode(cls, num_rows: int) -> Self:
-        """Of a graph for rows of one token."""
+        """The shape of a graph for rows of one token."""
         return cls(num_rows, num_rows, num_rows)
 
     @classmethod
     def of_tokens(cls, num_tokens: int, max_running: int) -> Self:
-        """Of a graph for any rows that have no more tokens together. The last row is of padding.
+        """The shape of a graph for any rows of no more tokens together, the last one padding.
 
         Rows that no request has cost little, but not nothing: chunks of prefill are few, guesses
         make small ones.
@@ -112,7 +112,7 @@ class StepPlan:
         )
 
     def padded(self, shape: StepShape, padding_row: int) -> Self:
-        """For a graph that has room for it: with rows that nobody has, and tokens of padding.
+        """The plan as a graph with more room takes it: with rows of nobody and tokens of padding.
 
         Those are rows of one token, or all together a chunk. Nobody reads what they write or give.
         """
@@ -152,12 +152,12 @@ class StepPlan:
 
     @classmethod
     def empty(cls) -> Self:
-        """Of no requests: to be padded."""
+        """The plan of a step without requests, which can be padded."""
         return cls(0, *(np.zeros(0, np.int64) for _ in range(9)))
 
     @classmethod
     def prefill(cls, num_tokens: int, max_len: int) -> Self:
-        """Of prompts that are as long as possible, and nothing behind them."""
+        """The plan of a step that reads prompts as long as possible, and nothing else."""
         lens = np.full(-(-num_tokens // max_len), max_len, np.int64)
         lens[-1] -= lens.sum() - num_tokens
         return cls(

@@ -18,7 +18,7 @@ def paged_places(
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Of a head's first value, for each of `tokens` that is one: [num_tokens] int64."""
+    """Where a head's first value is, for each of `tokens` that is one: [num_tokens] int64."""
     pages = tl.load(
         page_table_ptr + row.to(tl.int64) * table_stride + tokens // PAGE_SIZE,
         mask=is_token,

@@ -113,7 +113,7 @@ class SkinnyLinears:
     def _seconds(
         self, linears: Sequence[SkinnyLinear], x: torch.Tensor, kernel: Kernel | None
     ) -> float:
-        """Of all layers, one after the other: no cache has their weights then, as in a step."""
+        """How long all layers take in turn: no cache has their weights then, as in a step."""
 
         def work() -> None:
             for linear in linears:
@@ -123,7 +123,7 @@ class SkinnyLinears:
 
 
 def candidates(shape: torch.Size, num_processors: int) -> list[SkinnyTiles]:
-    """With so many programs that all multiprocessors have some, where the inputs suffice."""
+    """Tiles that give all multiprocessors programs, where there are inputs enough for that."""
     num_outputs, width = shape
     found = []
     for block_outputs, block_width in BLOCKS:

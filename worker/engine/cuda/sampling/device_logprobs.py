@@ -50,7 +50,7 @@ class DeviceLogprobs:
         )
 
     def records(self, token_ids: list[int]) -> dict[int, bytes]:
-        """By row; of `token_ids`, those of all of the step's samples."""
+        """Records of logprobs by row; `token_ids` are those of all of the step's samples."""
         records = {}
         for idx, (row, num_top) in enumerate(zip(self.rows, self.num_tops, strict=True)):
             top_ids = self.top_ids[idx, :num_top].numpy().astype(np.int64)
@@ -69,7 +69,7 @@ def _order(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _log_sums(logits: torch.Tensor) -> torch.Tensor:
-    """Of the exponentials of a row: [num_rows, 1] float64."""
+    """The logarithm of each row's sum of exponentials: [num_rows, 1] float64."""
     largest = logits.amax(dim=1, keepdim=True).double()
     shares = logits.double().sub_(largest).exp_().mul_(ONE).round_()
     total = shares.long().sum(dim=1, keepdim=True)

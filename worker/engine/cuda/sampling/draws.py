@@ -81,7 +81,7 @@ class TritonDraws:
 
 
 class HostDraws:
-    """By the CPU's own code: what the kernels are compared with."""
+    """Draws by the CPU's own code, with which the kernels are compared."""
 
     def __init__(self, vocab_size: int) -> None:
         self._gumbel_max = GumbelMax(vocab_size)

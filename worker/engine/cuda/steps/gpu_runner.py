@@ -50,7 +50,7 @@ class _PieceOutput:
         return token_ids
 
     def records(self, token_ids: list[int]) -> list[bytes]:
-        """Of logprobs, one a token; b"" where none is asked for."""
+        """The records of logprobs, one a token; b"" where none is asked for."""
         records = {} if self.logprobs is None else self.logprobs.records(token_ids)
         return [
             records.get(row, b"") if token_id >= 0 else b""
@@ -148,7 +148,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of rows on the host, to the host: for prompts that are scored, behind their step."""
+        """The logits of rows on the host, where they stay: for prompts that are scored."""
         self._send(RunHead(len(hidden)))
         parts = compute_halved(hidden, self._head, _halves)
         self._device.mark().wait()

@@ -41,7 +41,9 @@ class GpuForward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuState:
-    """Of one pool. While the engine is made there is one that holds nothing, to try steps with."""
+    """What steps on one pool read and write. While the engine is made, one that holds nothing
+    serves to try steps with.
+    """
 
     pool: GpuKVPool
     inputs: StepInputs

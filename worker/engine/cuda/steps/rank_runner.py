@@ -66,7 +66,7 @@ class RankRunner:
         self._inputs.last_token_ids[rows] = token_ids.clamp(min=0)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of rank 0's rows [num_rows, hidden_size]: [num_rows, num_outputs] float32."""
+        """The logits of rank 0's rows [num_rows, hidden_size]: [num_rows, num_outputs] float32."""
         if self._group is not None:
             self._group.share(hidden)
         return self._forward.logits(hidden)

@@ -24,7 +24,7 @@ class Computed(NamedTuple):
 
 
 class StepGraphs:
-    """Of steps that decode up to their logits, of others up to the hidden states of all tokens.
+    """Graphs of steps: of those that decode up to their logits, of others up to all hidden states.
 
     Everything is in tensors that stay where they are. A step with fewer rows or tokens than its
     graph is filled up with some of padding, whose keys and values go to the padding page.
@@ -60,7 +60,7 @@ class StepGraphs:
             self.taken_bytes[shape] = before - free_bytes
 
     def shape_for(self, plan: StepPlan, *, reads_hidden: bool) -> StepShape | None:
-        """Of the smallest graph that has room; None: the step runs without one."""
+        """The shape of the smallest graph that has room; None: the step runs without one."""
         wants_logits = plan.is_decode and not reads_hidden
         first = bisect_left(self._shapes, (plan.num_tokens,))
         for shape in self._shapes[first:]:
@@ -88,7 +88,7 @@ class StepGraphs:
         self._forward(shape).plan(self._inputs.rows(padded, packed, in_graph=True))
 
     def _capture(self, shape: StepShape) -> Work:
-        """With a step of nothing but padding."""
+        """Captures a step of nothing but padding."""
         self._device.enqueue(lambda: self._send(StepPlan.empty(), shape))
         return self._device.capture(lambda: self._compute(shape))
 

@@ -25,7 +25,7 @@ def rank_config(
     dtype: torch.dtype,
     max_context_len: int,
 ) -> EngineConfig:
-    """Of all ranks. Raises ConfigError when the model cannot be divided."""
+    """The configuration of all ranks. Raises ConfigError when the model cannot be divided."""
     share = divide(model_config, config.tp)
     settled = dataclasses.replace(
         config,

@@ -87,7 +87,7 @@ class EightBits:
         return next(filter(parts.has, self.scales), self.scales[0])
 
     def _grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of scales; the last blocks may be partial."""
+        """The shape of the scales; the last blocks may be partial."""
         *rest, rows, columns = shape
         sizes = zip((rows, columns), self.block, strict=True)
         return (*rest, *(-(-size // (block or size)) for size, block in sizes))

@@ -30,7 +30,7 @@ class BlockType(NamedTuple):
 
 
 def codes_of_blocks(kind: str, blocks: Blocks, num_rows: int) -> ScaledWeight:
-    """Of a matrix's blocks, row by row; `kind` is one of BLOCK_TYPES."""
+    """The weight of a matrix's blocks, row by row; `kind` is one of BLOCK_TYPES."""
     flat = BLOCK_TYPES[kind].read(blocks)
 
     def by_row(values: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def _with_minima(codes: torch.Tensor, blocks: Blocks) -> ScaledWeight:
 
 
 def _with_steps(codes: torch.Tensor, steps: GroupSteps) -> ScaledWeight:
-    """Of blocks of 256 values, each with a scale, and a step of each of its groups."""
+    """A weight of blocks of 256 values, each with a scale, and a step of each of its groups."""
     minima = None
     if steps.minima is not None and steps.minimum_steps is not None:
         minima = steps.minima * steps.minimum_steps

@@ -109,7 +109,7 @@ class Narrowing:
         return _kept(row, distance <= _least_enough(distance, shares, lambda mass: mass > wanted))
 
     def _without_top(self, row: torch.Tensor) -> torch.Tensor:
-        """Of the tokens with the threshold's probability or more, only the least likely stays."""
+        """Keeps only the least likely of the tokens with the threshold's probability or more."""
         probs = torch.softmax(row.double(), dim=0)
         is_top = probs >= self.sampling.xtc_threshold
         least = torch.where(is_top, row, torch.inf).amin()
@@ -159,7 +159,7 @@ def _as_integers(probs: torch.Tensor) -> torch.Tensor:
 def _least_enough(
     distance: torch.Tensor, shares: torch.Tensor, is_enough: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Of the distances the least up to which there is enough mass, else the largest: [] float64.
+    """The least distance up to which there is enough mass, else the largest: [] float64.
 
     `is_enough`: of masses, which are sums of integers as float64.
     """

@@ -54,7 +54,7 @@ class Penalties:
 
 
 class _OfRow(NamedTuple):
-    """Of one row, as `Penalised` has them."""
+    """The penalties of one row, as `Penalised` has them."""
 
     token_ids: npt.NDArray[np.int64]  # each once
     repetition: npt.NDArray[np.float32]
@@ -91,7 +91,7 @@ def _counted(point: SamplePoint) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 
 def _last_ids(point: SamplePoint, last_n: int) -> npt.NDArray[np.int64]:
-    """Of prompt, output and guesses; -1: all."""
+    """The last ids of prompt, output and guesses; -1: all."""
     own, drafts = point.req.token_ids, point.draft_ids
     num_own = len(own) if last_n < 0 else max(0, last_n - len(drafts))
     ids = np.array([*own[max(0, len(own) - num_own) :], *drafts], np.int64)
