@@ -21,7 +21,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder
 from worker.engine.device.gpu_device import Work
-from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
+from worker.engine.lora.lora_projection import LoraPair, LoraProjections, LoraWeights
 from worker.engine.request.token_ranges import Ints
 from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
 
@@ -114,7 +114,7 @@ def test_an_adapter_without_room_is_refused(usual: Usual, tmp_path: Path) -> Non
     rig, device = short_rig(usual, 0.001)
     make = rig.engine._adapters._make
 
-    def make_with_little_room(weights: LoraWeights) -> dict[str, LoraProjection]:
+    def make_with_little_room(weights: LoraWeights) -> LoraProjections:
         with Count(device):
             return make({name: LoraPair(*map(torch.clone, pair)) for name, pair in weights.items()})
 
