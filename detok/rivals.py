@@ -144,12 +144,13 @@ class RivalWatch:
         """Until cancelled; this process is there all the while."""
         async with present(self._cluster.nc, self._cluster.subjects, self._detok_id) as heard:
             await self._hear_ourselves(heard)
-            while True:
-                if self._has_reconnected():
-                    self._reconnected_at = time.monotonic()
-                    await self._hear_ourselves(heard)
-                await self._look()
-                await asyncio.sleep(_TICK_S)
+            async with asyncio.TaskGroup() as questions:
+                while True:
+                    if self._has_reconnected():
+                        self._reconnected_at = time.monotonic()
+                        await self._hear_ourselves(heard)
+                    await self._look(questions)
+                    await asyncio.sleep(_TICK_S)
 
     async def _hear_ourselves(self, heard: asyncio.Event) -> None:
         """A user that may not listen must not say that it does."""
@@ -166,11 +167,11 @@ class RivalWatch:
         """Whether those whose connections broke when ours did have had the time to come back."""
         return time.monotonic() - self._reconnected_at > SETTLE_S
 
-    async def _look(self) -> None:
+    async def _look(self, questions: asyncio.TaskGroup) -> None:
         if not self.is_steady:
             self._peers.forget()
             self.gone = set()
             return
-        self.gone = await self._peers.gone(self._rivals.silent)
+        self.gone = await self._peers.gone(self._rivals.silent, questions)
         if self.gone:
             self._on_gone()

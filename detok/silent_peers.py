@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from shared.cluster import Cluster
 from shared.liveness.presence import is_absent
 
 _ASK_AGAIN_S = 0.1  # while it is absent
-_MAX_AT_ONCE = 16
+_PROMPT_S = 0.03  # for the answers about those who are absent; of one that is there is none
+_MAX_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class _Silence:
 
     ask_at: float
     pause_s: float
+    is_asked: bool = False  # just now
     absent_since: float | None = None
+    absent_s: float = 0.0  # from then to the last answer
 
 
 class SilentPeers:
@@ -50,30 +54,44 @@ class SilentPeers:
         """Whose absence was told by the last question."""
         return sum(silence.absent_since is not None for silence in self._silences.values())
 
-    async def gone(self, silent: Collection[str]) -> set[str]:
-        """Of all incarnations that are silent now, those that were absent for long enough."""
+    @property
+    def due_s(self) -> float:
+        """Until one that is absent is to be asked for again; infinite while all are there."""
+        absent = [each for each in self._silences.values() if each.absent_since is not None]
+        return min((each.ask_at for each in absent), default=math.inf) - time.monotonic()
+
+    async def gone(self, silent: Collection[str], tasks: asyncio.TaskGroup) -> set[str]:
+        """Of all incarnations that are silent now, those that were absent for long enough.
+
+        `tasks` goes on with questions that get no answer: nobody waits for those who are there.
+        """
         now = time.monotonic()
         self._silences = {peer: each for peer, each in self._silences.items() if peer in silent}
         for peer in silent:
             self._silences.setdefault(peer, _Silence(now, self._patience.pause_s))
-        due = [peer for peer, silence in self._silences.items() if now >= silence.ask_at]
-        await asyncio.gather(*(self._ask(peer) for peer in due))
+        questions = {
+            tasks.create_task(self._ask(peer, silence))
+            for peer, silence in self._silences.items()
+            if now >= silence.ask_at and not silence.is_asked
+        }
+        if questions:
+            await asyncio.wait(questions, timeout=_PROMPT_S)
         return {peer for peer, silence in self._silences.items() if self._is_gone(silence)}
 
-    async def _ask(self, peer: str) -> None:
+    async def _ask(self, peer: str, silence: _Silence) -> None:
+        silence.is_asked = True
         async with self._at_once:
             absent = await is_absent(self._cluster.nc, self._cluster.subjects, peer)
-        silence, now = self._silences.get(peer), time.monotonic()
-        if silence is None:
-            return
+        silence.is_asked, now = False, time.monotonic()
         if absent:
             silence.absent_since = silence.absent_since or now
-            silence.ask_at = now + _ASK_AGAIN_S
+            silence.absent_s = now - silence.absent_since
+            left_s = self._patience.absent_s - silence.absent_s
+            silence.ask_at = now + min(_ASK_AGAIN_S, max(0.0, left_s))
         else:
-            silence.absent_since = None
+            silence.absent_since, silence.absent_s = None, 0.0
             silence.ask_at = now + silence.pause_s
             silence.pause_s = min(2 * silence.pause_s, self._patience.max_pause_s)
 
     def _is_gone(self, silence: _Silence) -> bool:
-        since = silence.absent_since
-        return since is not None and time.monotonic() - since >= self._patience.absent_s
+        return silence.absent_since is not None and silence.absent_s >= self._patience.absent_s

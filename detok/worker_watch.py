@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -27,18 +28,46 @@ from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
 _TICK_S = 0.1
+_MIN_TICK_S = 0.02  # while the moment is awaited at which one is to be asked for, or is dead
 _POLLS_ABSENT = 2
 _JITTER_S = 0.02
 _MAX_REMEMBERED = 4096
 _MAX_AT_ONCE = 32
 _MAX_ID_BYTES = 128
 _SILENCE_S = 0.15  # without a frame: some steps, or a long prefill
-_ASK_EVERY_S = 0.3  # a worker that is there; then ever more seldom
+_ASK_EVERY_S = 0.1  # a worker that is there; then ever more seldom
 _PATIENCE = Patience(pause_s=_ASK_EVERY_S, max_pause_s=2.0, absent_s=0.4)
 _NO_WORKER = "nobody"  # a key that is never written: purging it is a write all the same
 NAK = b"-NAK"
 
 log = get_logger(__name__)
+
+
+class Silence:
+    """Since when workers that hold requests have written nothing."""
+
+    def __init__(self) -> None:
+        self._heard_at: dict[str, float] = {}  # the last frame, or claim
+
+    def heard(self, worker: str, at: float) -> None:
+        self._heard_at[worker] = max(at, self._heard_at.get(worker, 0.0))
+
+    def keep(self, claimed_at: Mapping[str, float]) -> None:
+        """These hold requests now, and no others; given with their newest claims."""
+        self._heard_at = {
+            worker: max(at, self._heard_at.get(worker, 0.0)) for worker, at in claimed_at.items()
+        }
+
+    def longer_than(self, silence_s: float) -> set[str]:
+        """Workers that have written nothing for so long."""
+        since = time.monotonic() - silence_s
+        return {worker for worker, at in self._heard_at.items() if at < since}
+
+    def next_s(self, silence_s: float) -> float:
+        """Seconds until another one may have been silent for so long; infinite where none may."""
+        since = time.monotonic() - silence_s
+        lefts = (at - since for at in self._heard_at.values() if at >= since)
+        return min(lefts, default=math.inf)
 
 
 class WorkerWatch:
@@ -64,7 +93,7 @@ class WorkerWatch:
         self.writability = Writability()
         self._keys: dict[str, str] = {}  # of the cards of workers that may be asked for
         self._silent_peers = SilentPeers(cluster, _PATIENCE)
-        self._heard_at: dict[str, float] = {}  # the last frame of each worker
+        self._silence = Silence()
         self._num_reconnects = 0
         self._wake = asyncio.Event()
         self._at_once = asyncio.Semaphore(_MAX_AT_ONCE)
@@ -74,7 +103,7 @@ class WorkerWatch:
 
     def heard(self, worker: str) -> None:
         """A frame of it was read."""
-        self._heard_at[worker] = time.monotonic()
+        self._silence.heard(worker, time.monotonic())
 
     def look_now(self) -> None:
         """A claim of a dead worker was read."""
@@ -85,20 +114,31 @@ class WorkerWatch:
             self._cluster.subjects.worker_died, cb=self._on_worker_died
         )
         try:
-            next_poll = time.monotonic()
-            while True:
-                if time.monotonic() >= next_poll:
-                    await self._poll()
-                    next_poll = time.monotonic() + _POLL_S
-                await self._look_for_absent()
-                await self._hand_back_all()
-                await self._wait(min(next_poll - time.monotonic(), _TICK_S))
+            async with asyncio.TaskGroup() as questions:
+                await self._watch(questions)
         finally:
             await end_subscription(subscription)
 
-    async def _wait(self, timeout_s: float) -> None:
-        if await wait_event(self._wake, max(0.0, timeout_s)):
-            self._wake.clear()
+    async def _watch(self, questions: asyncio.TaskGroup) -> None:
+        next_poll = time.monotonic()
+        while True:
+            if time.monotonic() >= next_poll:
+                await self._poll()
+                next_poll = time.monotonic() + _POLL_S
+            self._silence.keep(self._claimed_at())
+            await self._look_for_absent(questions)
+            await self._hand_back_all()
+            await self._wait(min(next_poll, time.monotonic() + _TICK_S), questions)
+
+    async def _wait(self, until: float, questions: asyncio.TaskGroup) -> None:
+        """Or until something is known of a dead worker; who falls silent meanwhile is asked for."""
+        while (left_s := until - time.monotonic()) > 0:
+            due_s = min(self._silence.next_s(_SILENCE_S), self._silent_peers.due_s)
+            if await wait_event(self._wake, min(left_s, max(_MIN_TICK_S, due_s))):
+                self._wake.clear()
+                return
+            if await self._look_for_absent(questions):
+                return
 
     async def _on_worker_died(self, message: Msg) -> None:
         if len(message.data) > _MAX_ID_BYTES:
@@ -139,28 +179,25 @@ class WorkerWatch:
                 claimed_at[writer] = max(claimed_at.get(writer, 0.0), status.claimed_at)
         return claimed_at
 
-    async def _look_for_absent(self) -> None:
-        """Who writes nothing, and is not there: its card goes, so that nobody waits for it."""
+    async def _look_for_absent(self, questions: asyncio.TaskGroup) -> bool:
+        """Whether there is one who writes nothing, and is not there: its card goes, so that nobody
+        waits for it.
+        """
         if self._cluster.nc.stats["reconnects"] != self._num_reconnects:
             self._num_reconnects = self._cluster.nc.stats["reconnects"]
             self.writability.note(is_written=False)
         if not self.writability.is_steady:
             self._silent_peers.forget()
-            return
-        for worker in await self._silent_peers.gone(self._silent_holders()):
+            return False
+        gone = await self._silent_peers.gone(self._silent_holders(), questions)
+        for worker in gone:
             await self._remove_card(worker, self._keys[worker])
+        return bool(gone)
 
     def _silent_holders(self) -> set[str]:
-        """Workers that hold requests, may be asked for, and have written nothing for a while."""
-        claimed_at, now = self._claimed_at(), time.monotonic()
-        self._heard_at = {w: at for w, at in self._heard_at.items() if w in claimed_at}
-        return {
-            worker
-            for worker, at in claimed_at.items()
-            if worker in self._keys
-            and not self.is_dead(worker)
-            and now - max(at, self._heard_at.get(worker, 0.0)) > _SILENCE_S
-        }
+        """Those that may be asked for."""
+        silent = self._silence.longer_than(_SILENCE_S)
+        return {worker for worker in silent if worker in self._keys and not self.is_dead(worker)}
 
     async def _remove_card(self, worker: str, key: str) -> None:
         try:

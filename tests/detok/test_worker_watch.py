@@ -181,6 +181,28 @@ async def test_a_silent_worker_that_is_not_there_loses_its_requests_at_once(
         assert await cards.entries() == []
 
 
+async def test_a_silent_worker_that_is_there_does_not_delay_the_death_of_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.liveness.presence._ANSWER_S", 60.0)  # one that is there answers not
+    silent, dying, queue = stage.worker("silent"), stage.worker("dying"), Queue(stage)
+    beats = [heartbeat_of(stage, worker, has_presence=True) for worker in (silent, dying)]
+    rids = [make_rid(stage.cluster), make_rid(stage.cluster, 1)]
+    async with running_detok(stage.config) as detok:
+        await eventually(lambda: detok.owned == [0, 1])
+        async with connection_of(stage, silent), beating(beats[0]):
+            await queue.put(rids[0])
+            await silent.claim(rids[0], ack_subject=await queue.take())
+            async with connection_of(stage, dying), beating(beats[1]):
+                await time_to_err(1.5)  # both cards are read, and the silent one is asked for
+                await queue.put(rids[1])
+                await dying.claim(rids[1], ack_subject=await queue.take())
+            died_at = time.monotonic()
+            await queue.take()
+            assert time.monotonic() - died_at < HEARTBEAT_TTL_S - 1
+            assert detok.stats.naks == 1
+
+
 async def test_a_worker_that_reconnects_keeps_its_requests(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
