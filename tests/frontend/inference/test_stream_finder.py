@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -13,15 +14,15 @@ from frontend.streams.detok_client import DetokClient
 from shared.errors import BrokerUnavailable, MalformedMessage, NotFound, ServiceUnavailable
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.log_records import End
-from shared.protocol.reply import ReplyParams, SealedReply, Surface
+from shared.protocol.log_records import End, Release
+from shared.protocol.reply import AnswerFormat, ReplyParams, SealedReply, Surface
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayStatus
 from shared.subjects import choice_rid, new_rid
 from tests.bad_moment import failing_once
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import Stage, make_request, open_stage
+from tests.worker.io_stage import Stage, make_claim, make_request, open_stage
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,11 @@ def finder(stage: Stage, detok: DetokClient, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def make_reply(
-    rid: str, group_id: str = "", num_choices: int = 1, choice_idx: int = 0
+    rid: str,
+    group_id: str = "",
+    num_choices: int = 1,
+    choice_idx: int = 0,
+    answer: AnswerFormat | None = None,
 ) -> SealedReply:
     return seal(
         ReplyParams(
@@ -60,6 +65,7 @@ def make_reply(
             choice_idx=choice_idx,
             num_choices=num_choices,
             owner="o",
+            answer=answer,
         )
     )
 
@@ -100,6 +106,36 @@ async def test_a_choice_alone_is_no_stream_and_all_choices_are_needed(
     with pytest.raises(NotFound):
         await finder.known(group_id, "another owner")
     assert [choice.is_over for choice in await finder.known(group_id, "o")] == [False, True]
+
+
+async def test_what_is_no_name_of_a_stream_is_asked_of_nobody(
+    finder: StreamFinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "_look", None)
+    for name in ("", "a b", "*", ">", "x" * 32, new_rid().upper()):
+        with pytest.raises(NotFound):
+            await finder.known(name, "o")
+
+
+async def test_how_long_a_request_has_waited_is_known(stage: Stage, finder: StreamFinder) -> None:
+    """Whoever resumes it gives it what is left of its time."""
+    rid = new_rid()
+    await submit(stage, rid, make_reply(rid))
+    await asyncio.sleep(0.2)
+    (choice,) = await finder.known(rid, "o")
+    assert 0.1 < choice.age_s < 60
+
+
+async def test_what_was_released_last_is_known_by_the_claim_before(
+    stage: Stage, finder: StreamFinder
+) -> None:
+    """Its message left the queue, and its result is not stored yet."""
+    rid = new_rid()
+    request = make_request(rid, reply=make_reply(rid))
+    epoch = await stage.append(rid, make_claim(request, "w"))
+    await stage.append(rid, Release(epoch, "w"))
+    (choice,) = await finder.known(rid, "o")
+    assert (choice.rid, choice.is_over) == (rid, False)
 
 
 async def test_a_finished_text_needs_no_detokenizer(stage: Stage, finder: StreamFinder) -> None:
@@ -147,12 +183,16 @@ async def test_one_detokenizer_takes_over_from_another_while_it_is_asked(
     assert (found.rid, found.chunk) == (rid, None)
 
 
+@pytest.mark.parametrize("what", ["rendering", "parser"])
 @pytest.mark.parametrize("where", ["queue", "log", "results"])
 async def test_what_a_newer_frontend_has_sealed_is_left_to_it(
-    stage: Stage, finder: StreamFinder, where: str
+    stage: Stage, finder: StreamFinder, where: str, what: str
 ) -> None:
     rid = new_rid()
-    newer = msgspec.structs.replace(make_reply(rid), rendering=b"\xc1")
+    if what == "rendering":
+        newer = msgspec.structs.replace(make_reply(rid), rendering=b"\xc1")
+    else:
+        newer = make_reply(rid, answer=AnswerFormat(tools="of_tomorrow"))
     if where == "queue":
         await submit(stage, rid, newer)
     elif where == "log":

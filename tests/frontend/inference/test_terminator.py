@@ -185,6 +185,20 @@ async def test_a_deadline_ends_what_nobody_reads(stack: Stack) -> None:
     assert end.reason is FinishReason.DEADLINE
 
 
+async def test_what_runs_without_a_reader_counts_here_until_it_ends(stack: Stack) -> None:
+    stack.backend.hold.clear()
+    running = await stack.start_frontend()
+    router = running.frontend.side.streams.router
+    body = {"model": "tiny", "input": "Hi", "background": True, "stream": True}
+    async with running.client() as client:
+        async with client.stream("POST", "/v1/responses", json=body):
+            await queued(stack)
+        await eventually(lambda: not any(one.is_watched for one in router.generations))
+        assert len(router.generations) == 1
+        stack.backend.hold.set()
+        await eventually(lambda: router.generations == [])
+
+
 # Prompts in the object store
 
 
