@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from nats.aio.msg import Msg
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.silent_peers import Patience
-from detok.worker_watch import WorkerWatch
+from detok.worker_watch import Silence, WorkerWatch
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.presence import present
 from shared.nats_client.connection import connect
@@ -107,6 +108,20 @@ async def notices(stage: Stage) -> list[ControlMessage]:
     await stage.cluster.nc.subscribe(stage.cluster.subjects.control(POOL), cb=on_message)
     await stage.cluster.nc.flush()
     return heard
+
+
+def test_silence_counts_from_the_last_frame_or_claim_of_those_that_hold_requests() -> None:
+    silence, now = Silence(), time.monotonic()
+    silence.keep({"old": now - 100.0, "new": now - 10.0})
+    assert silence.longer_than(50.0) == {"old"}
+    assert 30.0 < silence.next_s(50.0) <= 40.0
+    silence.heard("old", now)
+    assert silence.longer_than(50.0) == set()
+    silence.keep({"new": now - 200.0})
+    assert silence.longer_than(5.0) == {"new"}, "an earlier claim takes back nothing"
+    assert silence.longer_than(50.0) == set()
+    silence.keep({})
+    assert silence.next_s(50.0) == math.inf
 
 
 async def test_a_report_of_death_gives_the_request_back_in_milliseconds(stage: Stage) -> None:
