@@ -20,6 +20,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayStatus
 from shared.subjects import choice_rid, new_rid
+from shared.token_log.request_queue import RequestQueue
 from tests.bad_moment import failing_once
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, make_claim, make_request, open_stage
@@ -86,7 +87,7 @@ async def test_a_moment_without_nats_makes_no_stream_unknown(
 ) -> None:
     rid = new_rid()
     await submit(stage, rid, make_reply(rid))
-    failing_once(monkeypatch, stage.cluster.queue, "find_queued", BrokerUnavailable("away"))
+    failing_once(monkeypatch, RequestQueue, "find_queued", BrokerUnavailable("away"))
     (choice,) = await finder.known(rid, "o")
     assert (choice.rid, choice.is_over) == (rid, False)
 
