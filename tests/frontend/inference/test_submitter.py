@@ -140,6 +140,33 @@ async def test_a_refused_prompt_goes_unless_another_frontend_has_a_reader(
         await until_object_is_gone(stack, request.prompt_object)
 
 
+async def test_a_response_that_may_be_queued_keeps_its_record(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another frontend, whose client has the same key, reads it."""
+    monkeypatch.setattr("frontend.inference.submitter._PATIENCE_S", 0.0)
+    stack.backend.hold.clear()
+    first, second = await stack.start_frontend(), await stack.start_frontend()
+    others = second.frontend.side.inference.ends.attachments
+    rids: list[str] = []
+
+    async def say(request: GenerateRequest, store: Callable[[], Awaitable[None]]) -> None:
+        await store()
+        await others.join(request.rid, request.reply)
+        rids.append(request.rid)
+        raise BrokerUnavailable("its answer was lost")
+
+    queue_that(monkeypatch, say)
+    async with first.client(headers=KEY) as client:
+        refused = await client.post("/v1/responses", json={"model": "tiny", "input": "Hi"})
+        assert refused.status_code == 503
+    await until_settled(first)
+    (rid,), subjects = rids, stack.cluster.subjects
+    record = await stack.cluster.js.get_last(subjects.responses_stream, subjects.response(rid))
+    assert record is not None
+    assert await stack.cluster.ownership.last(rid) is None
+
+
 async def test_what_a_queue_stored_before_it_was_closed_is_ended(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -520,6 +520,18 @@ async def test_what_comes_without_a_slot_for_it_goes_back_to_the_queue(stage: St
         await worker.until_idle()
 
 
+async def test_what_comes_to_a_worker_that_cannot_run_it_goes_back_unclaimed(stage: Stage) -> None:
+    request = make_request()
+    async with running_worker(stage, max_running=1) as worker:
+        await eventually(lambda: worker.runner._puller.num_watched > 0)
+        worker.runner.parts.capacity.close()
+        await stage.submit(request)
+        assert (await stage.pull()).rid == request.rid
+        await worker.until_idle()
+        assert worker.engine.runs == {}
+    assert await stage.records(request.rid) == []
+
+
 # Stop strings
 
 
