@@ -16,6 +16,7 @@ from tests.worker.engine.native.test_native import (
     save_rounded,
 )
 from tests.worker.engine.tiny_models import Rig, assert_like_reference, random_prompt
+from worker.engine.native.kernel_set import AVX2, AVX512, AVX512_BF16, KernelSet
 from worker.engine_link.engine_messages import DropAdapter, LoadAdapter
 
 pytestmark = needs_bfloat16
@@ -74,6 +75,18 @@ def test_not_one_bit_depends_on_the_company(base: Path, adapters: dict[str, Path
         assert len(keys) == 40
         for key in keys:
             assert torch.equal(together.logits[key], alone.logits[key]), key
+
+
+@pytest.mark.parametrize("kernel_set", [AVX2, AVX512], ids=lambda each: each.name)
+def test_kernel_sets_that_widen_give_the_same_bits(
+    base: Path, adapters: dict[str, Path], kernel_set: KernelSet
+) -> None:
+    rigs = [native_rig(base, cpu_kernels=each.name) for each in (AVX512_BF16, kernel_set)]
+    for rig in rigs:
+        rig.run(*loads_of(adapters), add(1, random_prompt(37, 1), "one", max_tokens=8))
+    expected, found = (rig.logits for rig in rigs)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in found)
 
 
 @pytest.mark.parametrize("rank", [1, 9, 16, 33])
