@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,18 @@ def test_denormal_numbers_are_zeros(kernel_set: KernelSet) -> None:
     weight = torch.full((32, 64), 2.0**100).to(torch.bfloat16)
     rows = torch.full((3, 64), 2.0**-130)
     assert not Product(weight, 1, kernel_set)(rows).any()
+
+
+def test_instructions_stand_in_the_files_of_their_sets() -> None:
+    """All else is written in words that every set has, so that it runs on each of them."""
+    sources = [
+        each
+        for each in Path(native_choice.__file__).parent.iterdir()
+        if each.suffix in {".h", ".cpp"} and not each.name.startswith(("lanes_", "codes_"))
+    ]
+    assert len(sources) > 10
+    named = re.compile(r"_mm(256|512)_|__m(256|512)")
+    assert [each.name for each in sources if named.search(each.read_text())] == []
 
 
 @pytest.fixture(scope="module")
