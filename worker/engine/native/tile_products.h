@@ -164,11 +164,21 @@ inline void multiply_dense_by_tiles(const Linear& linear, long block, const bf16
   Tiles tiles;
   const bf16* weights =
       static_cast<const bf16*>(linear.weights) + block * kBlockCols * linear.in_features;
-  for_each_pass(tiles, rows, linear.in_features, num_rows, [&](auto pass, int64_t row, int) {
-    pass.zero();
-    pass.add(0, linear.in_features, weights);
-    pass.store(sums.values[row]);
-  });
+  // Several passes go through the inputs part by part, so that a part's weights come from the
+  // first-level cache for all but the first.
+  const int64_t part = num_rows > kPassRows ? kDecodedInputs : linear.in_features;
+  for (int64_t begin = 0; begin < linear.in_features; begin += part) {
+    const int64_t count = std::min(part, linear.in_features - begin);
+    for_each_pass(tiles, rows, linear.in_features, num_rows, [&](auto pass, int64_t row, int) {
+      if (begin == 0) {
+        pass.zero();
+      } else {
+        pass.load(sums.values[row]);
+      }
+      pass.add(begin, count, weights + begin * kBlockCols);
+      pass.store(sums.values[row]);
+    });
+  }
 }
 
 // Adds what a group's sums of a row amount to, as end_group does.
