@@ -85,7 +85,7 @@ async def test_nobody_is_swept_while_heartbeats_cannot_be_written(sweep: Sweep) 
     sweep.sweeper._writability.note(is_written=False)
     await sweep.run()
     assert not await sweep.is_ended()
-    assert sweep.sweeper._missed[sweep.dead_id] == 0, "it is looked for again"
+    assert sweep.sweeper._missed.get(sweep.dead_id) == 0, "it is looked for again"
 
 
 async def test_one_of_many_survivors_sweeps(sweep: Sweep) -> None:
@@ -105,7 +105,7 @@ async def test_whoever_comes_back_keeps_its_stream_and_the_next_sweep_looks_agai
         await sweep.run()
         assert not await sweep.is_ended()
         assert await sweep.is_known()
-        assert sweep.sweeper._missed[sweep.dead_id] == 0
+        assert sweep.sweeper._missed.get(sweep.dead_id) == 0
     await sweep.delete_card(f"orphans.{sweep.dead_id}")  # as its time passes
     await sweep.run()
     assert await sweep.is_ended()
@@ -137,7 +137,7 @@ async def test_a_sweep_that_nats_cuts_is_done_again(
     await sweep.run()
     assert not await sweep.is_ended()
     assert await sweep.is_known()
-    assert sweep.sweeper._missed[sweep.dead_id] == 0
+    assert sweep.sweeper._missed.get(sweep.dead_id) == 0
     assert sweep.dead_id not in sweep.sweeper._sweeping
     await sweep.delete_card(f"orphans.{sweep.dead_id}")
     await sweep.run()
@@ -194,7 +194,7 @@ async def test_who_cannot_see_or_write_takes_nobody_for_dead(
     else:
         sweeper._writability.note(is_written=False)
         assert await sweeper._newly_dead() == []
-        assert sweeper._missed[sweep.dead_id] == 0, "it is counted anew"
+        assert sweeper._missed.get(sweep.dead_id) == 0, "it is counted anew"
 
 
 async def test_who_starts_knows_those_before_it(sweep: Sweep) -> None:
