@@ -70,6 +70,7 @@ class LongContext:
         return time.perf_counter() - begin_s
 
 
+@torch.inference_mode()
 def fill_with_noise(pool: KVCachePool) -> None:
     group = pool.group
     for layer_id in group.layer_ids:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +29,11 @@ _OTHER_BITS = 8
 
 
 class SafetensorsFiles:
-    """`TensorFiles`, memory-mapped. A context: closes the files."""
+    """`TensorFiles`, read from memory-mapped files. A context: closes the files.
+
+    What was read is a copy, and its part of the map is given back: a loader that packs weights one
+    after the other has none of them twice in memory but the one that it packs.
+    """
 
     def __init__(self, model_path: Path) -> None:
         self._model_path = model_path
@@ -60,9 +66,11 @@ class SafetensorsFiles:
     def get(self, name: str) -> torch.Tensor:
         file_name = self._file_of_tensor[name]
         try:
-            tensor: torch.Tensor = self._open(file_name).get_tensor(name)
+            mapped: torch.Tensor = self._open(file_name).get_tensor(name)
         except SafetensorError as exc:
             raise ConfigError(f"cannot read {name!r} from {file_name}: {exc}") from exc
+        tensor = mapped.clone()
+        _give_back(mapped)
         return tensor
 
     def _header(self, name: str) -> TensorHeader:
@@ -81,9 +89,24 @@ class SafetensorsFiles:
                 raise ConfigError(f"the checkpoint in {self._model_path} has no {file_name}")
             try:
                 self._files[file_name] = safe_open(path, framework="pt")
-            except (SafetensorError, OSError) as exc:
+            except SafetensorError as exc:
+                raise ConfigError(
+                    f"cannot read {path}, which is cut or no safetensors file: {exc}; "
+                    "download it again"
+                ) from exc
+            except OSError as exc:
                 raise ConfigError(f"cannot read {path}: {exc}") from exc
         return self._files[file_name]
+
+
+def _give_back(mapped: torch.Tensor) -> None:
+    """The whole pages of a tensor that nobody has but the caller, and nobody has written to."""
+    start = -(-mapped.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    num_bytes = mapped.data_ptr() + mapped.nbytes - start
+    if num_bytes > 0:
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED
+        )
 
 
 def _read_index(index_path: Path) -> dict[str, str]:

@@ -117,7 +117,8 @@ class DecoderWeights:
         shapes = {f"{prefix}{name}.weight": (size, in_features) for name, size in sizes.items()}
         weight: torch.Tensor | ScaledWeight | None = self._join_codes(shapes)
         if weight is None:
-            weight = torch.cat([self._read(name, *shape) for name, shape in shapes.items()])
+            parts = [self._read(name, *shape) for name, shape in shapes.items()]
+            weight = torch.cat(parts) if len(parts) > 1 else parts[0]
         if not has_bias:
             return Projection(weight, None)
         bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])

@@ -2,8 +2,6 @@
 // AVX512-BF16. The residual stream and all sums are float32; a token's result does not depend, bit
 // for bit, on the tokens computed beside it, nor on whether it comes in a prefill chunk or alone.
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -14,13 +12,13 @@
 #include "buffer.h"
 #include "linear.h"
 #include "lora.h"
+#include "packing.h"
 #include "thread_team.h"
 #include "vector_math.h"
 
 namespace jetflock {
 
 constexpr int kTaskQueryRows = 48;  // of a prefill chunk, in one task
-constexpr size_t kHugePage = 2 << 20;
 
 struct LayerWeights {
   const float* attention_norm;  // [hidden_size]
@@ -371,33 +369,6 @@ class Decoder {
   Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_stride()]
 };
 
-// Huge pages spare the translation of addresses while weights stream by. Null when memory is out.
-void* allocate(size_t num_bytes) {
-  const size_t size = (num_bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* memory = std::aligned_alloc(kHugePage, size);
-  if (memory != nullptr) madvise(memory, size, MADV_HUGEPAGE);
-  return memory;
-}
-
-// Which row of [out_features, in_features] stands in which column of which block. With
-// `interleaved` the first half of the rows are gates and the second values: a block then holds
-// sixteen gates and the sixteen values that belong to them.
-struct BlockedRows {
-  int64_t out_features;
-  bool interleaved;
-
-  int64_t num_cols() const { return interleaved ? out_features / 2 : out_features; }
-  int64_t cols_per_block() const { return interleaved ? kLanes : kBlockCols; }
-  int64_t num_blocks() const { return (num_cols() + cols_per_block() - 1) / cols_per_block(); }
-
-  // -1: none, the column is zero.
-  int64_t row(int64_t block, int64_t lane) const {
-    const int64_t col = block * cols_per_block() + (interleaved ? lane % kLanes : lane);
-    if (col >= num_cols()) return -1;
-    return interleaved && lane >= kLanes ? num_cols() + col : col;
-  }
-};
-
 }  // namespace jetflock
 
 using namespace jetflock;
@@ -409,49 +380,29 @@ const char* jetflock_prepare() { return prepare_kernels(); }
 
 // Packs [out_features, in_features] bf16 into a Linear's layout; null when memory is out.
 void* jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_features,
-                           int interleaved) {
+                           int interleaved, int num_threads) {
   const BlockedRows blocked{out_features, interleaved != 0};
-  bf16* packed = static_cast<bf16*>(
-      allocate(blocked.num_blocks() * kBlockCols * in_features * sizeof(bf16)));
+  const int64_t block_size = kBlockCols * in_features;
+  bf16* packed = static_cast<bf16*>(allocate(blocked.num_blocks() * block_size * sizeof(bf16)));
   if (packed == nullptr) return nullptr;
-  for (int64_t block = 0; block < blocked.num_blocks(); ++block) {
-    bf16* to = packed + block * kBlockCols * in_features;
-    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
-      const int64_t row = blocked.row(block, lane);
-      for (int64_t at = 0; at < in_features; ++at) {
-        to[(at / 2 * kBlockCols + lane) * 2 + at % 2] = row < 0 ? 0 : rows[row * in_features + at];
-      }
-    }
-  }
+  divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
+    pack_block(blocked, block, rows, in_features, packed + block * block_size);
+  });
   return packed;
 }
 
 // The same with codes [out_features, in_features], a byte each: of kCodes8 or of kCodes4.
 void* jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_features,
-                          int64_t in_features, int interleaved) {
+                          int64_t in_features, int interleaved, int num_threads) {
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t pair_bytes = layout == kCodes8 ? 2 * kBlockCols : kBlockCols;
-  const int64_t size = blocked.num_blocks() * in_features / 2 * pair_bytes;
-  uint8_t* packed = static_cast<uint8_t*>(allocate(size));
+  const int64_t block_bytes = in_features / 2 * pair_bytes;
+  uint8_t* packed = static_cast<uint8_t*>(allocate(blocked.num_blocks() * block_bytes));
   if (packed == nullptr) return nullptr;
-  std::fill_n(packed, size, 0);
-  for (int64_t block = 0; block < blocked.num_blocks(); ++block) {
-    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
-      const int64_t row = blocked.row(block, lane);
-      if (row < 0) continue;
-      const int vector = lane / kLanes;
-      for (int64_t at = 0; at < in_features; ++at) {
-        const int element = lane % kLanes * 2 + at % 2;
-        uint8_t* pair = packed + (block * in_features / 2 + at / 2) * pair_bytes;
-        const uint8_t code = codes[row * in_features + at];
-        if (layout == kCodes8) {
-          pair[codes8_position(vector, element)] = code;
-        } else {
-          pair[element] |= vector == 0 ? code : code << 4;
-        }
-      }
-    }
-  }
+  divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
+    pack_block_of_codes(layout, blocked, block, codes, in_features, pair_bytes,
+                        packed + block * block_bytes);
+  });
   return packed;
 }
 

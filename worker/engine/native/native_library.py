@@ -115,10 +115,10 @@ class NativeLibrary:
         layers = ctypes.POINTER(LayerStruct)
         shape, batch = ctypes.POINTER(ShapeStruct), ctypes.POINTER(BatchStruct)
         self.pack_linear = _function(
-            library, "pack_linear", pointer, (pointer, integer, integer, small)
+            library, "pack_linear", pointer, (pointer, integer, integer, small, small)
         )
         self.pack_codes = _function(
-            library, "pack_codes", pointer, (integer, pointer, integer, integer, small)
+            library, "pack_codes", pointer, (integer, pointer, integer, integer, small, small)
         )
         prepare = _function(library, "prepare", ctypes.c_char_p, ())
         obstacle: bytes | None = prepare()

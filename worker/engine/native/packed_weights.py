@@ -58,7 +58,11 @@ class PackedWeights:
         weight = weight.contiguous()
         out_features, in_features = weight.shape
         packed = self._library.pack_linear(
-            weight.data_ptr(), out_features, in_features, int(interleaved)
+            weight.data_ptr(),
+            out_features,
+            in_features,
+            int(interleaved),
+            torch.get_num_threads(),
         )
         packed = self._owned(packed, weight.shape, _BF16_BITS)
         return LinearStruct(packed, bias_ptr, in_features, out_features)
@@ -69,7 +73,12 @@ class PackedWeights:
         codes = layout.codes.contiguous()
         out_features, in_features = codes.shape
         packed = self._library.pack_codes(
-            layout.layout, codes.data_ptr(), out_features, in_features, int(interleaved)
+            layout.layout,
+            codes.data_ptr(),
+            out_features,
+            in_features,
+            int(interleaved),
+            torch.get_num_threads(),
         )
         zeros = layout.zeros
         if zeros is not None:
