@@ -40,6 +40,7 @@ help:
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make house             the rooms of each role, their floors, and the size of it all;"
 	@echo "                       ARGS=--structures writes the lists of docs/structures.md;"
+	@echo "                       ARGS=--models the decoders of docs/models.md;"
 	@echo "                       ARGS=--lone lists small files with one importer"
 	@echo "make lock              write the versions installed here to .ci/constraints.txt, for CI"
 	@echo "make format            format, and sort imports"

@@ -1,6 +1,7 @@
 """`make house`: how the rooms of each role lie on their floors, and how large the house is.
 
-`make house ARGS=--structures` writes the lists of docs/structures.md instead, and
+`make house ARGS=--structures` writes the lists of docs/structures.md instead,
+`make house ARGS=--models` the list of decoders in docs/models.md, and
 `make house ARGS=--lone` lists the small files that have one importer or none.
 """
 
@@ -114,10 +115,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--structures", action="store_true", help="write docs/structures.md")
+    only.add_argument("--models", action="store_true", help="write docs/models.md's decoders")
     only.add_argument("--lone", action="store_true", help="list small files with one importer")
     args = parser.parse_args()
     if args.structures:
         write_page()
+    elif args.models:
+        from bench.model_table import write_table  # late: it imports torch
+
+        write_table()
     elif args.lone:
         print_lone_files()
     else:

@@ -25,6 +25,7 @@ from shared.checkpoint.pooled_files import (
 from shared.checkpoint.stored_format import MadeFormat, made_format, modelopt_config, stored_format
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision_files import vision_card
+from shared.checkpoint.vision_text import text_config
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from shared.gguf.gguf_choice import gguf_file_at
@@ -181,7 +182,7 @@ class ModelFiles:
         """The ids of generation_config.json, else those of config.json."""
         value = self.generation_config.get("eos_token_id")
         if value is None:
-            value = self._text_config.get("eos_token_id")
+            value = self._text_config.get("eos_token_id", self.config.get("eos_token_id"))
         if value is None:
             return ()
         return tuple(value) if isinstance(value, list) else (int(value),)
@@ -218,8 +219,7 @@ class ModelFiles:
 
     @property
     def _text_config(self) -> dict[str, Any]:
-        nested = self.config.get("text_config")
-        return nested if isinstance(nested, dict) else self.config
+        return text_config(self.config)
 
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
         """The model card under which this checkpoint is served. Raises ConfigError."""

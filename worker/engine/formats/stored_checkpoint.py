@@ -10,6 +10,8 @@ from typing import Self
 
 import torch
 
+from shared.checkpoint.json_file import read_json
+from shared.checkpoint.vision_text import has_unread_tower
 from shared.errors import ConfigError
 from worker.engine.formats.linear_format import LinearFormat, WeightParts
 from worker.engine.formats.quantization import Quantization
@@ -17,6 +19,7 @@ from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles
+from worker.engine.formats.text_tensors import TextTensors
 
 # Masks and counters that old checkpoints carry: nothing is computed of them.
 _COUNTS = frozenset({"BOOL", "I64"})
@@ -61,6 +64,11 @@ class StoredCheckpoint:
         checkpoint = cls(files, quantization, quantized)
         checkpoint._check_plain()
         return checkpoint
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether its tensors have other names in its files."""
+        return isinstance(self.files, TextTensors)
 
     @property
     def plain_names(self) -> list[str]:
@@ -147,8 +155,9 @@ def check_unread(files: TensorFiles, names: list[str]) -> None:
 def open_checkpoint(model_path: Path) -> Iterator[StoredCheckpoint]:
     """Raises ConfigError."""
     quantization = read_quantization(model_path)
+    is_text = has_unread_tower(read_json(model_path / "config.json", dict))
     with SafetensorsFiles(model_path) as files:
-        yield StoredCheckpoint.of(files, quantization)
+        yield StoredCheckpoint.of(TextTensors(files) if is_text else files, quantization)
 
 
 def _find(files: TensorFiles, quantization: Quantization) -> dict[str, StoredWeight]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shared.checkpoint.pooled_files import ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
+from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
@@ -24,7 +25,7 @@ from worker.engine.models.decoder_config import (
 from worker.engine.models.encoder_config import read_encoder_config
 from worker.engine.models.gguf_reader import gguf_code_bits
 from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
-from worker.engine.models.transformers_config import read_transformers_config
+from worker.engine.models.transformers_config import read_text_config, read_transformers_config
 
 ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
 
@@ -112,9 +113,23 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
     eos_token_ids = _eos_token_ids(model_path, config)
     if architecture in ENCODERS:
         return read_encoder_config(model_path, architecture)
+    if architecture in TEXT_ARCHITECTURES:
+        return _read_text_model(model_path, architecture, eos_token_ids)
     if architecture in _FUSED:
         return _FUSED[architecture](config, architecture, eos_token_ids)
     return read_transformers_config(model_path, architecture, eos_token_ids)
+
+
+def _read_text_model(
+    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...]
+) -> ModelConfig:
+    """Of a checkpoint that reads images: they are refused, its text is served."""
+    hf_config = read_text_config(model_path, architecture)
+    (text_architecture,) = hf_config.architectures
+    if text_architecture not in _FUSED:
+        return read_transformers_config(model_path, text_architecture, eos_token_ids, hf_config)
+    values = ConfigFile(model_path / "config.json", hf_config.to_dict())
+    return _FUSED[text_architecture](values, text_architecture, eos_token_ids)
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 
 ATTENTION_NAME = "jetflock"
+# What a model may tell every attention, and ours needs not: positions are in the keys already.
+IDLE_TENSORS = frozenset({"position_ids"})
 
 
 class Step(Protocol):
@@ -90,9 +92,12 @@ def _attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     name = type(module).__name__
+    for keyword, given in others.items():
+        if isinstance(given, torch.Tensor) and keyword not in IDLE_TENSORS:
+            raise ConfigError(f"{name} gives its attention {keyword!r}: not supported")
     if jetflock_step is None:
         raise ConfigError(f"{name} does not pass keywords on to its attention: not supported")
     if attention_mask is not None:

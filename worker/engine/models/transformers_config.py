@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.model_files import weight_files
 from shared.checkpoint.vision_files import VISION_ARCHITECTURES, vision_card
+from shared.checkpoint.vision_text import TEXT_ARCHITECTURES, text_tensor_name
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
+from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import check_one_shape
 from worker.engine.models.model_config import ModelConfig, is_classifier
+from worker.engine.models.refused_architectures import REFUSED
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
 from worker.engine.models.transformers_attention import (
     ATTENTION_NAME,
@@ -37,6 +42,7 @@ MODEL_ERRORS = (
     NotImplementedError,
     OSError,
     RuntimeError,
+    StrictDataclassError,
     TypeError,
     ValueError,
 )
@@ -51,16 +57,59 @@ class TransformersConfig(ModelConfig):
     hf_config: Any
 
 
-def read_transformers_config(
-    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...]
-) -> TransformersConfig:
-    """Raises ConfigError for what cannot be served."""
+def read_hf_config(model_path: Path) -> Any:
+    """config.json as transformers understands it. Raises ConfigError."""
     from transformers import AutoConfig
 
     try:
-        hf_config = AutoConfig.from_pretrained(model_path, local_files_only=True)
+        return AutoConfig.from_pretrained(model_path, local_files_only=True)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{model_path} is not a model that transformers knows: {exc}") from exc
+
+
+def read_text_config(model_path: Path, architecture: str) -> Any:
+    """Of the text model alone in a checkpoint that reads images: what transformers would make it
+    of, under the name of its own architecture. Raises ConfigError.
+    """
+    hf_config = read_hf_config(model_path)
+    known = TEXT_ARCHITECTURES[architecture]
+    text_config = hf_config.get_text_config()
+    if text_config.model_type not in known:
+        raise ConfigError(
+            f"{architecture} with a text model of type {text_config.model_type!r} is not supported;"
+            f" supported: {', '.join(known)}"
+        )
+    text_config.architectures = [known[text_config.model_type]]
+    text_config.tie_word_embeddings = _has_tied_embeddings(model_path, text_config)
+    text_config.dtype = text_config.dtype or hf_config.dtype
+    return text_config
+
+
+def _has_tied_embeddings(model_path: Path, text_config: Any) -> bool:
+    """As config.json says; where it does not, by whether the weights have a head.
+
+    The defaults of transformers' classes are no help: those of whole and text contradict each
+    other. Raises ConfigError.
+    """
+    told = read_json(model_path / "config.json", dict).get("tie_word_embeddings")
+    if isinstance(told, bool):
+        return told
+    if not weight_files(model_path):
+        return bool(text_config.tie_word_embeddings)
+    with SafetensorsFiles(model_path) as files:
+        return "lm_head.weight" not in map(text_tensor_name, files.headers)
+
+
+def read_transformers_config(
+    model_path: Path,
+    architecture: str,
+    eos_token_ids: tuple[int, ...],
+    hf_config: Any = None,
+) -> TransformersConfig:
+    """Of `hf_config`, or of config.json. Raises ConfigError for what cannot be served."""
+    if architecture in REFUSED:
+        raise ConfigError(f"{architecture} is not supported: {REFUSED[architecture]}")
+    hf_config = hf_config or read_hf_config(model_path)
     forget_quantization(hf_config)
     sees = architecture in VISION_ARCHITECTURES
     _refuse(hf_config, architecture, sees=sees)
@@ -75,9 +124,10 @@ def read_transformers_config(
                 f"{architecture} is not the text decoder of model_type {hf_config.model_type!r}: "
                 "not supported"
             )
+        forget_padding(model)
         choose_experts(model, "batched_mm")  # the one without loops over data
         fix_rope(model, max_positions)  # which would look at the positions
-        layers = trial(model).layers
+        layers = _tried(model, architecture)
         if vision is not None:
             _check_vision(model, vision)
     except MODEL_ERRORS as exc:
@@ -138,6 +188,13 @@ def make_model(hf_config: Any, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
+def forget_padding(model: Any) -> None:
+    """No input of ours is padded. A model that knows of padding would look for it in the values of
+    each step: that warns of nothing here, and on a GPU it waits.
+    """
+    model.get_decoder().config.pad_token_id = None
+
+
 def choose_experts(model: Any, implementation: str) -> None:
     """How mixtures of experts are computed, where the model lets us choose."""
     if model._can_set_experts_implementation():
@@ -173,6 +230,14 @@ def trial(model: Any, first_position: int = 0) -> Trial:
     layers = tuple(step.layers[idx] for idx in range(num_layers))
     check_one_shape(layers)
     return Trial(layers, tuple(step.keys[idx] for idx in range(num_layers)))
+
+
+def _tried(model: Any, architecture: str) -> tuple[AttentionLayer, ...]:
+    """Raises ConfigError, with its name, as `trial` does."""
+    try:
+        return trial(model).layers
+    except ConfigError as exc:
+        raise ConfigError(f"{architecture}: {exc}") from exc
 
 
 def _check_vision(model: Any, vision: VisionCard) -> None:

@@ -39,6 +39,7 @@ from worker.engine.models.transformers_config import (
     auto_model,
     choose_experts,
     fix_rope,
+    forget_padding,
     make_model,
     trial,
 )
@@ -57,6 +58,7 @@ class TransformersModel:
     def __init__(self, model: Any, max_context_len: int, vision: VisionCard | None = None) -> None:
         device = next(model.parameters()).device
         self._image_norm = None if vision is None else _ImageNorm.of(vision, device)
+        forget_padding(model)
         fix_rope(model, max_context_len)
         # On a CPU one product for each expert, of any shape and without copies; on a GPU all
         # experts in one, so that the host need not wait to hear who was chosen.
@@ -236,10 +238,10 @@ def _weights(
     model_path: Path,
     dtype: torch.dtype,
 ) -> tuple[Any, dict[str, Any]]:
-    """Transformers reads the files itself, or is given what it cannot read: then the class of the
-    model must be named, for transformers finds it by a path alone.
+    """Transformers reads the files itself, or is given what it cannot read, or not by these names:
+    then the class of the model must be named, for transformers finds it by a path alone.
     """
-    if not checkpoint.quantized:
+    if not checkpoint.quantized and not checkpoint.is_renamed:
         return auto_model, {"pretrained_model_name_or_path": model_path}
     import transformers
 

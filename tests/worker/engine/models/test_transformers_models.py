@@ -12,7 +12,12 @@ import pytest
 
 from shared.errors import ConfigError
 from tests.worker.engine.families import FUSED, GENERAL
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import (
+    Rig,
+    assert_like_reference,
+    random_prompt,
+    save_tiny_model,
+)
 from tests.worker.engine_fakes import make_add
 from worker.engine.models import transformers_config
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
@@ -39,7 +44,7 @@ def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str
 def test_the_documents_list_what_the_tests_prove() -> None:
     assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
     assert architectures_of(FUSED) == set(FUSED_ARCHITECTURES)
-    fused, general = DOCS.read_text().split("## Refused")[0].split("## Through transformers")
+    fused, general = DOCS.read_text().split("## Every decoder")[0].split("## Through transformers")
     names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
     assert set(names.findall(fused)) == set(FUSED_ARCHITECTURES)
     assert set(names.findall(general)) == TESTED_ARCHITECTURES
@@ -48,15 +53,26 @@ def test_the_documents_list_what_the_tests_prove() -> None:
 @pytest.mark.parametrize(
     ("model_type", "architecture", "values", "sentence"),
     [
-        ("mamba", "MambaForCausalLM", {}, "layers of type linear_attention"),
+        ("mamba", "MambaForCausalLM", {}, "recurrent or convolutional layers"),
+        ("falcon", "FalconForCausalLM", {}, "computed in its own code"),
+        ("gptj", "GPTJForCausalLM", {}, "computed in its own code"),
+        ("mpt", "MptForCausalLM", {}, "computed in its own code"),
+        ("musicgen", "MusicgenForCausalLM", {}, "reads or writes sound"),
         ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": [0]}, "layers of type conv"),
-        ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, r"keys of \d+ and values of"),
-        ("llama4_text", "Llama4ForCausalLM", {}, "layers of type chunked_attention"),
+        ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, "made of a latent"),
+        (
+            "glm4_moe_lite",
+            "Glm4MoeLiteForCausalLM",
+            {"num_hidden_layers": 1, "v_head_dim": 128},
+            r"keys of \d+ and values of",
+        ),
+        ("llama4_text", "Llama4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("stablelm", "StableLmForCausalLM", {"num_hidden_layers": 1}, "does not pass keywords on"),
-        ("gemma3", "Gemma3ForConditionalGeneration", {}, "has a vision_config: only text"),
+        ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),
         ("bert", "BertForMaskedLM", {"num_hidden_layers": 1}, "BertForMaskedLM is not the text"),
-        ("bloom", "BloomForCausalLM", {}, "config.json names no max_position_embeddings"),
+        ("bloom", "BloomForCausalLM", {}, "computed in its own code"),
+        ("bart", "BartForCausalLM", {}, "it is an encoder, or has one"),
     ],
 )
 def test_what_is_refused(
@@ -65,6 +81,21 @@ def test_what_is_refused(
     path = save_config(tmp_path, model_type, architecture, **values)
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(path)
+
+
+def test_a_value_of_the_wrong_type_is_named(tmp_path: Path) -> None:
+    path = save_config(tmp_path, "olmo2", "Olmo2ForCausalLM")
+    values = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(values | {"hidden_size": "wide"}))
+    with pytest.raises(ConfigError, match="hidden_size"):
+        read_model_config(path)
+
+
+def test_a_padding_token_is_not_looked_for(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path, "gpt2", pad_token_id=2)
+    rig = Rig(path)
+    output = rig.run(make_add(1, [2, 5, 2], max_tokens=5, ignore_eos=True))[1]
+    assert_like_reference(path, rig, 1, [2, 5, 2, *output])
 
 
 def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:

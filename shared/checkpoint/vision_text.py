@@ -1,0 +1,73 @@
+"""The text model inside a checkpoint that reads images, for those whose tower is not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# By what the checkpoint is, and the model_type of its text: the same text model on its own.
+TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
+    "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "InternVLForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+    },
+    "LlavaNextForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+    },
+    "LlavaOnevisionForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {
+        "ministral3": "Ministral3ForCausalLM",
+        "mistral": "MistralForCausalLM",
+    },
+    # Their three axes of positions are one where there is only text.
+    "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2ForCausalLM"},
+    "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
+    "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
+}
+
+# What the makers left to the defaults of a class, by the model_type of the text.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072, "hidden_size": 2304}
+}
+_TEXT_PREFIXES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+_TOWERS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "image_newline")
+_TOWER_PREFIXES = (*_TOWERS, *(f"model.{each}" for each in _TOWERS))
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of config.json that tells of the text model; all of it where there is no such part.
+
+    A key that only the whole has, like "eos_token_id", is not in it.
+    """
+    nested = config.get("text_config")
+    if not isinstance(nested, dict):
+        return config
+    return {**_DEFAULTS.get(str(nested.get("model_type")), {}), **nested}
+
+
+def has_unread_tower(config: dict[str, Any]) -> bool:
+    """Whether only the text model of this checkpoint is served."""
+    architectures = config.get("architectures")
+    return (
+        isinstance(architectures, list)
+        and len(architectures) == 1
+        and architectures[0] in TEXT_ARCHITECTURES
+    )
+
+
+def text_tensor_name(stored_name: str) -> str | None:
+    """What the text model on its own calls a tensor. None for a part of the tower."""
+    if stored_name.startswith(_TOWER_PREFIXES):
+        return None
+    for prefix, replacement in _TEXT_PREFIXES.items():
+        if stored_name.startswith(prefix):
+            return replacement + stored_name.removeprefix(prefix)
+    return stored_name

@@ -1,0 +1,84 @@
+"""Tiny random checkpoints of models that read images, whose text alone is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.tiny_decoder import tiny_decoder_config
+
+_TOWER = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_SIGLIP = {"vision_config": {"model_type": "siglip_vision_model", **_TOWER}}
+_QWEN2_TOWER = {
+    "depth": 1,
+    "embed_dim": 16,
+    "hidden_size": 48,
+    "intermediate_size": 32,
+    "out_hidden_size": 48,
+    "num_heads": 2,
+    "fullatt_block_indexes": [0],
+}
+_QWEN3_TOWER = _QWEN2_TOWER | {"hidden_size": 16, "deepstack_visual_indexes": [0]}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4}
+_WINDOWS = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
+
+# By name: model_type, what its text is not as in `tiny_decoder_config`, and all else.
+READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": ("gemma3", _WINDOWS, _SIGLIP | {"mm_tokens_per_image": 1}),
+    "internvl qwen2": ("internvl", {"model_type": "qwen2"}, {"vision_config": _TOWER}),
+    "internvl qwen3": ("internvl", {"model_type": "qwen3"}, {"vision_config": _TOWER}),
+    "llava_next": ("llava_next", {"model_type": "mistral"}, _SIGLIP),
+    "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}, _SIGLIP),
+    "mistral3": (
+        "mistral3",
+        {"model_type": "mistral"},
+        {"vision_config": {"model_type": "pixtral", **_TOWER}},
+    ),
+    "mistral3 ministral3": (
+        "mistral3",
+        {"model_type": "ministral3"},
+        {"vision_config": {"model_type": "pixtral", **_TOWER}},
+    ),
+    "qwen2_vl": (
+        "qwen2_vl",
+        {"head_dim": 8, "rope_parameters": _MROPE | {"mrope_section": [2, 1, 1]}},
+        {"vision_config": _QWEN2_TOWER},
+    ),
+    "qwen2_5_vl": (
+        "qwen2_5_vl",
+        {"head_dim": 8, "rope_parameters": _MROPE | {"mrope_section": [2, 1, 1]}},
+        {"vision_config": _QWEN2_TOWER},
+    ),
+    "qwen3_vl": (
+        "qwen3_vl",
+        {"rope_parameters": _MROPE | {"mrope_section": [4, 2, 2], "mrope_interleaved": True}},
+        {"vision_config": _QWEN3_TOWER},
+    ),
+}
+
+
+def save_tiny_reader(path: Path, name: str, **overrides: Any) -> Path:
+    """One of READERS, with biases and norms that say something."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    model_type, text, others = READERS[name]
+    text_config = tiny_decoder_config() | {"pad_token_id": 2} | text
+    config = AutoConfig.for_model(model_type, text_config=text_config, **(others | overrides))
+    torch.manual_seed(0)
+    auto_model: Any = AutoModelForImageTextToText
+    model = auto_model.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn(parameter.shape)
+    model.save_pretrained(path)
+    return path

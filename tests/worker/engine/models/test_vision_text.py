@@ -1,0 +1,133 @@
+"""Models that read images, served as what their text model is: beside transformers' own forward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
+from shared.errors import ConfigError
+from tests.tiny_decoder import CONTEXT_LEN, VOCAB_SIZE
+from tests.tiny_vision import READERS, save_tiny_reader
+from tests.worker.engine.tiny_models import Rig, random_prompt
+from tests.worker.engine_fakes import make_add
+from worker.engine.models.registry import read_model_config
+
+PREFIXES_OF_HUBS = {
+    "model.language_model.": "language_model.model.",
+    "lm_head.": "language_model.lm_head.",
+    "model.vision_tower.": "vision_tower.",
+    "model.multi_modal_projector.": "multi_modal_projector.",
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_its_text_has_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
+    path = save_tiny_reader(tmp_path, name)
+    prompt = random_prompt(60, seed=3)
+    rig = Rig(path, max_step_tokens=33)
+    output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
+    theirs = reference(path, prompt + output)[59:67]
+    ours = torch.stack([rig.logits[1, 60 + idx] for idx in range(8)])
+    assert (ours - theirs).norm() / theirs.norm() < 1e-4
+
+
+def test_all_kinds_are_tested(tmp_path: Path) -> None:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES,
+    )
+
+    assert {NAMES[model_type] for model_type, _, _ in READERS.values()} == TEXT_ARCHITECTURES.keys()
+
+
+def test_its_card_tells_of_no_images(tmp_path: Path) -> None:
+    path = save_tiny_reader(tmp_path, "gemma3")
+    card = ModelFiles.read(path).card("m", TokenizerBundle.of_numbers(VOCAB_SIZE))
+    assert (card.vision, card.can_generate) == (None, True)
+    assert (card.max_context_len, card.vocab_size) == (CONTEXT_LEN, VOCAB_SIZE)
+
+
+def test_what_gemma_leaves_to_its_class_is_known(tmp_path: Path) -> None:
+    """As google/gemma-3-4b-it has it."""
+    values = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "eos_token_id": [1, 106],
+        "text_config": {
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 2,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 1},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    files, model = ModelFiles.read(tmp_path), read_model_config(tmp_path)
+    assert (files.vocab_size, files.max_context_len) == (262208, 131072)
+    assert (model.vocab_size, model.max_context_len) == (262208, 131072)
+    assert files.eos_token_ids == model.eos_token_ids == (1, 106)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+def test_the_names_of_the_hub_are_read_as_well(tmp_path: Path, name: str) -> None:
+    path = save_tiny_reader(tmp_path, name)
+    add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
+    here = Rig(path).run(add)
+    rename(path, PREFIXES_OF_HUBS)
+    assert Rig(path).run(add) == here
+
+
+def test_a_head_that_is_stored_is_used_where_config_json_is_silent(tmp_path: Path) -> None:
+    """As mistralai/Mistral-Small-3.1-24B has it."""
+    path = save_tiny_reader(tmp_path, "mistral3", tie_word_embeddings=False)
+    add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
+    told = Rig(path).run(add)
+    values = json.loads((path / "config.json").read_text())
+    del values["tie_word_embeddings"], values["text_config"]["tie_word_embeddings"]
+    (path / "config.json").write_text(json.dumps(values))
+    assert Rig(path).run(add) == told
+
+
+def test_a_tensor_of_neither_text_nor_tower_is_refused(tmp_path: Path) -> None:
+    path = save_tiny_reader(tmp_path, "qwen3_vl")
+    rename(path, {"model.visual.": "model.auditory."})
+    with pytest.raises(ConfigError, match=r"has no place for: 'model\.auditory\."):
+        Rig(path)
+
+
+def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
+    path = save_tiny_reader(tmp_path, "mistral3")
+    values = json.loads((path / "config.json").read_text())
+    values["text_config"]["model_type"] = "olmo2"
+    (path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="text model of type 'olmo2' is not supported"):
+        read_model_config(path)
+
+
+def reference(path: Path, token_ids: list[int]) -> torch.Tensor:
+    """Of transformers, [num_tokens, vocab_size]."""
+    from transformers import AutoModelForImageTextToText
+
+    auto_model: Any = AutoModelForImageTextToText
+    model = auto_model.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    with torch.inference_mode():
+        return torch.Tensor(model(input_ids=torch.tensor([token_ids])).logits[0])
+
+
+def rename(path: Path, prefixes: dict[str, str]) -> None:
+    """Other beginnings for the names of tensors."""
+    from safetensors.torch import load_file, save_file
+
+    weights = {}
+    for name, tensor in load_file(path / "model.safetensors").items():
+        begin = next((each for each in prefixes if name.startswith(each)), "")
+        weights[prefixes.get(begin, "") + name.removeprefix(begin)] = tensor
+    save_file(weights, path / "model.safetensors", {"format": "pt"})

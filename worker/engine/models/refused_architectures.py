@@ -1,0 +1,76 @@
+"""Decoders of transformers that are not served, by name, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ENCODER = "its tokens see later ones, or a text of another model: it is an encoder, or has one"
+LATENT = "its keys and values are made of a latent (MLA), or differ in size"
+OWN_ATTENTION = "its attention is computed in its own code, where ours cannot take its place"
+RECURRENT = "it has recurrent or convolutional layers, whose state the KV pool has no place for"
+SELECTED = "its tokens see blocks, chunks or selected positions, not all that lie before them"
+SEVERAL_SHAPES = "its layers have keys of different shapes, and the KV pool holds one"
+SEVERAL_READERS = "one of its layers attends more than once in a step"
+NO_BODY = "its layers and its head cannot be told apart"
+SEES = "it reads images, and nobody has tried its text alone"
+HEARS = "it reads or writes sound"
+
+REASONS: Mapping[str, tuple[str, ...]] = {
+    ENCODER: (
+        *("BartForCausalLM", "BertGenerationDecoder", "BertLMHeadModel", "BigBirdForCausalLM"),
+        *("BigBirdPegasusForCausalLM", "BlenderbotForCausalLM", "BlenderbotSmallForCausalLM"),
+        *("CamembertForCausalLM", "Data2VecTextForCausalLM", "DiffusionGemmaForBlockDiffusion"),
+        *("ElectraForCausalLM", "ErnieForCausalLM", "MBartForCausalLM", "MarianForCausalLM"),
+        *("MegatronBertForCausalLM", "MvpForCausalLM", "PLBartForCausalLM", "PegasusForCausalLM"),
+        *("ProphetNetForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM"),
+        *("RoCBertForCausalLM", "RoFormerForCausalLM", "RobertaForCausalLM"),
+        *("RobertaPreLayerNormForCausalLM", "T5Gemma2ForConditionalGeneration", "TrOCRForCausalLM"),
+        *("UdopForConditionalGeneration", "VisionEncoderDecoderModel", "XLMRobertaForCausalLM"),
+        *("XLMRobertaXLForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel", "XmodForCausalLM"),
+    ),
+    LATENT: (
+        *("AXK1ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"),
+        *("LongcatFlashForCausalLM", "MiMoV2FlashForCausalLM", "MiniCPM3ForCausalLM"),
+        *("Mistral4ForCausalLM", "YoutuForCausalLM"),
+    ),
+    OWN_ATTENTION: (
+        *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),
+        *("CpmAntForCausalLM", "DbrxForCausalLM", "DogeForCausalLM", "FalconForCausalLM"),
+        *("GPTJForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM"),
+        *("JetMoeForCausalLM", "MptForCausalLM"),
+        *("NemotronForCausalLM", "OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
+    ),
+    RECURRENT: (
+        *("BailingHybridForCausalLM", "BambaForCausalLM", "FalconH1ForCausalLM"),
+        *("FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM", "Inkling2ForCausalLM"),
+        *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM", "Lfm2MoeForCausalLM"),
+        *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
+        *("NemotronHForCausalLM", "OlmoHybridForCausalLM", "Qwen3NextForCausalLM"),
+        *("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+        *("Qwen3_5MoeForConditionalGeneration", "Qwen4ExpForCausalLM"),
+        *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
+        *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
+    ),
+    SELECTED: (
+        *("AXK2ForCausalLM", "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM"),
+        *("GlmMoeDsaForCausalLM", "HYV4ForCausalLM", "Llama4ForCausalLM"),
+        *("Llama4ForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration"),
+        "MiniMaxM3VLForCausalLM",
+    ),
+    SEVERAL_SHAPES: (
+        *("Gemma4AssistantForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        *("Gemma4UnifiedAssistantForCausalLM", "Gemma4UnifiedForCausalLM"),
+        "Gemma4UnifiedForConditionalGeneration",
+    ),
+    SEVERAL_READERS: (*("DiffLlamaForCausalLM", "HrmTextForCausalLM"),),
+    NO_BODY: ("ModernBertDecoderForCausalLM",),
+    HEARS: (
+        *("MoshiForCausalLM", "MossTranscribeDiarizeForConditionalGeneration"),
+        *("MusicgenForCausalLM", "MusicgenMelodyForCausalLM", "WhisperForCausalLM"),
+    ),
+    SEES: (
+        *("CohereCompassForCausalLM", "Dots3NoteForCausalLM", "Emu3ForCausalLM"),
+        *("FuyuForCausalLM", "GitForCausalLM", "MllamaForCausalLM", "Phi4MultimodalForCausalLM"),
+    ),
+}
+REFUSED = {name: reason for reason, names in REASONS.items() for name in names}
