@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.sentence_modules import (
+    FIRST,
+    LAST,
+    MEAN,
+    MODULES_FILE,
+    MOST,
+    SentenceModules,
+)
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.model_cards import EmbeddingCard, ScoreCard
@@ -13,10 +21,9 @@ from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
 
 _SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
-_MODE_KEYS = {
-    "pooling_mode_lasttoken": PoolingKind.LAST,
-    "pooling_mode_mean_tokens": PoolingKind.MEAN,
-}
+_DECODER_KINDS = {LAST: PoolingKind.LAST, MEAN: PoolingKind.MEAN}
+ENCODER_MODES = (MEAN, FIRST, LAST, MOST)
+_TOKENIZING_FILE = "sentence_bert_config.json"
 _CLASSIFIER = "ForSequenceClassification"
 # Cross-encoders that are served, and whether their positions are counted from behind the padding's.
 ENCODERS = {
@@ -26,6 +33,15 @@ ENCODERS = {
     "RobertaForSequenceClassification": True,
     "XLMRobertaForSequenceClassification": True,
 }
+# The same of encoders that are served for embeddings.
+EMBEDDERS = {
+    "BertModel": False,
+    "Gemma3TextModel": False,
+    "ModernBertModel": False,
+    "NomicBertModel": False,
+    "RobertaModel": True,
+    "XLMRobertaModel": True,
+}
 _ANSWERS = ("yes", "no")
 _DEFAULT_NUM_LABELS = 2  # of transformers, where config.json does not say
 # What sentence-transformers writes down of a cross-encoder, and whether it makes probabilities.
@@ -34,13 +50,14 @@ _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
 def is_embedder(path: Path) -> bool:
     """Whether it was trained for embeddings: sentence-transformers leaves a modules.json."""
-    return (path / "modules.json").is_file()
+    return (path / MODULES_FILE).is_file()
 
 
 def embedding_card(path: Path, config: dict[str, Any]) -> EmbeddingCard | None:
     """Says how sentence-transformers would embed, else by the last token, normalised.
 
-    None when config.json does not tell the size. Raises ConfigError for modules that we lack.
+    `config` is of the text model. None when it does not tell the size. Raises ConfigError for
+    modules that we lack.
     """
     num_dimensions = next(
         (size for key in _SIZE_KEYS if isinstance(size := config.get(key), int)), None
@@ -48,8 +65,12 @@ def embedding_card(path: Path, config: dict[str, Any]) -> EmbeddingCard | None:
     if num_dimensions is None:
         return None
     pooling, normalize = PoolingKind.LAST, True
-    if is_embedder(path):
-        pooling, normalize = _read_modules(path)
+    if is_encoder(config):
+        modules = encoder_modules(path)
+        pooling, normalize = PoolingKind.ENCODED, modules.normalize
+        num_dimensions = modules.dense[-1].out_features if modules.dense else num_dimensions
+    elif is_embedder(path):
+        pooling, normalize = _of_decoder(path)
     dimensions = config.get("matryoshka_dimensions")
     return EmbeddingCard(
         num_dimensions=num_dimensions,
@@ -60,39 +81,24 @@ def embedding_card(path: Path, config: dict[str, Any]) -> EmbeddingCard | None:
     )
 
 
-def _read_modules(path: Path) -> tuple[PoolingKind, bool]:
+def encoder_modules(path: Path) -> SentenceModules:
+    """How an encoder embeds: by the mean of all tokens, normalised, where no file tells.
+
+    Raises ConfigError.
+    """
+    if not is_embedder(path):
+        return SentenceModules((MEAN,))
+    modules = SentenceModules.read(path, is_decoder=False)
+    modules.mode_of(path, ENCODER_MODES)
+    if read_json(path / _TOKENIZING_FILE, dict, {}).get("do_lower_case"):
+        raise ConfigError(f"{path / _TOKENIZING_FILE}: do_lower_case=true is not supported")
+    return modules
+
+
+def _of_decoder(path: Path) -> tuple[PoolingKind, bool]:
     """Pooling, and whether the vector is normalised."""
-    modules = read_json(path / "modules.json", list)
-    pooling: PoolingKind | None = None
-    normalize = False
-    for module in modules:
-        kind = str(module.get("type", "")).rpartition(".")[2]
-        match kind:
-            case "Transformer":
-                pass
-            case "Pooling":
-                pooling = _pooling_kind(path / str(module.get("path", "")) / "config.json")
-            case "Normalize":
-                normalize = True
-            case _:
-                raise ConfigError(
-                    f"{path}/modules.json: a module of type {kind!r} is not supported"
-                )
-    if pooling is None:
-        raise ConfigError(f"{path}/modules.json names no pooling")
-    return pooling, normalize
-
-
-def _pooling_kind(config_path: Path) -> PoolingKind:
-    config = read_json(config_path, dict)
-    modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
-    if len(modes) != 1 or modes[0] not in _MODE_KEYS:
-        named = ", ".join(modes) or "no pooling mode"
-        supported = " or ".join(_MODE_KEYS)
-        raise ConfigError(f"{config_path} asks for {named}; supported is {supported}, alone")
-    if config.get("include_prompt") is False:
-        raise ConfigError(f"{config_path}: include_prompt=false is not supported")
-    return _MODE_KEYS[modes[0]]
+    modules = SentenceModules.read(path, is_decoder=True)
+    return _DECODER_KINDS[modules.mode_of(path, tuple(_DECODER_KINDS))], modules.normalize
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
@@ -101,18 +107,27 @@ def is_classifier(config: dict[str, Any]) -> bool:
 
 
 def is_encoder(config: dict[str, Any]) -> bool:
-    """Whether each token sees all others, and the whole is scored at once."""
-    return _architecture(config) in ENCODERS
+    """Whether each token sees all others, and the whole is scored or embedded at once."""
+    return _architecture(config) in ENCODERS | EMBEDDERS
 
 
 def encoder_context_len(path: Path, config: dict[str, Any]) -> int:
-    """Raises ConfigError."""
+    """What its positions allow, or less, where sentence-transformers would cut. Raises
+    ConfigError.
+    """
     num_positions = config.get("max_position_embeddings")
     if not isinstance(num_positions, int):
         raise ConfigError(f"{path}/config.json: 'max_position_embeddings' is {num_positions!r}")
-    if not ENCODERS[_architecture(config)]:
+    if (ENCODERS | EMBEDDERS)[_architecture(config)]:
+        num_positions -= int(config.get("pad_token_id") or 0) + 1
+    if _architecture(config) in ENCODERS:
         return num_positions
-    return num_positions - int(config.get("pad_token_id") or 0) - 1
+    wanted = read_json(path / _TOKENIZING_FILE, dict, {}).get("max_seq_length")
+    if wanted is None:
+        return num_positions
+    if not isinstance(wanted, int) or wanted < 1:
+        raise ConfigError(f"{path / _TOKENIZING_FILE}: 'max_seq_length' is {wanted!r}")
+    return min(num_positions, wanted)
 
 
 def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:

@@ -121,6 +121,12 @@ def _pooling(body: EmbeddingBody, model: ServedModel) -> PoolingParams:
     card = model.card.embedding
     if card is None:
         raise InvalidRequest(f"The model '{model.name}' makes no embeddings.", param="model")
+    if body.pooling is not None and card.pooling is PoolingKind.ENCODED:
+        raise InvalidRequest(
+            f"'pooling' is {body.pooling!r}, but '{model.name}' is an encoder, which embeds as its "
+            "own files say",
+            param="pooling",
+        )
     if body.dimensions is not None:
         _check_dimensions(body.dimensions, card, model.name)
     return PoolingParams(

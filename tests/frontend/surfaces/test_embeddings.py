@@ -312,6 +312,14 @@ async def test_a_model_that_embeds_not_or_in_full_only() -> None:
     assert request.pooling == PoolingParams(PoolingKind.LAST, dimensions=4)
 
 
+async def test_an_encoder_pools_in_its_own_way() -> None:
+    card = EmbeddingCard(4, PoolingKind.ENCODED)
+    (request,) = await requests_of({"input": "a"}, embedding=card)
+    assert request.pooling == PoolingParams(PoolingKind.ENCODED)
+    with pytest.raises(RequestError, match="'pooling' is 'mean'"):
+        await requests_of({"input": "a", "pooling": "mean"}, embedding=card)
+
+
 async def test_an_input_that_is_too_long_keeps_its_beginning() -> None:
     async def ids_of(value: Any, max_tokens: int | None) -> list[list[int]]:
         body = {"input": value, "truncate_prompt_tokens": max_tokens}

@@ -1,8 +1,8 @@
-"""Runs planned steps of a cross-encoder."""
+"""Runs planned steps of an encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -10,19 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.device.gpu_device import GpuDevice, Moment, download, upload
 from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.encoder.encoder_model import EncoderModel
+from worker.engine.encoder.sentence_head import PooledText
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import SampleError, StepHandle, StepResult
-from worker.engine.sampling.pooler import score_vector
 
 
 class EncoderInput(NamedTuple):
-    """A prompt of two texts."""
+    """A prompt of one text or two."""
 
     token_ids: Sequence[int]
+    kind: PoolingKind
     second_start: int  # index of the first token of the second text; 0: all are of the first
 
 
@@ -34,6 +36,7 @@ class PaddedTexts:
     input_ids: npt.NDArray[np.int64]  # [num_texts, num_tokens]
     token_types: npt.NDArray[np.int64]  # the same; 1: of the second text
     mask: npt.NDArray[np.int64] | None  # the same; 0: padding. None: there is none
+    pooled: list[PooledText]
 
     @classmethod
     def groups(cls, inputs: Sequence[EncoderInput], pad_token_id: int) -> list[Self]:
@@ -52,7 +55,8 @@ class PaddedTexts:
         input_ids[is_token] = np.concatenate([inputs[each].token_ids for each in idx])
         token_types = (is_token & (places >= starts[:, None])).astype(np.int64)
         mask = None if is_token.all() else is_token.astype(np.int64)
-        return cls(idx, input_ids, token_types, mask)
+        pooled = [PooledText(len(inputs[each].token_ids), inputs[each].kind) for each in idx]
+        return cls(idx, input_ids, token_types, mask, pooled)
 
 
 def length_groups(lengths: Sequence[int]) -> list[list[int]]:
@@ -83,23 +87,28 @@ class EncoderRunner:
     def _compute(self, reqs: Sequence[Req]) -> _Texts | None:
         """None: the GPU has no memory for them now."""
         inputs = [
-            EncoderInput(req.token_ids, 0 if req.pooling is None else req.pooling.second_start)
+            EncoderInput(req.token_ids, req.pooling.kind, req.pooling.second_start)
             for req in reqs
+            if req.pooling is not None
         ]
         groups = PaddedTexts.groups(inputs, self._model.pad_token_id)
-        logits: list[torch.Tensor] = []
+        outputs: list[torch.Tensor] = []
 
         @torch.inference_mode()
         def work() -> None:
-            logits.extend(download(self._device, self._logits(group)) for group in groups)
+            outputs.extend(download(self._device, self._outputs(group)) for group in groups)
 
-        return _Texts(reqs, groups, logits) if has_memory(self._device, work) else None
+        if not has_memory(self._device, work):
+            return None
+        return _Texts(reqs, groups, outputs, self._model.told)
 
-    def _logits(self, texts: PaddedTexts) -> torch.Tensor:
+    def _outputs(self, texts: PaddedTexts) -> torch.Tensor:
         """[num_texts, num_outputs] float32."""
-        mask = None if texts.mask is None else upload(self._device, texts.mask)
-        return self._model.logits(
-            upload(self._device, texts.input_ids), upload(self._device, texts.token_types), mask
+        return self._model.outputs(
+            upload(self._device, texts.input_ids),
+            upload(self._device, texts.token_types),
+            None if texts.mask is None else upload(self._device, texts.mask),
+            texts.pooled,
         )
 
 
@@ -114,7 +123,8 @@ class _Texts:
 
     reqs: Sequence[Req]
     groups: Sequence[PaddedTexts]
-    logits: Sequence[torch.Tensor]  # of each group, on the host, filled when the moment has come
+    outputs: Sequence[torch.Tensor]  # of each group, on the host, filled when the moment has come
+    told: Callable[[torch.Tensor, PoolingParams], bytes | SampleError]  # of one text's
 
     @property
     def num_tokens(self) -> int:
@@ -122,11 +132,11 @@ class _Texts:
 
     def vectors(self) -> Iterator[tuple[int, bytes | SampleError]]:
         """With the run id of each."""
-        for group, rows in zip(self.groups, self.logits, strict=True):
+        for group, rows in zip(self.groups, self.outputs, strict=True):
             for idx, row in zip(group.idx, rows, strict=True):
                 req = self.reqs[idx]
                 if req.pooling is not None:
-                    yield req.run_id, score_vector(row, req.pooling)
+                    yield req.run_id, self.told(row, req.pooling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -125,6 +125,8 @@ def is_harmless(name: str) -> bool:
             ".position_ids",
             # Of a head, where the embeddings are taken for it, or another one is.
             "lm_head.weight",
+            # Of an encoder's first token, of which no embedding is made.
+            *("pooler.dense.weight", "pooler.dense.bias"),
             # Of keys and values in eight bits: theirs is the model's format here.
             *(".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".prob_output_scale"),
             *(".k_zero_point", ".v_zero_point"),

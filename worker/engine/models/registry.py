@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.checkpoint.pooled_files import ENCODERS
+from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
@@ -111,7 +111,7 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
     architecture = str(architectures[0])
     eos_token_ids = _eos_token_ids(model_path, config)
-    if architecture in ENCODERS:
+    if architecture in ENCODERS | EMBEDDERS:
         return read_encoder_config(model_path, architecture)
     if architecture in TEXT_ARCHITECTURES:
         return _read_text_model(model_path, architecture, eos_token_ids)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -198,8 +199,12 @@ def load_pretrained(
     device: torch.device,
     *,
     attention: str | dict[str, str],
+    options: Mapping[str, bool] = MappingProxyType({}),
 ) -> Any:
-    """Each tensor is read once, into its place. Raises ConfigError."""
+    """Each tensor is read once, into its place; `options` are what its class is made with.
+
+    Raises ConfigError.
+    """
     from transformers.utils.import_utils import is_accelerate_available
 
     reads_to_device = device.type == "cuda" and is_accelerate_available()
@@ -217,6 +222,7 @@ def load_pretrained(
                 use_safetensors=True,
                 output_loading_info=True,
                 device_map={"": device} if reads_to_device else None,
+                **options,
             )
             model = model.to(device).eval()
             check_unread(checkpoint.files, _stored_names(checkpoint, loading["unexpected_keys"]))

@@ -40,7 +40,7 @@ class Pooler:
             if pooling.kind is PoolingKind.LOGITS:
                 to_head.append((req, end - 1))
             else:
-                vectors[req.run_id] = _embedding(_pooled(req, hidden[end - 1]), pooling)
+                vectors[req.run_id] = embedding_vector(_pooled(req, hidden[end - 1]), pooling)
         if to_head:
             rows = logits(hidden[[row for _, row in to_head]])
             for (req, _), outputs in zip(to_head, rows, strict=True):
@@ -66,7 +66,8 @@ def _pooled(req: Req, last: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(req.hidden_sum) / req.num_tokens
 
 
-def _embedding(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+def embedding_vector(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+    """What is told of `vector` [num_dimensions] float32, little-endian."""
     vector = vector[: pooling.dimensions]
     if pooling.normalize:
         vector = vector / vector.norm().clamp_min(_MIN_NORM)
