@@ -63,6 +63,21 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    "ministral": (
+        "ministral",
+        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "granite": (
+        "granite",
+        {
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.7,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 
 MOE = {
@@ -110,15 +125,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
     "olmoe": ("olmoe", {"head_dim": 8} | MOE),
-    "granite": (
-        "granite",
-        {
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.7,
-            "embedding_multiplier": 3.0,
-            "logits_scaling": 2.0,
-        },
-    ),
     "granitemoe": ("granitemoe", MOE),
     "mixtral": ("mixtral", MOE),
     "qwen2_moe": (
@@ -151,7 +157,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "smollm3": ("smollm3", {"pad_token_id": 2}),
-    "seed_oss": ("seed_oss", {}),
     "helium": ("helium", {"head_dim": 8, "num_key_value_heads": 6}),
     "ernie4_5": ("ernie4_5", {}),
     "hunyuan": ("hunyuan_v1_dense", {}),
@@ -160,7 +165,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         "exaone4",
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
-    "ministral": ("ministral", {"sliding_window": WINDOW}),
     "ministral3": ("ministral3", {}),
     "apertus": ("apertus", {}),
     "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),

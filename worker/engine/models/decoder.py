@@ -26,7 +26,7 @@ from worker.engine.models.model_lora import (
 
 
 class DecoderModel:
-    """Llama, Mistral, Qwen 2 and 3: one computation, told apart by the configuration.
+    """Llama and its kind: one computation, told apart by the configuration.
 
     Reads its weights when it is made; afterwards nothing of it changes.
     """
@@ -52,6 +52,8 @@ class DecoderModel:
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         residual = functional.embedding(batch.input_ids, self._embeddings)
+        if self._config.embedding_scale != 1.0:
+            residual = residual * self._config.embedding_scale
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.positions)
         for layer in self._layers:
@@ -60,7 +62,10 @@ class DecoderModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
-        return self._lm_head(hidden)
+        logits = self._lm_head(hidden)
+        if self._config.logits_divisor != 1.0:
+            logits = logits / self._config.logits_divisor
+        return logits
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""

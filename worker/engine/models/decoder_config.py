@@ -1,4 +1,4 @@
-"""Reads config.json of the families that models/decoder.py computes."""
+"""What models/decoder.py computes, told by data: families/ reads it from config.json."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classi
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """Factors of a decoder's streams.
+
+    A norm takes no heed of the length of what it is given. So `residual`, with which each layer
+    multiplies all that it adds, is left out, and everything else, the norms' epsilon too, is
+    divided by it.
+    """
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits_divisor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +42,8 @@ class DecoderConfig(ModelConfig):
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
     has_tied_embeddings: bool
+    embedding_scale: float = 1.0  # what an embedding is multiplied with
+    logits_divisor: float = 1.0
 
     @property
     def num_projection_values(self) -> int:
@@ -42,62 +58,7 @@ class DecoderConfig(ModelConfig):
         return not self.architecture.endswith("Model")
 
 
-def llama_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """Llama 1 to 3. Raises ConfigError, as the other readers do."""
-    config.refuse("sliding_window")
-    has_bias = config.boolean("attention_bias", default=False)
-    return _decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        windows=_same_window(config, None),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
-        has_mlp_bias=config.boolean("mlp_bias", default=False),
-    )
-
-
-def mistral_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """Mistral 7B and its kind: one window for all layers, or none."""
-    config.refuse("layer_types")
-    default = None if "sliding_window" in config else 4096  # null means none
-    window = config.optional_integer("sliding_window", default)
-    return _decoder_config(
-        config, architecture, eos_token_ids, windows=_same_window(config, window)
-    )
-
-
-def qwen2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """Qwen 2 and 2.5."""
-    return _decoder_config(
-        config, architecture, eos_token_ids, windows=_qwen_windows(config), has_qkv_bias=True
-    )
-
-
-def qwen3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """The dense models of Qwen 3."""
-    has_bias = config.boolean("attention_bias", default=False)
-    return _decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        windows=_qwen_windows(config),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
-        has_qk_norm=True,
-        head_dim=config.integer("head_dim", 128),
-    )
-
-
-def _decoder_config(
+def decoder_config(
     config: ConfigFile,
     architecture: str,
     eos_token_ids: tuple[int, ...],
@@ -108,7 +69,11 @@ def _decoder_config(
     has_mlp_bias: bool = False,
     has_qk_norm: bool = False,
     head_dim: int | None = None,
+    attention_scale: float | None = None,
+    scales: Scales = Scales(),
 ) -> DecoderConfig:
+    """What all families say in the same words, and what each in its own. Raises ConfigError."""
+    assert scales.residual == 1.0 or not has_qk_norm, "heads are normed with the same epsilon"
     config.refuse("hidden_act", "silu")
     vocab_size = config.integer("vocab_size")
     hidden_size = config.integer("hidden_size")
@@ -134,11 +99,15 @@ def _decoder_config(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         attention_layers=tuple(
-            AttentionLayer(num_heads, num_kv_heads, head_dim, head_dim**-0.5, window)
+            AttentionLayer(
+                num_heads, num_kv_heads, head_dim, attention_scale or head_dim**-0.5, window
+            )
             for window in windows
         ),
         num_parameters=len(windows) * layer_size + num_embeddings * vocab_size * hidden_size,
-        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6) / scales.residual**2,
+        embedding_scale=scales.embedding / scales.residual,
+        logits_divisor=scales.logits_divisor,
         max_context_len=max_positions,
         max_context_limit=rope.max_context_limit(max_positions),
         rope=rope,
@@ -152,22 +121,16 @@ def _decoder_config(
     )
 
 
-def _same_window(config: ConfigFile, window: int | None) -> tuple[int | None, ...]:
+def same_window(config: ConfigFile, window: int | None) -> tuple[int | None, ...]:
+    """The same for all layers."""
     return (window,) * config.integer("num_hidden_layers")
 
 
-def _qwen_windows(config: ConfigFile) -> tuple[int | None, ...]:
-    """`layer_types` says which layers have a window; where it is missing, the first have none."""
+def windows_of_types(
+    config: ConfigFile, layer_types: object, window: int | None
+) -> tuple[int | None, ...]:
+    """`layer_types` says which layers have the window. Raises ConfigError."""
     num_layers = config.integer("num_hidden_layers")
-    if not config.boolean("use_sliding_window", default=False):
-        window = None
-    else:
-        default = None if "sliding_window" in config else 4096
-        window = config.optional_integer("sliding_window", default)
-    layer_types = config.get("layer_types", None)
-    if layer_types is None:
-        num_full = config.integer("max_window_layers", 28, least=0)
-        return tuple(window if idx >= num_full else None for idx in range(num_layers))
     if (
         not isinstance(layer_types, list)
         or len(layer_types) != num_layers

@@ -15,14 +15,13 @@ from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    llama_config,
-    mistral_config,
-    qwen2_config,
-    qwen3_config,
-)
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.granite import granite_config
+from worker.engine.models.families.llama import llama_config
+from worker.engine.models.families.mistral import ministral_config, mistral_config
+from worker.engine.models.families.qwen import qwen2_config, qwen3_config
+from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.gguf_reader import gguf_code_bits
 from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
 from worker.engine.models.transformers_config import read_text_config, read_transformers_config
@@ -31,10 +30,13 @@ ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
 
 # Computed by models/decoder.py; all others by transformers.
 FUSED_ARCHITECTURES: dict[str, ReadConfig] = {
+    "GraniteForCausalLM": granite_config,
     "LlamaForCausalLM": llama_config,
+    "MinistralForCausalLM": ministral_config,
     "MistralForCausalLM": mistral_config,
     "Qwen2ForCausalLM": qwen2_config,
     "Qwen3ForCausalLM": qwen3_config,
+    "SeedOssForCausalLM": seed_oss_config,
 }
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {

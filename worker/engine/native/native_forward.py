@@ -87,6 +87,8 @@ class NativeForward:
         self._library.logits(
             self._decoder, hidden.contiguous().data_ptr(), len(hidden), logits.data_ptr()
         )
+        if self._config.logits_divisor != 1.0:
+            logits.div_(self._config.logits_divisor)
         return logits
 
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:

@@ -23,7 +23,9 @@ class NativeWeights:
         self.config = config
         self._packed = PackedWeights(library)
         weights = DecoderWeights(config, checkpoint, codes=checkpoint)
-        self.embeddings = weights.embeddings()
+        embeddings = weights.embeddings()
+        is_scaled = config.embedding_scale != 1.0
+        self.embeddings = embeddings * config.embedding_scale if is_scaled else embeddings
         self.layers = [
             self._layer(weights.layer(layer_id), attention)
             for layer_id, attention in enumerate(config.attention_layers)

@@ -1,0 +1,85 @@
+"""What a configuration says matters: without it the families' tiny models give other logits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from tests.worker.engine.families import FUSED, GENERAL, LLAMA3_ROPE, YARN_ROPE
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+
+PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
+FULL = {"layer_types": ["full_attention", "full_attention"]}
+FAMILIES = FUSED | GENERAL
+# Family -> what is switched off, each by itself.
+SWITCHES: dict[str, list[dict[str, Any]]] = {
+    "llama linear": [{"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}],
+    "llama llama3": [{"rope_parameters": LLAMA3_ROPE | {"factor": 1.0}}],
+    "llama yarn": [
+        {"rope_parameters": YARN_ROPE | {"factor": 1.0}},
+        {"rope_parameters": YARN_ROPE | {"attention_factor": 1.0}},
+    ],
+    "mistral window": [{"sliding_window": None}],
+    "ministral": [FULL],
+    "qwen2 windows": [{"use_sliding_window": False, **FULL}],
+    "qwen3 windows": [FULL],
+    "granite": [
+        {"attention_multiplier": 1.0},
+        {"embedding_multiplier": 1.0},
+        {"logits_scaling": 1.0},
+        {"residual_multiplier": 1.0},
+    ],
+    "cohere": [{"logit_scale": 1.0}],
+    "cohere2": [{"sliding_window": 400}],
+    "exaone4": [{"sliding_window": 400}],
+    "gemma2": [
+        {"attn_logit_softcapping": None},
+        {"final_logit_softcapping": None},
+        {"query_pre_attn_scalar": 16},
+        FULL,
+    ],
+    "gemma3": [{"layer_types": ["full_attention"] * 3}],
+    "gpt_oss": [FULL],
+    "granitemoe": [{"num_experts_per_tok": 1}],
+    "mixtral": [{"num_experts_per_tok": 1}],
+    "olmo3": [FULL],
+    "phi3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
+    "qwen3_moe": [{"norm_topk_prob": True}],
+    "starcoder2": [{"sliding_window": None}],
+}
+CASES = [(family, switch) for family, switches in SWITCHES.items() for switch in switches]
+
+
+@pytest.mark.parametrize(("family", "switch"), CASES, ids=lambda each: str(each))
+def test_a_feature_that_is_switched_off_moves_the_logits(
+    tmp_path: Path, family: str, switch: dict[str, Any]
+) -> None:
+    model_type, overrides = FAMILIES[family]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    with_it = logits(path)
+    config_path = path / "config.json"
+    config_path.write_text(json.dumps(json.loads(config_path.read_text()) | switch))
+    without = logits(path)
+    assert (with_it - without).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "1", float("inf")])
+def test_a_scale_that_is_none_is_refused(tmp_path: Path, value: object) -> None:
+    path = save_tiny_model(tmp_path, "granite")
+    values = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(values | {"residual_multiplier": value}))
+    with pytest.raises(ConfigError, match="'residual_multiplier' must be a"):
+        Rig(path)
+
+
+def logits(path: Path) -> torch.Tensor:
+    """Behind the prompt."""
+    rig = Rig(path)
+    rig.run(make_add(1, PROMPT, max_tokens=1, ignore_eos=True))
+    return rig.logits[1, len(PROMPT)]

@@ -1,0 +1,1 @@
+"""This package reads the configurations of the families that the fused decoder computes."""

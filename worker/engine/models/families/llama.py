@@ -1,0 +1,23 @@
+"""Llama 1 to 3, and what copies them."""
+
+from __future__ import annotations
+
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.model_config import ConfigFile
+
+
+def llama_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Llama 1 to 3. Raises ConfigError, as the other readers do."""
+    config.refuse("sliding_window")
+    has_bias = config.boolean("attention_bias", default=False)
+    return decoder_config(
+        config,
+        architecture,
+        eos_token_ids,
+        windows=same_window(config, None),
+        has_qkv_bias=has_bias,
+        has_output_bias=has_bias,
+        has_mlp_bias=config.boolean("mlp_bias", default=False),
+    )
