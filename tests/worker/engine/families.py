@@ -20,6 +20,7 @@ YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}
 QWEN_WINDOWS = {
     "use_sliding_window": True,
     "sliding_window": WINDOW,
@@ -67,6 +68,12 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "ministral",
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
+    "ernie4_5": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
+    "glm": ("glm", {"pad_token_id": 2, "attention_bias": True}),
+    "helium": ("helium", {"head_dim": 16, "hidden_size": 96, "num_key_value_heads": 6}),
+    "phi3": ("phi3", {"pad_token_id": 2}),
+    "phi3 partial": ("phi3", {"pad_token_id": 2, "rope_parameters": PARTIAL_ROPE}),
+    "phi3 window": ("phi3", {"pad_token_id": 2, "sliding_window": WINDOW}),
     "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "granite": (
         "granite",
@@ -107,7 +114,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
-    "phi3": ("phi3", {"head_dim": 8, "pad_token_id": 2}),
     "phi3 longrope": (
         "phi3",
         {
@@ -144,7 +150,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         MOE | {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
-    "glm": ("glm", {"pad_token_id": 2}),
     "glm4": ("glm4", {"pad_token_id": 2}),
     "glm4_moe": (
         "glm4_moe",
@@ -157,8 +162,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "smollm3": ("smollm3", {"pad_token_id": 2}),
-    "helium": ("helium", {"head_dim": 8, "num_key_value_heads": 6}),
-    "ernie4_5": ("ernie4_5", {}),
     "hunyuan": ("hunyuan_v1_dense", {}),
     "arcee": ("arcee", {}),
     "exaone4": (

@@ -9,6 +9,8 @@ from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classifier
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
+QKV_PARTS = ("q_proj", "k_proj", "v_proj")
+GATE_UP_PARTS = ("gate_proj", "up_proj")
 WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
 
 
@@ -42,6 +44,8 @@ class DecoderConfig(ModelConfig):
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
     has_tied_embeddings: bool
+    stored_qkv: tuple[str, ...] = QKV_PARTS  # modules of queries, keys and values: three, or one
+    stored_gate_up: tuple[str, ...] = GATE_UP_PARTS  # two, or one
     embedding_scale: float = 1.0  # what an embedding is multiplied with
     logits_divisor: float = 1.0
 
@@ -70,6 +74,9 @@ def decoder_config(
     has_qk_norm: bool = False,
     head_dim: int | None = None,
     attention_scale: float | None = None,
+    rope: RopeConfig | None = None,
+    stored_qkv: tuple[str, ...] = QKV_PARTS,
+    stored_gate_up: tuple[str, ...] = GATE_UP_PARTS,
     scales: Scales = Scales(),
 ) -> DecoderConfig:
     """What all families say in the same words, and what each in its own. Raises ConfigError."""
@@ -85,7 +92,13 @@ def decoder_config(
     head_dim = head_dim or config.integer("head_dim", hidden_size // num_heads)
     has_tied_embeddings = config.boolean("tie_word_embeddings", default=False)
     max_positions = config.integer("max_position_embeddings")
-    rope = rope_config(config)
+    rope = rope or rope_config(config)
+    num_rotated = rope.num_rotated(head_dim)
+    if head_dim % 2 or num_rotated % 2 or not num_rotated:
+        raise ConfigError(
+            f"{config.path}: {num_rotated} of a head's {head_dim} values are no pairs to rotate"
+        )
+    assert not (has_qk_norm and (rope.share < 1.0 or rope.has_neighbours)), "norms have an order"
     attention_size = hidden_size * head_dim * 2 * (num_heads + num_kv_heads)
     layer_size = attention_size + 3 * hidden_size * intermediate_size  # without norms and biases
     num_embeddings = 1 if has_tied_embeddings or is_classifier(architecture) else 2
@@ -116,6 +129,8 @@ def decoder_config(
         has_output_bias=has_output_bias,
         has_mlp_bias=has_mlp_bias,
         has_tied_embeddings=has_tied_embeddings,
+        stored_qkv=stored_qkv,
+        stored_gate_up=stored_gate_up,
         stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
         eos_token_ids=eos_token_ids,
     )

@@ -11,6 +11,7 @@ from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
+from worker.engine.models.rotary import head_order
 
 
 class Projection(NamedTuple):
@@ -50,6 +51,7 @@ class DecoderWeights:
         self._config = config
         self._checkpoint = checkpoint
         self._codes = codes
+        self._qkv_rows = _qkv_rows(config)  # as they are stored, by place; None: the same
 
     def embeddings(self) -> torch.Tensor:
         """[vocab_size, hidden_size]."""
@@ -82,13 +84,15 @@ class DecoderWeights:
         attention_size, kv_size = (
             num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
         )
-        qkv_sizes = {"q_proj": attention_size, "k_proj": kv_size, "v_proj": kv_size}
-        gate_up_sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+        qkv_sizes = stored_sizes(config.stored_qkv, (attention_size, kv_size, kv_size))
+        gate_up_sizes = stored_sizes(config.stored_gate_up, (intermediate_size, intermediate_size))
         layer = f"model.layers.{layer_id}."
         attention, mlp = layer + "self_attn.", layer + "mlp."
         return LayerWeights(
             attention_norm=self._read(layer + "input_layernorm.weight", hidden_size),
-            qkv=self._join(attention, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias),
+            qkv=self._ordered(
+                self._join(attention, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias)
+            ),
             qk_norm=self._qk_norm(attention) if config.has_qk_norm else None,
             output=self._join(
                 attention,
@@ -109,6 +113,17 @@ class DecoderWeights:
         q = self._read(prefix + "q_norm.weight", config.head_dim).expand(config.num_heads, -1)
         k = self._read(prefix + "k_norm.weight", config.head_dim).expand(config.num_kv_heads, -1)
         return torch.cat([q, k])
+
+    def _ordered(self, qkv: Projection) -> Projection:
+        """With the values of each head of queries and keys in the order of their pairs."""
+        rows = self._qkv_rows
+        if rows is None:
+            return qkv
+        weight, bias = qkv
+        return Projection(
+            weight[rows] if isinstance(weight, torch.Tensor) else weight.with_rows(rows),
+            None if bias is None else bias[rows],
+        )
 
     def _join(
         self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
@@ -138,3 +153,21 @@ class DecoderWeights:
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         return self._checkpoint.read(name, *shape)
+
+
+def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, int]:
+    """Output features by module; where there is but one, it has those of all parts."""
+    if len(modules) == 1:
+        return {modules[0]: sum(sizes)}
+    return dict(zip(modules, sizes, strict=True))
+
+
+def _qkv_rows(config: DecoderConfig) -> torch.Tensor | None:
+    order = head_order(config.rope, config.head_dim)
+    if order is None:
+        return None
+    num_rotated = config.num_heads + config.num_kv_heads
+    heads = torch.arange(num_rotated + config.num_kv_heads)[:, None] * config.head_dim
+    rows = heads + torch.arange(config.head_dim)
+    rows[:num_rotated] = heads[:num_rotated] + order
+    return rows.flatten()

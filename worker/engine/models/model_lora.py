@@ -16,6 +16,8 @@ from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraSlice, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.rotary import head_order
 
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
 
@@ -30,6 +32,7 @@ class _Part(NamedTuple):
 class _Shape(NamedTuple):
     in_features: int
     parts: dict[str, _Part]  # by module, in the order in which they are joined
+    pieces: tuple[int, ...]  # output features of what is multiplied together, stored as one or not
 
 
 def projection_name(layer_id: int, projection: str) -> str:
@@ -67,7 +70,7 @@ def decoder_slices(
         check_pair(name, pair, shape.in_features, shape.parts[module].out_features)
         by_layer.setdefault(layer_id, {})[module] = pair
     return {
-        (layer_id, projection): _slices(shape, pairs)
+        (layer_id, projection): _ordered(_slices(shape, pairs), projection, config)
         for layer_id, pairs in by_layer.items()
         for projection, shape in shapes.items()
         if pairs.keys() & shape.parts.keys()
@@ -85,11 +88,34 @@ def check_pair(name: str, pair: LoraPair, in_features: int, out_features: int) -
 
 
 def _slices(shape: _Shape, pairs: dict[str, LoraPair]) -> list[LoraSlice]:
+    """One for each piece."""
+    by_piece: list[LoraPair | None] = [pairs.get(module) for module in shape.parts]
+    if len(shape.parts) < len(shape.pieces):
+        (module,) = shape.parts
+        down, up = pairs[module]
+        by_piece = [LoraPair(down, each) for each in torch.split(up, list(shape.pieces))]
     slices, start = [], 0
-    for module, part in shape.parts.items():
-        slices.append(LoraSlice(start, start + part.out_features, pairs.get(module)))
-        start += part.out_features
+    for size, each in zip(shape.pieces, by_piece, strict=True):
+        slices.append(LoraSlice(start, start + size, each))
+        start += size
     return slices
+
+
+def _ordered(slices: list[LoraSlice], projection: str, config: DecoderConfig) -> list[LoraSlice]:
+    """With the values of each head of queries and keys in the order in which they are rotated."""
+    order = head_order(config.rope, config.head_dim)
+    if projection != QKV or order is None:
+        return slices
+    queries, keys, values = slices
+    return [*(_with_order(each, order) for each in (queries, keys)), values]
+
+
+def _with_order(each: LoraSlice, order: torch.Tensor) -> LoraSlice:
+    if each.pair is None:
+        return each
+    down, up = each.pair
+    heads = up.view(-1, len(order), up.shape[1])
+    return each._replace(pair=LoraPair(down, heads[:, order].reshape(up.shape)))
 
 
 def _shapes(config: DecoderConfig) -> dict[str, _Shape]:
@@ -97,13 +123,15 @@ def _shapes(config: DecoderConfig) -> dict[str, _Shape]:
     attention_size, kv_size = (
         num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
     )
-    qkv = {"q_proj": attention_size, "k_proj": kv_size, "v_proj": kv_size}
-    gate_up = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+    qkv, gate_up = (attention_size, kv_size, kv_size), (intermediate_size, intermediate_size)
+    qkv_parts = stored_sizes(config.stored_qkv, qkv)
+    gate_up_parts = stored_sizes(config.stored_gate_up, gate_up)
+    output, down = {"o_proj": hidden_size}, {"down_proj": hidden_size}
     return {
-        QKV: _Shape(hidden_size, _parts("self_attn", qkv)),
-        OUTPUT: _Shape(attention_size, _parts("self_attn", {"o_proj": hidden_size})),
-        GATE_UP: _Shape(hidden_size, _parts("mlp", gate_up)),
-        DOWN: _Shape(intermediate_size, _parts("mlp", {"down_proj": hidden_size})),
+        QKV: _Shape(hidden_size, _parts("self_attn", qkv_parts), qkv),
+        OUTPUT: _Shape(attention_size, _parts("self_attn", output), (hidden_size,)),
+        GATE_UP: _Shape(hidden_size, _parts("mlp", gate_up_parts), gate_up),
+        DOWN: _Shape(intermediate_size, _parts("mlp", down), (hidden_size,)),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
@@ -17,27 +18,44 @@ from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.ernie import ernie_config
+from worker.engine.models.families.glm import glm_config
 from worker.engine.models.families.granite import granite_config
+from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
+from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.gguf_reader import gguf_code_bits
 from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
-from worker.engine.models.transformers_config import read_text_config, read_transformers_config
+from worker.engine.models.transformers_config import (
+    read_hf_config,
+    read_text_config,
+    read_transformers_config,
+)
 
-ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
+# None: transformers computes a model of this configuration.
+ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig | None]
 
 # Computed by models/decoder.py; all others by transformers.
-FUSED_ARCHITECTURES: dict[str, ReadConfig] = {
-    "GraniteForCausalLM": granite_config,
+_PLAIN: dict[str, ReadConfig] = {
     "LlamaForCausalLM": llama_config,
-    "MinistralForCausalLM": ministral_config,
     "MistralForCausalLM": mistral_config,
     "Qwen2ForCausalLM": qwen2_config,
     "Qwen3ForCausalLM": qwen3_config,
+}
+# Read with the defaults of transformers' classes, many of which are their own.
+_COMPLETED: dict[str, ReadConfig] = {
+    "Ernie4_5ForCausalLM": ernie_config,
+    "GlmForCausalLM": glm_config,
+    "GraniteForCausalLM": granite_config,
+    "HeliumForCausalLM": helium_config,
+    "MinistralForCausalLM": ministral_config,
+    "Phi3ForCausalLM": phi3_config,
     "SeedOssForCausalLM": seed_oss_config,
 }
+FUSED_ARCHITECTURES = _PLAIN | _COMPLETED
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,
@@ -52,7 +70,7 @@ CLASSIFIER_ARCHITECTURES: dict[str, ReadConfig] = {
     "Qwen2ForSequenceClassification": qwen2_config,
     "Qwen3ForSequenceClassification": qwen3_config,
 }
-_FUSED = FUSED_ARCHITECTURES | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
+_RAW = _PLAIN | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
 
 
 def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -> ModelConfig:
@@ -117,9 +135,11 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
         return read_encoder_config(model_path, architecture)
     if architecture in TEXT_ARCHITECTURES:
         return _read_text_model(model_path, architecture, eos_token_ids)
-    if architecture in _FUSED:
-        return _FUSED[architecture](config, architecture, eos_token_ids)
-    return read_transformers_config(model_path, architecture, eos_token_ids)
+    if architecture in _RAW:
+        model = _RAW[architecture](config, architecture, eos_token_ids)
+        assert model is not None, "it is fused whatever it says"
+        return model
+    return _read_completed(model_path, architecture, eos_token_ids)
 
 
 def _read_text_model(
@@ -128,10 +148,20 @@ def _read_text_model(
     """Of a checkpoint that reads images: they are refused, its text is served."""
     hf_config = read_text_config(model_path, architecture)
     (text_architecture,) = hf_config.architectures
-    if text_architecture not in _FUSED:
-        return read_transformers_config(model_path, text_architecture, eos_token_ids, hf_config)
-    values = ConfigFile(model_path / "config.json", hf_config.to_dict())
-    return _FUSED[text_architecture](values, text_architecture, eos_token_ids)
+    return _read_completed(model_path, text_architecture, eos_token_ids, hf_config)
+
+
+def _read_completed(
+    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...], hf_config: Any = None
+) -> ModelConfig:
+    """With what config.json leaves to the classes of transformers."""
+    if architecture in FUSED_ARCHITECTURES:
+        hf_config = hf_config or read_hf_config(model_path)
+        values = ConfigFile(model_path / "config.json", hf_config.to_dict())
+        model = FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
+        if model is not None:
+            return model
+    return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

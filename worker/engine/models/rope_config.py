@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,12 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    share: float = 1.0  # of a head's values that are rotated: the first
+    has_neighbours: bool = False  # pairs are stored side by side, not half a head apart
+
+    def num_rotated(self, head_dim: int) -> int:
+        """Of the values of a head."""
+        return int(head_dim * self.share)
 
     def max_context_limit(self, max_positions: int) -> int:
         """The longest text: `max_positions` is what config.json names."""
@@ -35,17 +42,34 @@ class RopeConfig:
         return max(max_positions, int(self.factor * self.original_max_positions))
 
 
+def partial_rope_config(config: ConfigFile, *, has_neighbours: bool = False) -> RopeConfig:
+    """As `rope_config`, of models that may rotate a part of each head."""
+    parameters = config.section("rope_parameters") or config
+    share = parameters.number("partial_rotary_factor", 1.0)
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(
+            f"{config.path}: 'partial_rotary_factor' must be a share of a head, not {share!r}"
+        )
+    rope = _rope_config(config)
+    return dataclasses.replace(rope, share=share, has_neighbours=has_neighbours)
+
+
 def rope_config(config: ConfigFile) -> RopeConfig:
     """transformers 5 puts all into rope_parameters, 4 has rope_theta and rope_scaling.
 
     Raises ConfigError for what we do not compute.
     """
+    for section in (config, config.section("rope_parameters"), config.section("rope_scaling")):
+        if section is not None:
+            section.refuse("partial_rotary_factor", 1, 1.0)
+    return _rope_config(config)
+
+
+def _rope_config(config: ConfigFile) -> RopeConfig:
     parameters = config.section("rope_parameters") or config.section("rope_scaling")
     top_theta = config.number("rope_theta", DEFAULT_THETA)
-    config.refuse("partial_rotary_factor", 1, 1.0)
     if parameters is None:
         return RopeConfig("default", top_theta)
-    parameters.refuse("partial_rotary_factor", 1, 1.0)
     theta = parameters.number("rope_theta", top_theta)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     max_positions = config.integer("max_position_embeddings")

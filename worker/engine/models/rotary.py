@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.nn import functional
 
 from worker.engine.models.rope_config import RopeConfig
 
@@ -20,11 +21,14 @@ class RotaryEmbedding:
     def __init__(
         self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype
     ) -> None:
-        frequencies = _frequencies(config, head_dim, max_positions)
+        num_rotated = config.num_rotated(head_dim)
+        frequencies = _frequencies(config, num_rotated, max_positions)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
         scale = _attention_factor(config)
-        self.cos = (angles.cos() * scale).to(dtype)  # [max_positions, head_dim / 2]
-        self.sin = (angles.sin() * scale).to(dtype)
+        still = (0, (head_dim - num_rotated) // 2)  # pairs that stay as they are
+        # [max_positions, head_dim / 2] each
+        self.cos = functional.pad(angles.cos() * scale, still, value=1.0).to(dtype)
+        self.sin = functional.pad(angles.sin() * scale, still).to(dtype)
 
     def move_to(self, device: torch.device) -> None:
         """Where the model is, before its first step."""
@@ -33,6 +37,21 @@ class RotaryEmbedding:
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+
+def head_order(config: RopeConfig, head_dim: int) -> torch.Tensor | None:
+    """Which of a head's values, as they are stored, comes at each place, so that pairs lie half a
+    head apart. None where they do. Products of queries and keys know of no order.
+    """
+    num_rotated = config.num_rotated(head_dim)
+    if num_rotated == head_dim and not config.has_neighbours:
+        return None
+    rotated, still = torch.arange(num_rotated), torch.arange(num_rotated, head_dim)
+    first, second = rotated.chunk(2)
+    if config.has_neighbours:
+        first, second = rotated[0::2], rotated[1::2]
+    half = len(still) // 2
+    return torch.cat([first, still[:half], second, still[half:]])
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from shared.grammar import grammar_engine
 from shared.protocol.finish import FinishReason
 from shared.protocol.sampling import BeamParams, Grammar, GrammarKind
-from tests.lora_adapters import save_adapter, save_adapter_files, save_merged
+from tests.lora_adapters import MODULES, save_adapter, save_adapter_files, save_merged
 from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -35,6 +35,8 @@ MakeModel = Callable[[Path], Path]
 MODELS: dict[str, MakeModel] = {
     "llama": save_tiny_llama,
     "qwen3": lambda path: save_tiny_model(path, "qwen3"),
+    "glm": lambda path: save_tiny_model(path, "glm", pad_token_id=2),
+    "phi3": lambda path: save_tiny_model(path, "phi3", pad_token_id=2),
     "transformers": lambda path: save_tiny_model(path, "gemma"),
 }
 
@@ -53,7 +55,8 @@ def errors_of(rig: Rig) -> list[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_mixed_batch_equals_merged_weights(model: str, tmp_path: Path) -> None:
     base = MODELS[model](tmp_path / "base")
-    one = save_adapter(tmp_path / "one", base, lora_alpha=8)
+    joined = ("qkv_proj", "gate_up_proj")
+    one = save_adapter(tmp_path / "one", base, modules=(*MODULES, *joined), lora_alpha=8)
     some = ("v_proj", "down_proj")  # with rank-stabilised scaling, and another rank
     two = save_adapter(tmp_path / "two", base, modules=some, seed=2, rank=9, use_rslora=True)
     paths = {

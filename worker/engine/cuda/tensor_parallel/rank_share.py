@@ -28,6 +28,12 @@ _SUMMED_BIASES = (".o_proj.bias", ".down_proj.bias")
 
 def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
     """What one rank computes. Raises ConfigError when the ranks' shares are not the same."""
+    joined = [each for each in (config.stored_qkv, config.stored_gate_up) if len(each) == 1]
+    if joined and num_ranks > 1:
+        raise ConfigError(
+            f"tp={num_ranks} is not possible with {config.architecture}: its {joined[0][0]} is "
+            "several projections in one"
+        )
     divided = {
         "attention heads": config.num_heads,
         "heads of keys and values": config.num_kv_heads,
