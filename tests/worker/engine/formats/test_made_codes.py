@@ -99,6 +99,20 @@ def test_our_own_products_are_those_of_the_values(
     assert_like_reference(dense, rig, 0, prompt + rig.run(add)[0], MAX_ERROR)
 
 
+@needs_bfloat16
+@pytest.mark.parametrize("model_type", ["glm", "phi3"])
+def test_codes_follow_heads_in_another_order_and_projections_in_one(
+    model_type: str, tmp_path: Path
+) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    source = save_tiny_model(tmp_path / "source", model_type, pad_token_id=2, rope_parameters=rope)
+    dense = save_made(source, tmp_path / "dense", "int4")
+    rig = native_rig(source, quantization="int4")
+    prompt = random_prompt(40, 1)
+    add = make_add(0, prompt, max_tokens=16, ignore_eos=True)
+    assert_like_reference(dense, rig, 0, prompt + rig.run(add)[0], MAX_ERROR)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_computes_the_same_values(kind: MadeFormat, source: Path, tmp_path: Path) -> None:
     dense = save_made(source, tmp_path / "dense", kind)
