@@ -18,8 +18,7 @@ from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles
-from worker.engine.formats.text_tensors import TextTensors
+from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles, TextTensors
 
 # Masks and counters that old checkpoints carry: nothing is computed of them.
 _COUNTS = frozenset({"BOOL", "I64"})

@@ -8,6 +8,9 @@ from typing import Protocol
 
 import torch
 
+from shared.checkpoint.vision_text import text_tensor_name
+from shared.errors import ConfigError
+
 # As safetensors names them: what a tensor of numbers that means itself is stored in.
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
@@ -37,3 +40,29 @@ class TensorFiles(Protocol):
     def get(self, name: str) -> torch.Tensor:
         """Raises ConfigError when it cannot be read."""
         ...
+
+
+class TextTensors:
+    """`TensorFiles` under the names of the text model on its own, without those of the tower."""
+
+    def __init__(self, files: TensorFiles) -> None:
+        """Raises ConfigError where two tensors would have one name."""
+        self._files = files
+        self._stored_names: dict[str, str] = {}
+        self.place = files.place
+        for stored_name in files.headers:
+            name = text_tensor_name(stored_name)
+            if name in self._stored_names:
+                raise ConfigError(
+                    f"the checkpoint in {files.place} has {stored_name!r} and "
+                    f"{self._stored_names[name]!r}, which are one tensor of its text model"
+                )
+            if name is not None:
+                self._stored_names[name] = stored_name
+
+        self.headers: Mapping[str, TensorHeader] = {
+            name: files.headers[stored] for name, stored in self._stored_names.items()
+        }
+
+    def get(self, name: str) -> torch.Tensor:
+        return self._files.get(self._stored_names[name])
