@@ -16,14 +16,14 @@ from typing import ClassVar
 from cyclopts import Parameter
 
 from shared.nats_login import NatsLogin
-from shared.telemetry.log import LogFormat
+from shared.telemetry.log import LogConfig
 
 ENV_PREFIX = "JETFLOCK_"
 ERASER = "eraser"  # to NATS, the user that takes away for a role that may not
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterConfig:
+class ClusterConfig(LogConfig):
     """Where NATS is, and what the streams are made with."""
 
     help_group: ClassVar[str] = "NATS, limits and logs"
@@ -92,10 +92,6 @@ class ClusterConfig:
     """How long requests that were given up are kept."""
     ack_wait_s: float = 8.0
     """Silence after which the server gives a worker's request to another."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
-    log_format: LogFormat = "auto"
-    """json, pretty, or auto: pretty on a terminal."""
     otel: bool = False
     """Send traces by OTLP, also where no OTEL_* variable asks for it."""
     metrics_port: int = 0

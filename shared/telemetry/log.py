@@ -1,13 +1,15 @@
 """Structured logs: JSON when piped, coloured when a person looks on."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the types of LogConfig are read at run time, by
+# subclasses in other modules.
 
 import json
 import logging
 import os
 import sys
 import threading
-from typing import Any, Literal, TextIO
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TextIO
 
 import msgspec
 
@@ -17,6 +19,18 @@ with without_rich():  # it is for tracebacks in frames, which ours are not
     import structlog
 
 LogFormat = Literal["auto", "json", "pretty"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """What a process logs, and in which form."""
+
+    help_group: ClassVar[str] = "NATS, limits and logs"
+
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: LogFormat = "auto"
+    """json, pretty, or auto: pretty on a terminal."""
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from shared.cli.garbage import importing_much, settle_garbage
+from shared.telemetry.log import setup_logging
 from worker.engine.loading.load_progress import LoadPhases
 from worker.engine.process import leave, run_program
 from worker.engine_link.engine_channel import EngineChannel
@@ -14,6 +15,7 @@ from worker.engine_link.engine_messages import EngineLoading
 
 def _run(config_json: str, channel: EngineChannel) -> None:
     config = EngineConfig.from_json(config_json)
+    setup_logging("engine", config.log_level, config.log_format)
     config.check()
     channel.send(EngineLoading("import torch", 0.0))
     phases = LoadPhases()

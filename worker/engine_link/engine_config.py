@@ -9,6 +9,7 @@ import msgspec
 
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
+from shared.telemetry.log import LogConfig
 
 SpeculateName = Literal["off", "ngram", "suffix"]
 LoadFormat = Literal["safetensors", "dummy"]
@@ -24,7 +25,7 @@ CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(LogConfig):
     """How the engine runs. Built by the worker's I/O process, read once in the engine process."""
 
     help_group: ClassVar[str] = "Engine"

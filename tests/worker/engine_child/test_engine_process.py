@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 
+from deploy.local.serve_config import demo_model
 from tests.worker.engine_fakes import EngineThread, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.engine.scripted.scripted_engine import scripted_loop
 from worker.engine_child.engine_process import EngineHandle, EngineProcess
+from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AbortRequest, EngineFailed, EngineReady
 from worker.engine_link.scripted_config import ScriptedConfig
 
@@ -154,3 +157,21 @@ def test_the_io_side_does_not_import_torch() -> None:
         "assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def logged_story() -> None:
+    listener = Listener()
+    config = EngineConfig(model_path=demo_model(), device="cpu", log_format="json")
+    engine = EngineProcess(config, listener.on_event, listener.on_exit)
+    await engine.start()
+    await listener.until_event(EngineReady)
+    assert await engine.stop(timeout_s=30.0) == 0
+
+
+def test_what_an_engine_logs_has_the_form_of_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    run_on(asyncio.new_event_loop, logged_story())
+    out, err = capfd.readouterr()
+    assert out == ""
+    events = [json.loads(line) for line in err.splitlines()]
+    assert "matrix_products" in [event["event"] for event in events]
+    assert all(event["role"] == "engine" for event in events)

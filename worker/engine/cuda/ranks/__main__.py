@@ -12,6 +12,7 @@ import torch
 
 from shared.cli.garbage import settle_garbage
 from shared.errors import ConfigError
+from shared.telemetry.log import setup_logging
 from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
     rank, port, socket_fd = map(int, argv[:3])
     inbox = OrderInbox(socket.socket(fileno=socket_fd), on_end=lambda: os._exit(0))
     config = EngineConfig.from_json(argv[3])
+    setup_logging("engine", config.log_level, config.log_format)
     try:
         _make_follower(config, rank, port, inbox).run()
     except ConfigError as exc:
