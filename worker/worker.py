@@ -285,6 +285,7 @@ class Worker:
             remark=ready.remark if ready else "",
             gpu=self._engine.gpu,
             kernel_set=ready.kernel_set if ready else "",
+            weights=ready.weights if ready else "",
         )
 
     def stats(self) -> WorkerStats:

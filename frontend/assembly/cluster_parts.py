@@ -10,6 +10,7 @@ from frontend.assembly.inference_parts import InferenceParts
 from frontend.assembly.older_parts import OlderParts
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stream_parts import StreamParts
+from frontend.cluster.cluster_history import ClusterHistory
 from frontend.cluster.cluster_views import ClusterViews
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.readiness import Readiness
@@ -24,6 +25,7 @@ class ClusterParts:
     """Each looks when it is asked, and no more often than is useful."""
 
     reader: ClusterReader
+    history: ClusterHistory
     views: ClusterViews
     queue_metrics: QueueMetrics
     paths: PathService
@@ -40,11 +42,13 @@ class ClusterParts:
     ) -> Self:
         cluster = streams.cluster
         reader = ClusterReader(cluster)
+        history = ClusterHistory()
         recent, paths = parts.ends.recent, RequestPaths(cluster.ownership)
         return cls(
             reader=reader,
-            views=ClusterViews(reader, streams.models, recent, paths, _head(process)),
-            queue_metrics=QueueMetrics(cluster, reader),
+            history=history,
+            views=ClusterViews(reader, streams.models, recent, paths, history, _head(process)),
+            queue_metrics=QueueMetrics(cluster, reader, history),
             paths=PathService(streams.finder, cluster.ownership, older=older.paths),
             readiness=Readiness(
                 cluster,

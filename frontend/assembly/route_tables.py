@@ -58,7 +58,7 @@ def route_tables(
         BatchRoutes(stored.batches, bodies),
         TokenRoutes(parts.tokenizing, bodies),
         LoadRoutes(cluster.reader, models),
-        ClusterRoutes(cluster.views, process.callers, over=process.shutdown.asked),
+        ClusterRoutes(cluster.views, cluster.history, process.callers, over=process.shutdown.asked),
         StatusRoutes(cluster.readiness, process.metrics.registry),
         DocumentRoutes(),
     ]

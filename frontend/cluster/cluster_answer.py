@@ -76,6 +76,7 @@ class WorkerView(ClusterStruct, frozen=True, kw_only=True):
     progress: Amount | UnsetType = UNSET
     remark: str | UnsetType = UNSET
     kernel_set: str | UnsetType = UNSET  # of its C++: workers of one set make the same bits
+    weights: str | UnsetType = UNSET  # their format; of one that has loaded them
     tokens_per_s: float | UnsetType = UNSET  # of one that was seen twice
     host: str | UnsetType = UNSET
     pid: Count | UnsetType = UNSET
@@ -97,6 +98,29 @@ class ClusterTotals(ClusterStruct, frozen=True, kw_only=True):
     num_released: Count
     num_fenced_writes: Count
     num_dead: Count
+
+
+class ClusterFigures(ClusterStruct, frozen=True, kw_only=True):
+    """Sums over all workers and queues at one moment."""
+
+    at: Amount  # unix seconds
+    num_waiting: Count
+    oldest_wait_s: Amount
+    num_running: Count
+    max_running: Count
+    tokens_per_s: Amount
+    num_redelivered: Count  # since this frontend has looked
+    kv_cache_usage: _Share | UnsetType = UNSET  # where there is a cache
+    prefix_hits: _Share | UnsetType = UNSET  # of the prompt tokens that were looked up
+    num_fenced: Count | UnsetType = UNSET  # entries of past epochs, since this frontend has looked
+
+
+class ClusterHistoryView(ClusterStruct, frozen=True, kw_only=True):
+    """The last five minutes, oldest first, as this frontend has seen them."""
+
+    samples: list[ClusterFigures]
+    # By worker, the share of its slots in use at each sample; null where it was not there.
+    slot_usage: dict[str, list[_Share | None]]
 
 
 class WorkerChange(WireStruct, frozen=True, kw_only=True, tag_field="event", tag="worker"):
@@ -199,6 +223,7 @@ class ClusterView(ClusterStruct, frozen=True, kw_only=True):
     workers: dict[str, WorkerView]
     queues: dict[str, dict[JobClass, QueueView]]
     totals: ClusterTotals
+    figures: ClusterFigures
     events: dict[str, WorkerChange | ScaleChange]  # by sequence
     requests: dict[str, RequestView]
     frontends: dict[str, FrontendView] | UnsetType = UNSET

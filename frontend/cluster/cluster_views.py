@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from frontend.cluster.cluster_history import ClusterHistory
 from frontend.cluster.request_paths import RequestPaths
 from frontend.cluster.view import Sight, Viewer, cluster_view
 from frontend.inference.telemetry.recent_requests import RecentRequests
@@ -23,6 +24,7 @@ class ClusterViews:
         models: ModelDirectory,
         requests: RecentRequests,
         paths: RequestPaths,
+        history: ClusterHistory,
         head: Mapping[str, Any],
     ) -> None:
         """`head` is what is the same in all documents."""
@@ -30,6 +32,7 @@ class ClusterViews:
         self._models = models
         self._requests = requests
         self._paths = paths
+        self._history = history
         self._head = dict(head)
         self._lock = asyncio.Lock()
         self._seen: Sight | None = None
@@ -53,6 +56,7 @@ class ClusterViews:
             requests = self._requests.seen()
             self._seen = Sight(
                 snapshot,
+                self._history.note(snapshot),
                 [each.card for each in self._models.named() if each.adapter is None],
                 requests,
                 await self._paths.read(requests),

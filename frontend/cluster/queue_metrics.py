@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from frontend.cluster.cluster_history import ClusterHistory
 from frontend.metrics import PREFIX
 from shared.cluster import Cluster
 from shared.errors import BrokerError
@@ -29,9 +30,11 @@ class QueueMetrics(Collector):
     All frontends show the same: take the maximum over them.
     """
 
-    def __init__(self, cluster: Cluster, reader: ClusterReader) -> None:
+    def __init__(self, cluster: Cluster, reader: ClusterReader, history: ClusterHistory) -> None:
+        """`history` learns what is seen, so that it goes back to before somebody asks for it."""
         self._js = cluster.js
         self._reader = reader
+        self._history = history
         subjects = cluster.subjects
         self._streams = {
             "requests": subjects.requests_stream,
@@ -61,6 +64,7 @@ class QueueMetrics(Collector):
 
     async def _look(self) -> None:
         snapshot = await self._reader.snapshot()
+        self._history.note(snapshot)
         usages = {
             name: usage_of(await self._info(stream)) for name, stream in self._streams.items()
         }

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from frontend.cluster.cluster_answer import (
     AdapterView,
+    ClusterFigures,
     ClusterTotals,
     ClusterView,
     DetokenizerView,
@@ -41,6 +42,7 @@ class Sight:
     """All that a frontend can show at one moment."""
 
     snapshot: ClusterSnapshot
+    figures: ClusterFigures  # of the snapshot
     models: Sequence[ModelCard]  # that are listed
     requests: Sequence[RecentRequest]  # of this frontend
     paths: Mapping[str, Sequence[Hop]]  # of them, by rid
@@ -76,6 +78,7 @@ def cluster_view(seen: Sight, viewer: Viewer, head: Mapping[str, str]) -> Facts:
         },
         queues=_queues(snapshot.queues),
         totals=_totals(snapshot),
+        figures=figures_for(seen.figures, viewer),
         events={str(seq): _event(event, viewer) for seq, event in snapshot.events.items()},
         requests={
             request.group_id: _request(request, seen, viewer)
@@ -86,6 +89,11 @@ def cluster_view(seen: Sight, viewer: Viewer, head: Mapping[str, str]) -> Facts:
     )
     facts: Facts = msgspec.to_builtins(view)
     return facts
+
+
+def figures_for(figures: ClusterFigures, viewer: Viewer) -> ClusterFigures:
+    """The same without what only operators are told."""
+    return figures if viewer.is_operator else msgspec.structs.replace(figures, num_fenced=UNSET)
 
 
 def _of_operators(snapshot: ClusterSnapshot, head: Mapping[str, str]) -> Facts:
@@ -147,6 +155,7 @@ def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Wor
         progress=round(card.progress, 3) if card.phase else UNSET,
         remark=card.remark or UNSET,
         kernel_set=card.kernel_set or UNSET,
+        weights=card.weights or UNSET,
         tokens_per_s=UNSET if tokens_per_s is None else round(tokens_per_s, 1),
         **(machine if viewer.is_operator else {}),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from frontend.cluster.cluster_answer import ClusterView, RequestPath
+from frontend.cluster.cluster_answer import ClusterHistoryView, ClusterView, RequestPath
 from frontend.cluster.loads import Loads
 from frontend.inference.inference import Aborted
 from frontend.routes.model_object import ModelList
@@ -80,6 +80,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     ModelList,
     Loads,
     ClusterView,
+    ClusterHistoryView,
     RequestPath,
     FileList,
     FileDeleted,

@@ -104,6 +104,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/v1/loads": {"get": operation_of("loads", "Loads", parameters=[_MODEL_QUERY])},
         "/cluster": {"get": operation_of("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
+        "/cluster/history": {"get": operation_of("cluster_history", "ClusterHistoryView")},
         **_file_paths(),
         **_batch_paths(),
         **_twice(MODEL_PATHS, "get", operation_of("list_models", "ModelList")),

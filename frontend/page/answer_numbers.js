@@ -35,20 +35,20 @@ class AnswerNumbers {
   }
 }
 
-/** What is shown below an answer: [text, what it means]. */
+/** What is shown below an answer. */
 function numbersShown(answer) {
   const { numbers } = answer;
   const shown = [];
-  if (numbers.firstAt) shown.push([`TTFT ${duration(numbers.firstAt - numbers.sentAt)}`, 'time to first token']);
+  if (numbers.firstAt) shown.push(`first token ${duration(numbers.firstAt - numbers.sentAt)}`);
   const rate = AnswerNumbers.rateOf(numbers);
-  if (rate !== null) shown.push([`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens per second']);
+  if (rate !== null) shown.push(rateText(rate));
   if (numbers.promptTokens !== undefined) {
     const cached = numbers.cachedTokens ? ` (${numbers.cachedTokens} cached)` : '';
-    shown.push([`${numbers.promptTokens}${cached} in`, 'prompt tokens, and how many of them came from the prefix cache']);
+    shown.push(`${numbers.promptTokens}${cached} tokens in`);
     const thought = numbers.reasoningTokens ? ` (${numbers.reasoningTokens} reasoning)` : '';
-    shown.push([`${numbers.outputTokens}${thought} out`, 'output tokens']);
+    shown.push(`${numbers.outputTokens}${thought} out`);
   }
-  if (answer.finishReason) shown.push([answer.finishReason, 'why it ended']);
+  if (answer.finishReason) shown.push(`ended by ${answer.finishReason}`);
   return shown;
 }
 
@@ -58,13 +58,9 @@ function duration(ms) {
 
 /** All that is known of an answer, as small print. */
 function answerNumbersElement(answer) {
-  const parts = numbersShown(answer).map(([text, meaning]) => chip(text, meaning));
+  const parts = numbersShown(answer).map((text) => chip(text));
   if (answer.rid) {
-    const id = el('button', { type: 'button', class: 'chip is-button', title: `request id: ${answer.rid} (click to copy)` }, `id ${answer.rid.slice(0, 8)}…`);
-    id.addEventListener('click', async () => {
-      await copyText(answer.rid);
-      toast('The request id was copied.');
-    });
+    const id = el('button', { type: 'button', class: 'chip is-button', 'aria-label': `id ${answer.rid}, copy`, onclick: () => copyId(answer.rid) }, `id ${answer.rid.slice(0, 8)}`);
     parts.push(id);
   }
   return el('div', { class: 'numbers' }, parts, marksOf(answer));
@@ -86,15 +82,19 @@ async function notePath(api, answer) {
 function marksOf({ numbers: { path = [], numResumes = 0 } }) {
   const marks = [];
   if (path.length) {
-    const stays = path.map(({ worker, left }) => (left ? `${worker}, left: ${left.replace('_', ' ')}` : worker));
-    marks.push(chip(`worker ${path.map(({ worker }) => shortWorker(worker)).join(' → ')}`, `worker: ${stays.join('; then ')}`, 'is-worker'));
+    const stays = path.map(({ worker, left }, place) => (left && path[place + 1] ? `${shortWorker(worker)} (${LEFT_BECAUSE[left] ?? left})` : shortWorker(worker)));
+    marks.push(chip(`worker ${stays.join(' → ')}`, 'is-worker'));
   }
-  if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'the connection was cut, and the stream went on behind the last event', 'is-good'));
+  if (numResumes) marks.push(chip(numResumes > 1 ? `resumed ${numResumes}×` : 'resumed', 'is-good'));
   return marks;
 }
 
-function chip(text, title, kind = null) {
-  return el('span', { class: kind ? `chip ${kind}` : 'chip', title }, text);
+function rateText(rate) {
+  return `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`;
+}
+
+function chip(text, kind = null) {
+  return el('span', { class: kind ? `chip ${kind}` : 'chip' }, text);
 }
 
 /** Ids of workers are long; their ends tell them apart. */

@@ -14,10 +14,16 @@ async function copyText(text) {
   area.remove();
 }
 
+/** Of a request or a worker, of which the page shows the beginning. */
+async function copyId(id) {
+  await copyText(id);
+  toast(`${id} was copied.`);
+}
+
 /** A button that copies what `text()` is then, and says so for a moment. */
 function copyButton(text, { label = 'Copy', isIcon = false } = {}) {
   const caption = el('span', { class: isIcon ? 'offscreen' : '' }, label);
-  const button = el('button', { type: 'button', class: isIcon ? 'icon-button' : 'quiet-button', title: label }, icon('copy'), caption);
+  const button = el('button', { type: 'button', class: isIcon ? 'icon-button' : 'quiet-button' }, icon('copy'), caption);
   button.addEventListener('click', async () => {
     await copyText(text());
     button.classList.add('is-done');

@@ -16,7 +16,8 @@ function mergePatch(target, patch) {
 
 /** Reads the stream of events while somebody looks. */
 class ClusterFeed {
-  /** `listener`: onCluster(cluster) after each change, onAway(error) while it cannot be read. */
+  /** `listener`: onHistory(history) before the first cluster, onCluster(cluster) after each change,
+   * onAway(error) while it cannot be read. */
   constructor(api, listener) {
     this.api = api;
     this.listener = listener;
@@ -44,6 +45,8 @@ class ClusterFeed {
   async #follow(signal) {
     while (!signal.aborted) {
       try {
+        const history = await this.api.fetch('cluster/history', { signal });
+        if (history.ok) this.listener.onHistory(await history.json()); // one without it is an older frontend
         const response = await this.api.fetch('cluster/events', { signal });
         if (!response.ok) throw await ApiError.of(response);
         await this.#read(response);

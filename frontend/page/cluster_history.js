@@ -1,79 +1,60 @@
 'use strict';
-// The last five minutes: figures once a second, and the states that each worker has been in.
+// The last five minutes: figures, and the states that each worker has been in.
 
 const HISTORY_S = 300;
 const CLUSTER_STATES = ['starting', 'loading', 'ready', 'paused', 'frozen', 'updating', 'draining', 'hung', 'gone'];
 
-/** Figures of the whole cluster, and how much each worker has to do. */
+/** Figures of the whole service, and how much each worker has to do: oldest first. */
 class ClusterHistory {
   constructor() {
-    this.samples = []; // oldest first
-    this.counts = new Map(); // what each counter had come to, by its owner's id
+    this.samples = []; // figures as the service tells them
     this.loads = new Map(); // worker -> [{at, share}]
   }
 
-  note(cluster) {
-    const { at } = cluster;
-    if (this.samples.at(-1)?.at >= at) return;
-    this.samples.push(this.#sample(cluster));
-    this.samples = this.samples.filter((sample) => sample.at > at - HISTORY_S);
-    for (const [id, worker] of Object.entries(cluster.workers)) {
+  /** What the service knows from before somebody looked, in the place of what is older than its end. */
+  begin({ samples, slot_usage: usage }) {
+    const end = samples.at(-1)?.at ?? 0;
+    this.samples = [...samples, ...this.samples.filter(({ at }) => at > end)];
+    const workers = new Set([...Object.keys(usage), ...this.loads.keys()]);
+    for (const id of workers) {
+      const kept = (usage[id] ?? []).map((share, place) => ({ at: samples[place].at, share })).filter(({ share }) => share !== null);
+      this.loads.set(id, [...kept, ...this.#load(id).filter(({ at }) => at > end)]);
+    }
+  }
+
+  note({ figures, workers }) {
+    const last = this.samples.at(-1)?.at;
+    if (!figures || last === figures.at) return;
+    if (last > figures.at) Object.assign(this, new ClusterHistory()); // a clock was put back
+    const start = figures.at - HISTORY_S;
+    this.samples = [...this.samples, figures].filter(({ at }) => at > start);
+    for (const [id, worker] of Object.entries(workers)) {
       const share = worker.max_running ? Math.min(1, worker.num_running / worker.max_running) : 0;
-      this.#load(id).push({ at, share });
+      this.#load(id).push({ at: figures.at, share });
     }
     for (const [id, load] of this.loads) {
-      const kept = load.filter((sample) => sample.at > at - HISTORY_S);
+      const kept = load.filter(({ at }) => at > start);
       if (kept.length) this.loads.set(id, kept);
       else this.loads.delete(id);
     }
   }
 
-  /** The values of one figure: [{at, value}]. */
+  /** The values of one figure: [{at, value}], null where it was not known. */
   series(name) {
-    return this.samples.map((sample) => ({ at: sample.at, value: sample[name] }));
+    return this.samples.map((sample) => ({ at: sample.at, value: sample[name] ?? null }));
   }
 
-  /** The sum of what was added to a counter while we looked. */
-  total(name) {
-    return this.samples.reduce((sum, sample) => sum + sample[name], 0);
+  /** Of a figure that only grows, what each sample added to it. */
+  growth(name) {
+    return this.samples.map((sample, place) => {
+      const before = this.samples[place - 1]?.[name] ?? sample[name];
+      return { at: sample.at, value: Math.max(0, sample[name] - before) || 0 };
+    });
   }
 
   #load(id) {
     if (!this.loads.has(id)) this.loads.set(id, []);
     return this.loads.get(id);
-  }
-
-  #sample(cluster) {
-    const workers = Object.values(cluster.workers);
-    const queues = Object.values(cluster.queues).flatMap((classes) => Object.values(classes));
-    const sum = (items, name) => items.reduce((total, item) => total + (item[name] ?? 0), 0);
-    const numTokens = sum(workers, 'num_kv_tokens');
-    const numUsed = workers.reduce((used, each) => used + each.kv_cache_usage * each.num_kv_tokens, 0);
-    const numQueries = sum(workers, 'num_prefix_queries');
-    return {
-      at: cluster.at,
-      queued: sum(queues, 'num_waiting'),
-      oldest: Math.max(0, ...queues.map((queue) => queue.oldest_wait_s)),
-      running: sum(workers, 'num_running'),
-      slots: sum(workers, 'max_running'),
-      kv: numTokens ? numUsed / numTokens : null,
-      hits: numQueries ? sum(workers, 'num_prefix_hits') / numQueries : null,
-      tokens: sum(workers, 'tokens_per_s'),
-      redelivered: this.#added(cluster.workers, 'num_redelivered'),
-      fenced: this.#added(cluster.detokenizers ?? {}, 'num_fenced'),
-    };
-  }
-
-  /** Counters end with their owners: only what they grow by adds up. */
-  #added(owners, name) {
-    let added = 0;
-    for (const [id, owner] of Object.entries(owners)) {
-      const key = `${name} ${id}`;
-      const before = this.counts.get(key) ?? (this.samples.length ? 0 : owner[name]);
-      added += Math.max(0, owner[name] - before);
-      this.counts.set(key, owner[name]);
-    }
-    return added;
   }
 }
 

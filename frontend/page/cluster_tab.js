@@ -7,6 +7,7 @@ class ClusterTab {
     this.isShown = false;
     this.history = new ClusterHistory();
     this.feed = new ClusterFeed(api, {
+      onHistory: (history) => this.history.begin(history),
       onCluster: (cluster) => this.#show(cluster),
       onAway: (error) => this.#away(error),
     });

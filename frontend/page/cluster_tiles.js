@@ -1,22 +1,22 @@
 'use strict';
 // The figures of the cluster, each with its last five minutes.
 
-const shareText = (share) => (share === null ? '–' : `${Math.round(share * 100)} %`);
+const shareText = (share) => (share === undefined ? '–' : `${Math.round(share * 100)} %`);
 const secondsText = (value) => (value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`);
 
 // name, title, what its number is, the least that the axis shows, when it is a worry
 const CLUSTER_TILES = [
-  ['queued', 'In the queue', ({ queued }) => queued, 4],
-  ['oldest', 'Longest wait', ({ oldest }) => secondsText(oldest), 1, ({ oldest }) => oldest > 10],
-  ['running', 'Slots in use', ({ running, slots }) => `${running} / ${slots}`, 4],
-  ['kv', 'KV cache', ({ kv }) => shareText(kv), 1, ({ kv }) => kv > 0.95],
-  ['hits', 'Prefix hits', ({ hits }) => shareText(hits), 1],
-  ['tokens', 'Tokens per second', ({ tokens }) => Math.round(tokens).toLocaleString(), 10],
-  ['redelivered', 'Redeliveries', (_, total) => total, 2],
-  ['fenced', 'Fenced writes', (_, total) => total, 2],
+  ['num_waiting', 'In the queue', (last) => last.num_waiting, 4],
+  ['oldest_wait_s', 'Longest wait', (last) => secondsText(last.oldest_wait_s), 1, (last) => last.oldest_wait_s > 10],
+  ['num_running', 'Slots in use', (last) => `${last.num_running} / ${last.max_running}`, 4],
+  ['kv_cache_usage', 'KV cache', (last) => shareText(last.kv_cache_usage), 1, (last) => last.kv_cache_usage > 0.95],
+  ['prefix_hits', 'Prefix hits', (last) => shareText(last.prefix_hits), 1],
+  ['tokens_per_s', 'Tokens per second', (last) => Math.round(last.tokens_per_s).toLocaleString(), 10],
+  ['num_redelivered', 'Redeliveries', (_, total) => total, 2],
+  ['num_fenced', 'Fenced writes', (_, total) => total, 2],
 ];
-const TOLD_TO_OPERATORS = ['fenced'];
-const ADDED_UP = ['redelivered', 'fenced'];
+const TOLD_TO_OPERATORS = ['num_fenced'];
+const ADDED_UP = ['num_redelivered', 'num_fenced'];
 
 class ClusterTiles {
   constructor() {
@@ -33,12 +33,14 @@ class ClusterTiles {
 
   show(history, cluster) {
     const last = history.samples.at(-1);
+    if (!last) return;
     for (const { name, root, number, spark, rest } of this.tiles) {
       const [text, top, isWorry] = rest;
       root.hidden = TOLD_TO_OPERATORS.includes(name) && !cluster.is_operator;
-      number.textContent = text(last, ADDED_UP.includes(name) ? history.total(name) : null);
+      const series = ADDED_UP.includes(name) ? history.growth(name) : history.series(name);
+      number.textContent = text(last, series.reduce((sum, { value }) => sum + value, 0));
       root.classList.toggle('is-worry', Boolean(isWorry?.(last)));
-      spark.show(history.series(name), last.at, top);
+      spark.show(series, last.at, top);
     }
   }
 }

@@ -55,8 +55,8 @@ class MessageView {
   #showProgress({ answer }) {
     const rate = AnswerNumbers.rateOf(answer.numbers);
     const parts = [];
-    if (answer.numbers.lastTokens) parts.push(chip(`${answer.numbers.lastTokens} tokens`, 'output tokens so far'));
-    if (rate !== null) parts.push(chip(`${rate.toFixed(rate < 100 ? 1 : 0)} tok/s`, 'output tokens per second'));
+    if (answer.numbers.lastTokens) parts.push(chip(`${answer.numbers.lastTokens} tokens`));
+    if (rate !== null) parts.push(chip(rateText(rate)));
     this.foot.replaceChildren(el('div', { class: 'numbers' }, parts, marksOf(answer)));
   }
 
@@ -191,5 +191,5 @@ function toolCallElement({ name, arguments: text }, isRunning) {
 }
 
 function iconButton(name, label, onclick) {
-  return el('button', { type: 'button', class: 'icon-button', title: label, 'aria-label': label, onclick }, icon(name));
+  return el('button', { type: 'button', class: 'icon-button', 'aria-label': label, onclick }, icon(name));
 }

@@ -13,7 +13,7 @@ const FEW_REQUESTS = 12;
 function requestPath(hops, onMark) {
   const parts = hops.flatMap((hop, place) => {
     const mark = (id) => () => onMark(id);
-    const chip = el('span', { class: 'cl-chip', tabindex: 0, title: hop.worker, onmouseenter: mark(hop.worker), onmouseleave: mark(null), onfocus: mark(hop.worker), onblur: mark(null) }, workerLabel(hop.worker));
+    const chip = el('span', { class: 'cl-chip', tabindex: 0, 'data-worker': hop.worker, onmouseenter: mark(hop.worker), onmouseleave: mark(null), onfocus: mark(hop.worker), onblur: mark(null) }, workerLabel(hop.worker));
     if (place === hops.length - 1) return [chip];
     const why = LEFT_BECAUSE[hop.left] ?? hop.left ?? '';
     return [chip, el('span', { class: 'cl-arrow' }, el('small', {}, why), ' → ')];
@@ -76,7 +76,7 @@ class RequestTable {
       'tr',
       { class: RequestTable.#isMoved(request) ? 'is-moved' : '' },
       el('td', {}, new Date(request.arrived_at * 1000).toLocaleTimeString()),
-      el('td', {}, el('span', { class: 'cl-id', title: id }, id.slice(0, 8)), el('small', {}, ` ${request.route}`), el('small', { class: 'cl-model' }, request.model), request.tenant ? el('small', { class: 'cl-model' }, request.tenant) : null),
+      el('td', {}, el('button', { type: 'button', class: 'chip is-button cl-id', 'aria-label': `${id.slice(0, 8)}, copy the id`, onclick: () => copyId(id) }, id.slice(0, 8)), el('small', {}, ` ${request.route}`), el('small', { class: 'cl-model' }, request.model), request.tenant ? el('small', { class: 'cl-model' }, request.tenant) : null),
       el('td', {}, RequestTable.#outcome(request)),
       el('td', {}, request.num_prompt_tokens, cached),
       el('td', {}, request.num_output_tokens),

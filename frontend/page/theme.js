@@ -15,13 +15,13 @@ class Theme {
     const name = Theme.ORDER[(Theme.ORDER.indexOf(this.name) + 1) % Theme.ORDER.length];
     this.store.write('theme', name);
     this.#show(name);
+    toast(this.button.getAttribute('aria-label'));
   }
 
   #show(name) {
     this.name = Theme.ORDER.includes(name) ? name : 'auto';
     document.documentElement.dataset.theme = this.name;
     const label = `Theme: ${this.name === 'auto' ? 'as the system' : this.name}`;
-    this.button.title = label;
     this.button.setAttribute('aria-label', label);
   }
 }

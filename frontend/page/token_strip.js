@@ -78,14 +78,15 @@ class TokenStrip {
     const head = el('div', { class: 'token-card-head' }, el('code', {}, visible(text)), el('span', {}, logprob === null ? 'the first token: nothing before it' : `${percent(logprob)} · logprob ${logprob.toFixed(3)}`));
     const rows = alternatives.map(([other, its]) => {
       const meter = el('meter', { min: 0, max: 1, value: Math.exp(its) });
-      const button = el('button', { type: 'button', title: 'Continue from here with this token', disabled: isPiece(other), 'aria-current': other === text ? 'true' : null }, el('code', {}, visible(other)), meter, el('span', {}, percent(its)));
+      const button = el('button', { type: 'button', disabled: isPiece(other), 'aria-current': other === text ? 'true' : null }, el('code', {}, visible(other)), meter, el('span', {}, percent(its)));
       button.addEventListener('click', () => {
         this.#close();
         this.onBranch(index, other);
       });
       return el('li', {}, button);
     });
-    this.card.replaceChildren(head, el('ul', {}, rows));
+    const hint = el('p', { class: 'token-card-hint' }, 'Choose one, and the text continues from there.');
+    this.card.replaceChildren(head, el('ul', {}, rows), ...(rows.length ? [hint] : []));
     this.card.hidden = false;
   }
 

@@ -31,6 +31,7 @@ class WorkerRow {
     this.state = el('span', { class: 'cl-state' });
     this.facts = el('span', { class: 'cl-facts' });
     this.place = el('small', { class: 'cl-place' });
+    this.remark = el('small', { class: 'cl-place' });
     this.bands = svgEl('g');
     this.load = svgEl('path', { class: 'cl-load' });
     const viewBox = `0 0 ${HISTORY_S} ${BAND_HEIGHT}`;
@@ -40,9 +41,9 @@ class WorkerRow {
     this.root = el(
       'li',
       { class: 'cl-row', 'data-worker': id },
-      el('span', { class: 'cl-who' }, el('span', { class: 'cl-name', title: id }, workerLabel(id)), this.state),
+      el('span', { class: 'cl-who' }, el('button', { type: 'button', class: 'chip is-button cl-name', 'aria-label': `${workerLabel(id)}, copy the id`, onclick: () => copyId(id) }, workerLabel(id)), this.state),
       el('span', { class: 'cl-lane' }, svg, this.cross),
-      el('span', { class: 'cl-what' }, this.facts, this.place),
+      el('span', { class: 'cl-what' }, this.facts, this.place, this.remark),
       this.buttons,
     );
   }
@@ -58,6 +59,7 @@ class WorkerRow {
     this.cross.style.left = `${Math.max(0, 100 * (1 - (now - (life.goneAt ?? now)) / HISTORY_S))}%`;
     this.facts.textContent = life.isGone ? this.#end(life, now) : this.#facts(worker, now);
     this.place.textContent = life.isGone || !worker ? '' : WorkerRow.#place(worker, now);
+    this.remark.textContent = life.isGone || !worker ? '' : (worker.remark ?? '');
     const canOrder = Boolean(cluster.admin_url) && !life.isGone && worker;
     this.buttons.hidden = !canOrder;
     this.buttons.firstChild.disabled = state === 'draining';
@@ -74,7 +76,8 @@ class WorkerRow {
   static #place(worker, now) {
     const machine = worker.host ? `${worker.host}, process ${worker.pid} · ` : '';
     const gpu = worker.gpu ? `${gpuText(worker.gpu)} · ` : '';
-    return `${worker.model} · ${machine}${gpu}up ${agoText(now - worker.started_at)}`;
+    const weights = worker.weights ? `, ${worker.weights}` : '';
+    return `${worker.model}${weights} · ${machine}${gpu}up ${agoText(now - worker.started_at)}`;
   }
 
   #end(life, now) {

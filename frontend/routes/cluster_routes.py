@@ -1,4 +1,4 @@
-"""`GET /cluster` and `GET /cluster/events`."""
+"""`GET /cluster`, `GET /cluster/events` and `GET /cluster/history`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from frontend.cluster.cluster_history import ClusterHistory
 from frontend.cluster.cluster_views import ClusterViews
 from frontend.cluster.view import Viewer
 from frontend.http.error_response import json_response
@@ -25,10 +26,12 @@ class ClusterRoutes:
     def __init__(
         self,
         views: ClusterViews,
+        history: ClusterHistory,
         callers: CallerReader,
         over: asyncio.Event,
     ) -> None:
         self._views = views
+        self._history = history
         self._callers = callers
         self._over = over
 
@@ -36,10 +39,14 @@ class ClusterRoutes:
         return [
             ApiRoute("GET", "/cluster", self.cluster),
             ApiRoute("GET", "/cluster/events", self.events),
+            ApiRoute("GET", "/cluster/history", self.history),
         ]
 
     async def cluster(self, request: Request, caller: Caller) -> Response:
         return json_response(encode_json(await self._views.view(Viewer.of(caller))))
+
+    async def history(self, request: Request, caller: Caller) -> Response:
+        return json_response(encode_json(self._history.view(Viewer.of(caller))))
 
     async def events(self, request: Request, caller: Caller) -> ClusterEvents:
         async def look() -> dict[str, Any]:

@@ -161,6 +161,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     remark: str = ""  # what its operator should know
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++: workers of one set make the same bits
+    weights: str = ""  # their format, like "bfloat16" or "gptq 4-bit"
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

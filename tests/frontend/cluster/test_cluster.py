@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from frontend.cluster.cluster_answer import ClusterView
+from frontend.cluster.cluster_answer import ClusterHistoryView, ClusterView
 from frontend.cluster.merge_patch import merge_patch
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.request_paths import Left
@@ -133,6 +133,7 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
         work=WorkDone(num_released=2, num_redelivered=5, num_prefix_queries=10, num_prefix_hits=4),
         gpu=GpuCard("NVIDIA H100", "bfloat16", "bfloat16", "triton", total_bytes=80, free_bytes=9),
         remark="runs without CUDA graphs",
+        weights="gptq 4-bit",
     )
     loading = make_card("worker-2", state=WorkerState.LOADING, phase="weights", progress=0.5)
     await put_cards(stack, busy, loading)
@@ -155,7 +156,11 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     assert document["workers"]["worker-1"]["kv_cache_usage"] == 0.25
     assert document["workers"]["worker-1"]["pid"] == 7
     assert document["workers"]["worker-1"]["gpu"]["free_bytes"] == 9
+    assert document["workers"]["worker-1"]["weights"] == "gptq 4-bit"
     assert "gpu" not in document["workers"]["worker-2"]
+    assert "weights" not in document["workers"]["worker-2"]
+    assert document["figures"]["at"] == document["at"]
+    assert (document["figures"]["num_running"], document["figures"]["max_running"]) == (3, 4)
     assert document["workers"]["worker-2"]["phase"] == "weights"
     assert document["queues"]["tiny"]["interactive"]["num_waiting"] == 0
     assert document["totals"] == {
@@ -221,6 +226,9 @@ async def test_tenants_see_the_queue_and_their_own_requests(stack: Stack, tmp_pa
         async with running.client(headers={"authorization": f"Bearer {key}"}) as http:
             answer = await http.post("/v1/completions", json=BODY)
             ids[key] = answer.headers["x-request-id"]
+            history = (await http.get("/cluster/history")).json()
+            check_answer(ClusterHistoryView, history)
+            assert "num_fenced" not in json.dumps(history)
     for key, seen_ids in (("alice", {ids["alice"]}), ("bob", {ids["bob"]}), ("nameless", set())):
         seen = await document(key)
         check_answer(ClusterView, seen)
@@ -236,10 +244,25 @@ async def test_tenants_see_the_queue_and_their_own_requests(stack: Stack, tmp_pa
     assert everything["requests"][ids["alice"]]["tenant"] == "alice"
     assert everything["workers"]["worker-1"]["host"] == "secret-host"
     async with running.client() as http:
-        for path in ("/cluster", "/cluster/events"):
+        for path in ("/cluster", "/cluster/events", "/cluster/history"):
             for key in ("", "Bearer wrong"):
                 assert (await http.get(path, headers={"authorization": key})).status_code == 401
             assert (await http.post(path)).status_code == 405
+
+
+@integration
+async def test_what_was_before_anybody_looked_is_known(stack: Stack) -> None:
+    await put_cards(stack, make_card("worker-1", num_running=1, max_running=4))
+    running = await stack.start_frontend()
+    async with running.client() as http, asyncio.timeout(20):
+        history = (await http.get("/cluster/history")).json()
+        while "worker-1" not in history["slot_usage"]:  # it has not looked by itself
+            await asyncio.sleep(0.1)
+            history = (await http.get("/cluster/history")).json()
+    check_answer(ClusterHistoryView, history)
+    assert history["slot_usage"]["worker-1"][-1] == 0.25
+    assert history["samples"][-1]["num_running"] == 1
+    assert "num_fenced" in history["samples"][-1]
 
 
 @integration

@@ -100,7 +100,8 @@ def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) ->
     assert whole(api, answer["rid"]) == answer["content"]
     numbers = answer["numbers"]
     foot = page.locator(".message:last-child .numbers")
-    for text in ("TTFT ", " tok/s", f"{numbers['promptTokens']} in", " out", "stop", "id "):
+    cost = (f"{numbers['promptTokens']} tokens in", " out", "ended by stop")
+    for text in ("first token ", " tok/s", *cost, "id "):
         expect(foot).to_contain_text(text)
     [hop] = api.get(f"/v1/streams/{answer['rid']}/path").json()["paths"][0]
     expect(foot).to_contain_text(hop["worker"].removeprefix("worker-")[:8])

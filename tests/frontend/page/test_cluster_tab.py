@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from frontend.cluster.cluster_history import MIN_GAP_S
 from tests.deploy.local_stack import REAL_ROLES, LocalStack
 from tests.frontend.page.conftest import PHONE, WAIT_MS, Visit, chromium
 from tests.nats_server import free_port
@@ -59,7 +62,7 @@ def test_a_stream_survives_the_kill_of_its_worker(visit: Visitor, url: str) -> N
     page = open_tab(visit, url, "olga")
     before = ready_workers(page)
     expect(page.locator(f"{row(page, before[0])} .cl-is-ready")).to_have_count(1)
-    expect(page.locator("#cluster-running")).to_have_text(re.compile(r"^0 / \d+$"))
+    expect(page.locator("#cluster-num_running")).to_have_text(re.compile(r"^0 / \d+$"))
     page.click("#demo-start")
     page.click("#demo-kill")
     page.fill("#admin-key-input", "wrong")
@@ -80,10 +83,22 @@ def test_a_stream_survives_the_kill_of_its_worker(visit: Visitor, url: str) -> N
     expect(page.locator(".cl-card tbody tr")).to_have_count(1)
     path = page.locator("tr.is-moved .cl-path").first
     expect(path).to_contain_text("it died")
-    assert path.locator(".cl-chip").first.get_attribute("title") == killed
+    assert path.locator(".cl-chip").first.get_attribute("data-worker") == killed
     new = set(ready_workers(page)) - set(before)
     assert len(new) == 1, "jetflock serve has started another one"
-    expect(page.locator("#cluster-redelivered")).not_to_have_text("0")
+    expect(page.locator("#cluster-num_redelivered")).not_to_have_text("0")
+
+
+def test_curves_begin_with_what_the_service_knows(visit: Visitor, url: str) -> None:
+    headers = {"authorization": "Bearer olga"}
+    with httpx.Client(base_url=url, headers=headers) as http:
+        while len(http.get("cluster/history").json()["samples"]) < 3:
+            time.sleep(0.5)
+    page = open_tab(visit, url, "olga")
+    line = page.locator(".cl-spark-line").first
+    expect(line).to_have_attribute("d", re.compile("L"))
+    first_x = float(str(line.get_attribute("d")).removeprefix("M").split()[0])
+    assert first_x < 300 - 2 * MIN_GAP_S + 2, "it began before the page"
 
 
 def test_a_worker_is_drained_by_two_clicks(visit: Visitor, url: str) -> None:

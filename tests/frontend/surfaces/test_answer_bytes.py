@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from frontend.cluster.cluster_history import ClusterHistory
 from frontend.cluster.request_paths import Hop, Left
 from frontend.cluster.view import Sight, Viewer, cluster_view
 from frontend.inference.telemetry.recent_requests import RecentRequest
@@ -219,7 +220,8 @@ def seen() -> Sight:
         num_dead=1,
     )
     hops = [Hop("worker-1", 4, 1.23456, Left.DIED), Hop("worker-2", 9, 2.0)]
-    return Sight(snapshot, [card], [request, running_one], {"a": hops})
+    figures = ClusterHistory().note(snapshot)
+    return Sight(snapshot, figures, [card], [request, running_one], {"a": hops})
 
 
 async def cluster() -> list[bytes]:

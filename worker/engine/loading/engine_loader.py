@@ -26,7 +26,7 @@ from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
 from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
-from worker.engine.loading.stored_weights import remark_on_stored_weights
+from worker.engine.loading.stored_weights import remark_on_stored_weights, weights_format
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
 from worker.engine.loop.step_budget import StepBudget
@@ -182,6 +182,7 @@ class EngineLoader:
             remark="; ".join(filter(None, (loaded.remark, self._remark_on_weights(setup, loaded)))),
             gpu=loaded.gpu if self._on_gpu else None,
             kernel_set=loaded.kernel_set,
+            weights=weights_format(setup.config, setup.dtype),
         )
 
     def _remark_on_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:

@@ -11,6 +11,13 @@ from shared.checkpoint.stored_format import made_format
 from worker.engine.models.model_config import ModelConfig
 
 
+def weights_format(model: ModelConfig, dtype: torch.dtype) -> str:
+    """In few words, for people: "bfloat16", "gptq 4-bit" or "fp8 by channel, made when loaded"."""
+    if model.made_format is not None:
+        return made_format(model.made_format)
+    return model.quantization or _name(dtype)
+
+
 def remark_on_stored_weights(
     model_path: Path, model: ModelConfig, dtype: torch.dtype, coded_share: float | None
 ) -> str:
@@ -34,7 +41,7 @@ def remark_on_stored_weights(
 
 
 def _computed(dtype: torch.dtype, coded_share: float | None, codes: str) -> str:
-    dense = f"computed in {str(dtype).removeprefix('torch.')}, whose memory they take"
+    dense = f"computed in {_name(dtype)}, whose memory they take"
     if coded_share is None:
         return f"multiplied as {codes} where our C++ has a layout for them"
     if coded_share == 0.0:
@@ -42,3 +49,7 @@ def _computed(dtype: torch.dtype, coded_share: float | None, codes: str) -> str:
     if coded_share == 1.0:
         return f"multiplied as {codes}"
     return f"{coded_share:.0%} of them multiplied as {codes}, the others {dense}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

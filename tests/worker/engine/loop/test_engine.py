@@ -31,7 +31,15 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
     assert isinstance(ready, EngineReady)
     assert 0 < ready.one_token_step_s < 1
     assert ready == EngineReady(
-        200, 300, 16, 992, 512, ready.one_token_step_s, 496, ready.startup_s
+        200,
+        300,
+        16,
+        992,
+        512,
+        ready.one_token_step_s,
+        496,
+        ready.startup_s,
+        weights="float32",
     )
 
 
