@@ -48,7 +48,7 @@ function numbersShown(answer) {
     const thought = numbers.reasoningTokens ? ` (${numbers.reasoningTokens} reasoning)` : '';
     shown.push(`${numbers.outputTokens}${thought} out`);
   }
-  if (answer.finishReason) shown.push(`ended by ${answer.finishReason}`);
+  if (answer.finishReason) shown.push(`finish reason: ${answer.finishReason}`);
   return shown;
 }
 

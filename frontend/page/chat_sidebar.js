@@ -24,7 +24,7 @@ class ChatSidebar {
     const found = list.filter((each) => each.has(this.search.value.trim()));
     byId('export-button').disabled = !list.length;
     this.search.hidden = !list.length;
-    const none = list.length ? 'No conversation has these words.' : 'Your conversations stay in this browser.';
+    const none = list.length ? 'No conversations match.' : 'Your conversations stay in this browser.';
     this.list.replaceChildren(...(found.length ? found.map((each) => this.#entry(each)) : [el('li', { class: 'empty' }, none)]));
   }
 

@@ -92,7 +92,7 @@ function workerLives(cluster, now) {
     const last = life.bands.at(-1);
     const isStarting = last.state === 'starting' && now - last.from < 60;
     if (!life.isGone && !(life.id in cluster.workers) && !isStarting) {
-      Object.assign(life, { isGone: true, goneAt: last.from, detail: 'nobody told how' });
+      Object.assign(life, { isGone: true, goneAt: last.from, detail: 'cause unknown' });
       last.to ??= last.from;
     }
     last.to ??= now;

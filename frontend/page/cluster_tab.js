@@ -47,7 +47,7 @@ class ClusterTab {
 
   #obeyed(verb, worker) {
     if (verb === 'kill') this.demo.noteKilled();
-    toast(verb === 'kill' ? `${workerLabel(worker)} was killed.` : `${workerLabel(worker)} hands over its work and leaves.`);
+    toast(verb === 'kill' ? `${workerLabel(worker)} was killed.` : `${workerLabel(worker)} is handing over its work.`);
   }
 
   #show(cluster) {

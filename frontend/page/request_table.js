@@ -29,7 +29,7 @@ class RequestTable {
     this.rows = new Map(); // by id: {text, row}
     this.body = el('tbody');
     this.more = el('button', { class: 'cl-more', onclick: () => this.#toggle() });
-    this.empty = el('p', { class: 'cl-empty' }, 'None yet. Ask something in the Chat tab, or start a stream above.');
+    this.empty = el('p', { class: 'cl-empty' }, 'No requests yet. Ask something in the Chat tab, or start a stream above.');
     const titles = ['Time', 'Request', 'Outcome', 'Prompt', 'Output', 'First token', 'Total', 'Path'];
     const head = el('thead', {}, el('tr', {}, ...titles.map((title) => el('th', { scope: 'col' }, title))));
     this.table = el('table', {}, head, this.body);
@@ -82,7 +82,7 @@ class RequestTable {
       el('td', {}, request.num_output_tokens),
       el('td', {}, RequestTable.#time(request.ttft_ms)),
       el('td', {}, RequestTable.#time(request.e2e_ms)),
-      el('td', {}, paths.length ? paths.map((hops) => requestPath(hops, this.onMark)) : el('small', {}, request.is_running ? 'waits' : '–')),
+      el('td', {}, paths.length ? paths.map((hops) => requestPath(hops, this.onMark)) : el('small', {}, request.is_running ? 'waiting' : '–')),
     );
   }
 

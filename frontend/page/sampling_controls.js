@@ -2,15 +2,15 @@
 // The fields that say how tokens are chosen. What is left empty is the model's own default.
 
 const SAMPLING_FIELDS = [
-  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: 'How freely it chooses; 0: always the likeliest token' },
-  { name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'The answer ends here at the latest' },
-  { name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: 'Only the likeliest tokens that add up to this' },
-  { name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'Only this many of the likeliest; 0: all' },
-  { name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, hint: 'None less likely than this share of the likeliest' },
-  { name: 'seed', label: 'Seed', step: 1, hint: 'The same seed gives the same answer' },
-  { name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, hint: 'Against tokens that have been used' },
-  { name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, hint: 'Against tokens, for each time they were used' },
-  { name: 'repetition_penalty', label: 'Repetition penalty', min: 0.05, max: 10, step: 0.05, hint: 'Above 1: against repetition' },
+  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: 'Higher is more varied; 0 always picks the likeliest token' },
+  { name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'The longest the answer may be' },
+  { name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: 'Only the likeliest tokens, up to this total probability' },
+  { name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'Only this many of the likeliest tokens; 0: no limit' },
+  { name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, hint: 'No token below this share of the likeliest one' },
+  { name: 'seed', label: 'Seed', step: 1, hint: 'Same seed, same answer' },
+  { name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, hint: 'Discourages tokens already used' },
+  { name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, hint: 'Discourages tokens more each time they are used' },
+  { name: 'repetition_penalty', label: 'Repetition penalty', min: 0.05, max: 10, step: 0.05, hint: 'Above 1 discourages repetition' },
 ];
 // What each sets of these fields; the others it leaves alone.
 const PRESET_FIELDS = ['temperature', 'top_p', 'top_k', 'min_p'];

@@ -80,7 +80,7 @@ class SurvivalDemo {
     const canKill = Boolean(cluster.admin_url);
     this.hint.textContent = canKill
       ? 'Start a stream, then kill the worker that runs it: another one continues after the last token.'
-      : 'Orders from this page need an admin plane: jetflock serve --workers 2 --admin-port 8001 --admin-key-file FILE.';
+      : 'To kill or drain workers from here, start with: jetflock serve --workers 2 --admin-port 8001 --admin-key-file FILE';
     this.killButton.hidden = !canKill || !this.stream || !this.worker || this.isKilling;
     if (this.worker) this.killButton.textContent = `Kill ${workerLabel(this.worker)}`;
     this.#noteMoves();
@@ -172,13 +172,13 @@ class SurvivalDemo {
   async #compare() {
     const disturbed = this.round;
     const again = new DemoRound(disturbed.model, disturbed.maxTokens, disturbed.seed);
-    this.verdict = 'The same request runs once more, undisturbed, to compare …';
+    this.verdict = 'Running the same request again, undisturbed, to compare …';
     this.#showStatus();
     await this.#follow(again, () => {});
     const isSame = again.text === disturbed.text;
     this.verdict = isSame
       ? `Nothing lost, nothing repeated: the ${disturbed.text.length.toLocaleString()} characters match an undisturbed run.`
-      : 'An undisturbed run differs from some point on: on this hardware, rounding depends on the batch.';
+      : 'From some point on, an undisturbed run differs: on this hardware, rounding depends on the batch.';
     this.root.dataset.verdict = isSame ? 'same' : 'different';
     this.#showMove();
   }
@@ -238,7 +238,7 @@ class SurvivalDemo {
     if (workers.length) parts.push(workers.map(workerLabel).join(' → '));
     if (round.numTokens) parts.push(`${round.numTokens.toLocaleString()} tokens`);
     if (round.moves.length) parts.push(`gap ${Math.round(round.moves.at(-1).ms)} ms`);
-    if (this.isKilling && !round.moves.length) parts.push('its worker was killed: wait …');
+    if (this.isKilling && !round.moves.length) parts.push('its worker was killed; waiting for another …');
     this.status.replaceChildren(el('span', {}, parts.join(' · ')), this.verdict ? el('strong', {}, this.verdict) : '');
   }
 }

@@ -80,6 +80,6 @@ function reasonToWait(loads, model) {
     const percent = loading.progress ? ` ${Math.round(loading.progress * 100)} %` : '';
     return `A worker is starting${loading.phase ? `: ${loading.phase}${percent}` : ''}`;
   }
-  if (workers.length) return `In the queue; its workers are ${workers[0].state}`;
-  return `In the queue: no worker serves ${model} now. It is answered when one does`;
+  if (workers.length) return `In the queue: its workers are ${workers[0].state}`;
+  return `In the queue: no worker is serving ${model}. It will be answered as soon as one does`;
 }

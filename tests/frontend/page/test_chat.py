@@ -100,7 +100,7 @@ def test_a_chat_streams_and_tells_what_it_cost(page: Page, api: httpx.Client) ->
     assert whole(api, answer["rid"]) == answer["content"]
     numbers = answer["numbers"]
     foot = page.locator(".message:last-child .numbers")
-    cost = (f"{numbers['promptTokens']} tokens in", " out", "ended by stop")
+    cost = (f"{numbers['promptTokens']} tokens in", " out", "finish reason: stop")
     for text in ("first token ", " tok/s", *cost, "id "):
         expect(foot).to_contain_text(text)
     [hop] = api.get(f"/v1/streams/{answer['rid']}/path").json()["paths"][0]
@@ -292,7 +292,7 @@ def test_it_says_what_was_accepted_and_what_a_request_waits_for(page: Page) -> N
     page.route("**/v1/models", lambda route: route.fulfill(json={"data": models}))
     page.route("**/v1/loads", lambda route: route.fulfill(json={"loads": [], "queues": []}))
     waiting = page.locator(".waiting")
-    expect(waiting).to_contain_text("no worker serves jetflock-demo now")
+    expect(waiting).to_contain_text("no worker is serving jetflock-demo")
     expect(waiting.get_by_text("Ask other instead")).to_be_visible()
     page.unroute("**/v1/chat/completions")
     wait_answer(page)
@@ -317,7 +317,7 @@ def test_conversations_are_found_renamed_pinned_and_taken_along(page: Page, tmp_
     expect(page.locator("#chat-title")).to_have_text("Colours")
     page.get_by_label("Pin “Colours”").click()
     page.fill("#conversation-search", "nowhere")
-    expect(page.locator("#conversation-list")).to_have_text("No conversation has these words.")
+    expect(page.locator("#conversation-list")).to_have_text("No conversations match.")
     page.reload()
     expect(listed).to_have_text(["Colours", STORY])
     with page.expect_download() as download:
