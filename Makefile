@@ -22,7 +22,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -35,7 +35,8 @@ help:
 	@echo "make test-gpu          those that need an NVIDIA GPU"
 	@echo "make test-deep         random stories of scheduler and cache, over 100,000 steps of each,"
 	@echo "                       and of the protocol under simulated faults: 100,000 schedules"
-	@echo "make test-clients      LangChain, instructor and lm-evaluation-harness against a service"
+	@echo "make test-clients      SDKs and frameworks of others against a service (docs/clients.md)"
+	@echo "make test-guidellm     and GuideLLM, in an environment of its own"
 	@echo "make test-newcomer     a clone in an empty home: installs all anew, types what is printed"
 	@echo "make lint typecheck    what CI runs beside the tests"
 	@echo "make house             the rooms of each role, their floors, and the size of it all;"
@@ -121,12 +122,24 @@ coverage: $(STAMP)
 		done; \
 		exit $$status
 
-# LangChain, instructor and lm-evaluation-harness pin what we do not: an environment of their own.
+# Clients of others pin what we do not: an environment of their own, and two of GuideLLM (torch) and of
+# the AI SDK (JavaScript), whose tests are skipped where these are not.
 CLIENTS_VENV ?= .venv-clients
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
+GUIDELLM_VENV ?= .venv-guidellm
+AI_SDK := tests/clients/ai_sdk
 $(CLIENTS_STAMP): tests/clients/requirements.txt
 	@test -x $(CLIENTS_VENV)/bin/python || $(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $<
+	@touch $@
+
+$(AI_SDK)/node_modules/.installed: $(AI_SDK)/package.json
+	npm install --prefix $(AI_SDK) --no-audit --no-fund
+	@touch $@
+
+$(GUIDELLM_VENV)/.installed: tests/clients/guidellm.txt
+	@test -x $(GUIDELLM_VENV)/bin/python || $(PYTHON) -m venv $(GUIDELLM_VENV)
+	$(GUIDELLM_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $<
 	@touch $@
 
 test-newcomer: $(STAMP)
@@ -136,9 +149,13 @@ test-images: $(STAMP)
 	@command -v debootstrap >/dev/null || { echo "make test-images needs debootstrap: apt-get install debootstrap"; exit 1; }
 	JETFLOCK_TEST_IMAGES=$${JETFLOCK_TEST_IMAGES:-1} $(PYTEST) -s $(ARGS) tests/images
 
-test-clients: $(STAMP) $(CLIENTS_STAMP)
-	JETFLOCK="$(abspath $(BIN))/jetflock" $(CLIENTS_VENV)/bin/python -m pytest \
-		-c tests/clients/pytest.ini tests/clients $(ARGS)
+test-clients: $(STAMP) $(CLIENTS_STAMP) $(if $(shell command -v npm),$(AI_SDK)/node_modules/.installed)
+	JETFLOCK="$(abspath $(BIN))/jetflock" GUIDELLM="$(abspath $(GUIDELLM_VENV))/bin/guidellm" \
+		$(CLIENTS_VENV)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(ARGS)
+
+# GuideLLM brings torch: several GB with CUDA, 0.9 with PIP_ARGS="--extra-index-url <PyTorch's CPU index>".
+test-guidellm: $(GUIDELLM_VENV)/.installed
+	@$(MAKE) test-clients ARGS="-k guidellm $(ARGS)"
 
 # Without a browser or faketime their tests are skipped, and fail where CI is set.
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)

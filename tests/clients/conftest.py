@@ -17,6 +17,9 @@ import pytest
 
 READY_TIMEOUT_S = 180.0
 
+# LiteLLM asks the network for prices when it is imported.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
