@@ -126,7 +126,7 @@ class ChatTab {
 
   /** Whether no answer is being made; the user is told where one is. */
   #isIdle() {
-    if (this.run) toast('Stop the answer that is being written first.');
+    if (this.run) toast('An answer is being written: stop it first.');
     return !this.run;
   }
 

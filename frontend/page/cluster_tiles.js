@@ -11,7 +11,7 @@ const CLUSTER_TILES = [
   ['num_running', 'Slots in use', (last) => `${last.num_running} / ${last.max_running}`, 4],
   ['kv_cache_usage', 'KV cache', (last) => shareText(last.kv_cache_usage), 1, (last) => last.kv_cache_usage > 0.95],
   ['prefix_hits', 'Prefix hits', (last) => shareText(last.prefix_hits), 1],
-  ['tokens_per_s', 'Tokens per second', (last) => Math.round(last.tokens_per_s).toLocaleString(), 10],
+  ['tokens_per_s', 'Tokens/s', (last) => Math.round(last.tokens_per_s).toLocaleString(), 10],
   ['num_redelivered', 'Redeliveries', (_, total) => total, 2],
   ['num_fenced', 'Fenced writes', (_, total) => total, 2],
 ];

@@ -2,7 +2,7 @@
 // The fields that say how tokens are chosen. What is left empty is the model's own default.
 
 const SAMPLING_FIELDS = [
-  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: 'Higher is more varied; 0 always picks the likeliest token' },
+  { name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: 'Higher varies more; 0 picks the likeliest token' },
   { name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'The longest the answer may be' },
   { name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: 'Only the likeliest tokens, up to this total probability' },
   { name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'Only this many of the likeliest tokens; 0: no limit' },
