@@ -35,6 +35,7 @@ _BOOTED = Path("/run/systemd/system")  # there where systemd runs the machine: s
 _MIN_STOP_S = 90.0
 _STOP_MARGIN_S = 30.0
 _CONTROL_S = 180.0  # stopping may take as long as the unit says
+_PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - of which each service has its own
 # Where models and data are: serve in a unit must find those that serve in this shell has.
 _FOLDER_VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 _SHOWN = ("ActiveState", "SubState", "UnitFileState", "MainPID", "NRestarts", "ExecMainStatus")
@@ -99,7 +100,7 @@ def install(
     program = str(Path(sys.executable).parent / "jetflock")
     folder = Path.cwd()
     if user is not None:
-        _check_reach(user, program, folder, model)
+        _check_reach(user, program, folder, config, model)
     text = ServiceUnit(
         argv=(program, "serve", *words),
         folder=folder,
@@ -179,32 +180,52 @@ def _understood(words: tuple[str, ...]) -> tuple[ServeConfig, str]:
     return config, model
 
 
-def _check_reach(user: str, program: str, folder: Path, model: str) -> None:
+def _check_reach(user: str, program: str, folder: Path, config: ServeConfig, model: str) -> None:
     """Raises ConfigError for what root can reach, and the service's user cannot."""
-    if not _may(user, "-x", str(folder)):
+    if not _can(user, "test", "-x", str(folder)):
         raise ConfigError(f"{user} may not enter {folder}, where the service would run")
-    if not _may(user, "-x", program):
-        raise ConfigError(f"{user} may not run {program}: install jetflock where others may")
     path = Path(model).expanduser().absolute()
-    if path.exists() and not _may(user, "-r", str(path / "config.json")):
-        raise ConfigError(f"{user} may not read the model {path}")
-    if Path("/tmp") in (folder, *folder.parents, *path.parents):  # noqa: S108
+    for each in (folder, path, Path(program)):
+        if any(private in (each, *each.parents) for private in _PRIVATE):
+            raise ConfigError(f"a service has a /tmp of its own: {each} may not be there")
+    if not _can(user, program, "version"):
         raise ConfigError(
-            f"a service has a /tmp of its own: neither {folder} nor {path} may be there"
+            f"{user} cannot run {program}: install jetflock, and a Python for it, where others may"
         )
+    if path.exists() and not _can(user, "test", "-r", str(path / "config.json")):
+        raise ConfigError(f"{user} may not read the model {path}")
+    data = _data_dir(config, Path(pwd.getpwnam(user).pw_dir))
+    there = next(each for each in (data, *data.parents) if each.exists())
+    if config.has_own_nats and not _can(user, "test", "-w", str(there)):
+        raise ConfigError(f"{user} may not write to {there}: name a folder for it by --data-dir")
 
 
-def _may(user: str, test: str, path: str) -> bool:
-    tool = shutil.which("test") or "/usr/bin/test"
+def _data_dir(config: ServeConfig, home: Path) -> Path:
+    """Where serve keeps its data as a user with this home, and without variables."""
+    if config.data_dir is None:
+        return home / ".local" / "state" / "jetflock" / f"port-{config.port}"
+    text = str(config.data_dir)
+    return home / text[2:] if text.startswith("~/") else config.data_dir.absolute()
+
+
+def _can(user: str, program: str, *words: str) -> bool:
+    """Whether this user can run the program, and it ends well."""
     owner = pwd.getpwnam(user)
-    done = subprocess.run(  # noqa: S603 - coreutils
-        [tool, test, path],
-        check=False,
-        cwd="/",
-        user=owner.pw_uid,
-        group=owner.pw_gid,
-        extra_groups=os.getgrouplist(user, owner.pw_gid),
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - coreutils, and our own
+            [shutil.which(program) or program, *words],
+            check=False,
+            cwd="/",
+            env={"PATH": os.defpath, "HOME": owner.pw_dir},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=owner.pw_uid,
+            group=owner.pw_gid,
+            extra_groups=os.getgrouplist(user, owner.pw_gid),
+            timeout=_CONTROL_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
     return done.returncode == 0
 
 

@@ -10,6 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,44 @@ def test_a_machines_is_not_installed_where_its_user_cannot_go(
         with pytest.raises(SystemExit):
             run("install", "--dry-run", "--system", *argv)
         assert complaint in capsys.readouterr().err
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that all may enter, and that no service has for itself alone."""
+    with tempfile.TemporaryDirectory(dir="/srv") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_machines_is_installed_where_its_user_can_run_it(
+    public: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(public)
+    monkeypatch.setattr(sys, "executable", str(public / "python"))
+    program, data = public / "jetflock", public / "data"
+    words = ("install", "--dry-run", "--system", "--user", "daemon", "--", str(CHECKPOINT.name))
+    (public / CHECKPOINT.name).symlink_to(public)
+    (public / "config.json").write_text("{}")
+
+    def refusal(*more: str) -> str:
+        with pytest.raises(SystemExit):
+            run(*words, *more)
+        return capsys.readouterr().err
+
+    program.write_text("#!/root/no-such-python\n")
+    program.chmod(0o755)
+    assert f"daemon cannot run {program}" in refusal()
+    program.write_text("#!/bin/sh\n")
+    assert "daemon may not write to /usr/sbin: name a folder" in refusal()
+    assert f"daemon may not write to {public}" in refusal("--data-dir", str(data))
+    data.mkdir()
+    shutil.chown(data, "daemon")
+    run(*words, "--data-dir", str(data))
+    assert read(capsys.readouterr().out)["Service"]["User"] == "daemon"
 
 
 @pytest.mark.e2e
