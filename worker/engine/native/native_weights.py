@@ -33,7 +33,7 @@ class NativeWeights:
         self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
         self.final_norm = self._packed.floats(weights.norm())
         head: torch.Tensor | ScaledWeight | None = weights.lm_head_codes()
-        head = weights.lm_head(self.embeddings) if head is None else head
+        head = weights.lm_head(embeddings) if head is None else head
         self.lm_head = self._packed.linear(Projection(head, None))
         self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 
