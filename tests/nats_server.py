@@ -41,6 +41,10 @@ def free_port() -> int:
             return port
 
 
+# What streams may reserve is no share of the disk's free room: nobody fills it.
+_ROOM = "jetstream { max_file_store: 1TB }"
+
+
 class NatsServer:
     def __init__(self, folder: Path, port: int | None = None, config: str = "") -> None:
         self.folder = folder
@@ -55,7 +59,7 @@ class NatsServer:
     def start(self, timeout_s: float = 60.0) -> None:
         binary = Path(sys.executable).parent / "nats-server"
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config").write_text(self._config)
+        (self.folder / "config").write_text(f"{_ROOM}\n{self._config}")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [

@@ -194,7 +194,7 @@ def test_beside_other_ranks_nothing_is_tried_again(usual: Usual) -> None:
     """They are in the middle of the step: the engine ends, and the worker starts another."""
 
     class OtherRanks:
-        def tell(self, order: RankOrder) -> None:
+        def send(self, order: RankOrder) -> None:
             pass
 
     rig, device = short_rig(usual, 0.15)
