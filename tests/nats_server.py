@@ -59,7 +59,7 @@ class NatsServer:
     def start(self, timeout_s: float = 60.0) -> None:
         binary = Path(sys.executable).parent / "nats-server"
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config").write_text(f"{_ROOM}\n{self._config}")
+        self._write(self._config)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -102,10 +102,13 @@ class NatsServer:
         self._process.wait()
         self._process = None
 
+    def _write(self, config: str) -> None:
+        (self.folder / "config").write_text(f"{_ROOM}\n{config}")
+
     def reload(self, config: str) -> None:
         """A running server reads it, and turns away whom it does not name any more."""
         assert self._process is not None
-        (self.folder / "config").write_text(config)
+        self._write(config)
         self._process.send_signal(signal.SIGHUP)
 
     def pause(self) -> None:
