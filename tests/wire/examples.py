@@ -8,21 +8,72 @@ from __future__ import annotations
 
 import msgspec
 
-from frontend.jobs.stored_response import ResponseParams, StoredResponse
-from frontend.stored.batches.batch_record import BatchRecord, BatchStatus, Counts
+from frontend.jobs.stored_response import (
+    ConversationRecord,
+    RecordOwner,
+    ResponseParams,
+    StoredResponse,
+)
+from frontend.stored.batches.batch_record import (
+    BatchRecord,
+    BatchStatus,
+    BatchUsage,
+    Counts,
+    InputError,
+)
+from frontend.stored.batches.batch_results import LineResult
+from frontend.stored.batches.batch_store import BatchMark
 from frontend.stored.files.file_record import UPLOADED, FileRecord
+from shared.broker.piece_chain import Piece
 from shared.protocol.codec import encode, encode_token_frame
-from shared.protocol.dead import DeadRequest
-from shared.protocol.finish import Finish, FinishReason, RunFacts
-from shared.protocol.log_records import Claim, End, Release, TokenEntry, TokenFrame
-from shared.protocol.model_cards import ModelCard
-from shared.protocol.reply import AnswerFormat, ReplyParams, Surface, TextParams
-from shared.protocol.request import GenerateRequest, Readers, RequestGroup
-from shared.protocol.role_cards import Incarnation, LevelRecord, RoleCard, WorkerCard, WorkerState
-from shared.protocol.sampling import SamplingParams
+from shared.protocol.dead import Crash, DeadRequest
+from shared.protocol.finish import Beam, Finish, FinishReason, RunFacts
+from shared.protocol.leases import LeaseRecord, PartitionOwner
+from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
+from shared.protocol.model_cards import (
+    AdapterCard,
+    EmbeddingCard,
+    ModelCard,
+    ScoreCard,
+    VisionCard,
+)
+from shared.protocol.prompt_object import PromptData
+from shared.protocol.reply import (
+    AnswerFormat,
+    EncodingFormat,
+    ParamKind,
+    ReplyParams,
+    ScoreMethod,
+    Surface,
+    TextParams,
+)
+from shared.protocol.request import GenerateRequest, ImageSpan, KeepPrefix, Readers, RequestGroup
+from shared.protocol.role_cards import (
+    GpuCard,
+    Incarnation,
+    LevelRecord,
+    MoveRecord,
+    RoleCard,
+    ScaleEvent,
+    WorkDone,
+    WorkerCard,
+    WorkerEvent,
+    WorkerState,
+)
+from shared.protocol.sampling import (
+    BeamParams,
+    EarlyStopping,
+    Grammar,
+    GrammarKind,
+    PoolingKind,
+    PoolingParams,
+    SamplingParams,
+    SequenceBreaker,
+)
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done
 from shared.protocol.token_ids import pack_token_ids
+from shared.protocol.trace_context import TraceContext
 
 VERSION = "v2"
 RID = "0123456789abcdef0123456789abcdef"
@@ -98,16 +149,114 @@ MAPS: dict[str, msgspec.Struct] = {
     "level": LevelRecord(2, is_held=True),
     "incarnation": Incarnation("i", 2, "jf", 4, {"jf_TOKENS": "2026-11-22T00:00:00Z"}),
 }  # fmt: skip
-FRAME = TokenFrame(
-    "worker-1",
-    3,
-    [TokenEntry(RID, 9, 0, [7, 8], FINISH, b"\1", b"\2"), TokenEntry(RID[::-1], 10, 4, [9])],
-)
+FRAMES = {
+    "frame": TokenFrame(
+        "worker-1",
+        3,
+        [TokenEntry(RID, 9, 0, [7, 8], FINISH, b"\1", b"\2"), TokenEntry(RID[::-1], 10, 4, [9])],
+    ),
+    "frame-restated": TokenFrame(
+        "worker-1", 4, [TokenEntry(RID, 9, 0, [7], restates=Restatement(3, 2, 5))], 77
+    ),
+}
+
+# What the examples above leave at its default; together they have a value for every field.
+TRACE = TraceContext(f"00-{RID}-0123456789abcdef-01", "a=b")
+WHOLE_TEXT = TextParams(("end",), True, 1, False, (3,), (4,))
+WHOLE_REPLY = ReplyParams(
+    subject="jf.out.frontend-1", surface=Surface.RERANK, model="ad", created=1_790_000_000,
+    num_prompt_tokens=3, group_id=RID, choice_idx=1, num_choices=2, num_prompts=2, deadline_s=60.0,
+    include_usage=True, continuous_usage=True, tells_token_ids=True, prompt_ids=b"\1\0\0\0",
+    tokens_as_ids=True, num_kept=1, hides_logprobs=True, num_beams=2, echo="echo", num_top=2,
+    num_prompt_top=1, echo_logprobs=True, owner="owner", frontend_id="frontend-1", kept_at=7,
+    encoding_format=EncodingFormat.BASE64, score_method=ScoreMethod.YES_NO, is_shared=True,
+    job_class="batch", queue_timeout_s=2.5, has_images=True, trace=TRACE, base_model="m",
+    is_list=True, rid="mine", grace_s=5.0, eos_token_ids=(2,),
+    answer=AnswerFormat("qwen3_coder", ("now",), "think", True, True,
+                        {"now": {"when": ParamKind.JSON}}, 9),
+)  # fmt: skip
+WHOLE_SAMPLING = SamplingParams(
+    max_tokens=64, seed=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, presence_penalty=0.1,
+    frequency_penalty=0.2, repetition_penalty=1.1, min_tokens=2, ignore_eos=True,
+    stop_token_ids=(2,), logit_bias=((5, -1.5),), allowed_token_ids=(5, 6), bad_words=((7, 8),),
+    logprobs=2, prompt_logprobs=1, beam=BeamParams(4, 2, 0.5, EarlyStopping.CERTAIN),
+    grammar=Grammar(GrammarKind.JSON_SCHEMA, "{}", "llguidance 1", ""), typical_p=0.9,
+    xtc_probability=0.5, xtc_threshold=0.2, dynatemp_range=0.5, dynatemp_exponent=2.0,
+    dry_multiplier=0.8, dry_base=2.0, dry_allowed_length=3, dry_penalty_last_n=64,
+    dry_breakers=(SequenceBreaker(b"\1\0\0\0", (2,)),), penalty_last_n=64,
+    samplers=("top_k", "temperature"),
+)  # fmt: skip
+WHOLE_FINISH = Finish(
+    FinishReason.STOP, 2, "message", 3, b"\0\0\x80\x3f",
+    (Beam(b"\1\0\0\0", -0.5, FinishReason.LENGTH, "text"),), FINISH.run,
+)  # fmt: skip
+WHOLE_MODEL = ModelCard(
+    "m", "p", "r1", "t1", 2048, 32000, (2,), 1_790_000_000, 0.5, 0.9, 40, 0.1, 1.1, False,
+    EmbeddingCard(8, PoolingKind.MEAN, False, True, (4, 8)),
+    VisionCard(9, 16, 32, 32, 32, 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+    ScoreCard(ScoreMethod.YES_NO, True, False, (5, 6)), "gptq 4-bit", 99, "/models/m", ("r0",),
+    (AdapterCard("ad", "a1", 8, 1_790_000_000, "/models/ad"),), False, True,
+)  # fmt: skip
+WHOLE_WORKER = WorkerCard(
+    "worker-1", "p", "m", "r1", WorkerState.LOADING, "load weights", 0.5, 1, 2, 8, 0.25, 9, "host",
+    7, 1.5, b"\1", 1, "error", WorkDone(1, 2, 3, 4, 5, 6, 7, 8, 9), 512, 3, 2.5, {"load": 1.5},
+    "remark", GpuCard("H", "bfloat16", "bfloat16", "flashinfer", 2, 6, 5, 4, 3, 2), 3, True,
+    "avx512", "bfloat16",
+)  # fmt: skip
+WHOLE_RESPONSE = ResponseParams(
+    True, "be kind", 5, {"a": "b"}, "resp_x", False, 1.0, {"format": {}}, 2, 0.9, 3, False,
+    {"effort": "low"}, "required", [{"type": "function"}], "auto", {"id": "conv_x"},
+)  # fmt: skip
+MAPS |= {
+    "request-whole": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+        prompt_object="prompt-x", images=(ImageSpan(1, 2, b"digest"),), priority=1, cache_salt="s",
+        adapter="a1", pooling=PoolingParams(PoolingKind.LOGITS, False, 4, (5,), 2),
+        keep=KeepPrefix(5.0, 3), level=3, session="c", num_public_tokens=1, may_be_copy=True,
+    ),
+    "claim-whole": Claim(
+        prev=3, worker="worker-1", nonce="n", request_seq=9, ack_subject="$JS.ACK.x",
+        tokenizer_hash="t1", text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), pool="p", after_death=True,
+        is_alone=True, revision="r1", level=3,
+    ),
+    "release-whole": Release(4, "worker-1", True, True, "r0", 3),
+    "end-whole": End(5, FinishReason.POISON, "worker-1", "message", seal(WHOLE_REPLY), 3),
+    "done-whole": Done(RID, b"\1\0\0\0", "text", WHOLE_FINISH, seal(WHOLE_REPLY), b"\1", b"\2"),
+    "dead-whole": DeadRequest(
+        RID, "p", "batch", "poison", (Crash("worker-1", 1.5, 2.5, True, True),), 1.5, 2.5, b"x",
+        "dead/x",
+    ),
+    "prompt": PromptData(b"\1\0\0\0", (b"pixels",)),
+    "piece": Piece(1, 3, b"data"),
+    "response-whole": StoredResponse(REPLY, "t1", TEXT, WHOLE_RESPONSE, [{"type": "message"}]),
+    "conversation": ConversationRecord(
+        RecordOwner("owner", RID), 1_790_000_000, {"a": "b"}, [{"type": "message"}], RID
+    ),
+    "batch-whole": BatchRecord(
+        "batch_" + RID, "owner", "tenant", "/v1/completions", "file-" + RID, "24h", 1.5, 2.5,
+        BatchStatus.FAILED, 60.0, {"a": "b"}, (InputError("code", "message", 3, "param"),),
+        Counts(3, 2, 1), BatchUsage(1, 2, 3, 4), ("file-a",), "file-b", "file-c",
+        1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+    ),
+    "batch_mark": BatchMark("owner", "frontend-1"),
+    "batch_line": LineResult(3, True, b"{}", "object"),
+    "model-whole": WHOLE_MODEL,
+    "worker-whole": WHOLE_WORKER,
+    "role-whole": RoleCard("detok-1", "detok", "host", 7, 1.5, 2, "p", "failure", 3),
+    "lease": LeaseRecord("detok-1", "n", 1250, True),
+    "partition_owner": PartitionOwner("detok-1", "n"),
+    "moved": MoveRecord("jf2", is_over=True),
+    "worker_event": WorkerEvent(1.5, "p", "m", "worker-1", "gone", "host", "detail"),
+    "scale_event": ScaleEvent(
+        1.5, "p", "m", "scaler-1", 1, 2, "reason", 1.5, 1, 2, 3, 4, 5, 0.5, 1.5, 2.5
+    ),
+}  # fmt: skip
 
 
 def written() -> dict[str, bytes]:
     """As this build writes them."""
     return {
         **{name: encode(message) for name, message in MAPS.items()},
-        "frame": encode_token_frame(FRAME),
+        **{name: encode_token_frame(frame) for name, frame in FRAMES.items()},
     }

@@ -20,7 +20,9 @@ _ACTIVE = "active."
 log = get_logger(__name__)
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class BatchMark(msgspec.Struct, frozen=True):
+    """Of a batch that is not over; a key of the bucket `batches`."""
+
     owner: str
     driver: str  # the frontend that drives it; "": nobody
 
@@ -62,10 +64,10 @@ class BatchStore:
         """Raises ServiceUnavailable."""
         try:
             mark = _ACTIVE + record.id
-            await self._bucket.put_if(mark, encode(_Mark(record.owner, "")), 0)
+            await self._bucket.put_if(mark, encode(BatchMark(record.owner, "")), 0)
             await self._bucket.put_if(_key(record.owner, record.id), encode(record), 0)
             if await self._bucket.get(mark) is None:  # we were so slow that it was cleared away
-                await self._bucket.put_if(mark, encode(_Mark(record.owner, "")), 0)
+                await self._bucket.put_if(mark, encode(BatchMark(record.owner, "")), 0)
         except BrokerError as exc:
             raise ServiceUnavailable("The batch could not be stored now.") from exc
 
@@ -119,7 +121,7 @@ class BatchStore:
         found = []
         for entry in await self._bucket.entries(_ACTIVE):
             try:
-                mark = decode(_Mark, entry.value)
+                mark = decode(BatchMark, entry.value)
             except ProtocolError as exc:
                 log.debug("batch_mark_unreadable", key=entry.key, error=str(exc))
                 continue
@@ -129,7 +131,7 @@ class BatchStore:
 
     async def drive(self, batch: ActiveBatch, driver: str) -> bool:
         """Write who drives it; False when somebody else was faster. Raises BrokerError."""
-        mark = encode(_Mark(batch.owner, driver))
+        mark = encode(BatchMark(batch.owner, driver))
         try:
             await self._bucket.put_if(_ACTIVE + batch.batch_id, mark, batch.revision)
         except CasConflict:
