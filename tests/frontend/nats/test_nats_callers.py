@@ -182,15 +182,32 @@ FIELDS: dict[str, dict[str, Any]] = {
             ("model", "user", "idempotency_key", "cache_salt", "session_id", "rid", "lora"), MARK
         ),
     },
+    "chat.completions.batch": {"model": MARK, "messages": [BODY["messages"]], "rid": MARK},
     "completions": {"model": "tiny", "prompt": MARK, "stop": MARK, "suffix": MARK, "user": MARK},
     "generate": {"text": MARK, "rid": MARK, "session_params": {"id": MARK}, "model": MARK},
+    "infill": {"input_prefix": MARK, "input_suffix": MARK, "model": MARK, "prompt": MARK},
     "embed": {"model": MARK, "input": MARK},
     "score": {"model": MARK, "queries": MARK, "documents": [MARK]},
-    "responses": {"model": "tiny", "input": MARK, "previous_response_id": MARK, "user": MARK},
+    "rerank": {"model": MARK, "query": MARK, "documents": [MARK]},
+    "responses": {
+        "model": "tiny",
+        "input": MARK,
+        "previous_response_id": MARK,
+        "user": MARK,
+        "conversation": f"conv_{MARK}",
+    },
     "responses.get": {"id": f"resp_{MARK}"},
     "responses.delete": {"id": MARK},
     "responses.cancel": {"id": MARK},
     "responses.input_items": {"id": MARK, "after": MARK, "order": MARK},
+    "conversations": {"items": [{"role": "user", "content": MARK}], "metadata": {MARK: MARK}},
+    "conversations.get": {"id": f"conv_{MARK}"},
+    "conversations.change": {"id": MARK, "metadata": {MARK: MARK}},
+    "conversations.delete": {"id": f"conv_{MARK}"},
+    "conversations.items": {"id": MARK, "after": MARK, "order": MARK},
+    "conversations.items.add": {"id": MARK, "items": [{"role": MARK, "content": MARK}]},
+    "conversations.items.get": {"id": MARK, "item_id": MARK},
+    "conversations.items.delete": {"id": f"conv_{MARK}", "item_id": MARK},
     "batches": {"input_file_id": MARK, "endpoint": MARK, "completion_window": MARK},
     "batches.get": {"id": f"batch_{MARK}"},
     "batches.cancel": {"id": MARK},
@@ -202,11 +219,17 @@ FIELDS: dict[str, dict[str, Any]] = {
     "files.list": {"purpose": MARK, "after": MARK},
     "resume": {"event_id": f"{MARK}.0.0.0"},
     "abort": {"rid": MARK},
+    "erase": {"rid": MARK},
+    "models": {"model": MARK},
     "tokenize": {"model": MARK, "prompt": MARK},
+    "detokenize": {"model": MARK, "tokens": [MARK]},
     "loads": {"model": MARK},
     "tokenizer_info": {"model": MARK},
 }
-PATHS = ("/v1/streams/", "/v1/responses/", "/v1/files/", "/v1/batches/", "/v1/models/")
+# What the bodies of HTTP alone may name things by.
+BODY_FIELDS = ("model", "name", "prompt", "input", "query", "messages", "conversation", "rid",
+               "session_id", "lora", "text", "suffix", "system", "keep_alive")  # fmt: skip
+ENDLESS = ("/cluster/events",)
 HEADERS = ("X-Session-Id", "Idempotency-Key", "X-Request-Id", "traceparent", "tracestate",
            "X-Job-Class", "Last-Event-ID", "X-Request-Timeout")  # fmt: skip
 
@@ -223,14 +246,22 @@ async def test_no_text_of_a_client_gets_into_a_subject(stack: Stack) -> None:
 
     await stack.cluster.nc.subscribe(">", cb=hear, pending_msgs_limit=-1)
     assert await round_trip(stack.cluster.nc)
+    of_files = {"files.upload", "files.download"}
+    assert {*running.frontend.side.nats_handlers, *of_files} == FIELDS.keys()
     async with running.client() as client:
         for text in HOSTILE:
             for endpoint, fields in FIELDS.items():
                 hostile = json.loads(json.dumps(fields).replace(MARK, json.dumps(text)[1:-1]))
                 for body in (hostile, *one_by_one(fields, hostile)):
                     await ask(stack.caller, "alice", endpoint, body)
-            for path in PATHS:
-                await client.get(f"{path}{quote(text, safe='')}")
+            for path in running.frontend.side.app.paths:
+                if path in ENDLESS:
+                    continue
+                named = re.sub(r"{\w+}", quote(text, safe=""), path)
+                for method in ("GET", "DELETE") if named != path else ("GET",):
+                    await client.request(method, named)
+                await client.post(named, json=dict.fromkeys(BODY_FIELDS, text))
+                await client.post(named, json={"model": "tiny", "prompt": text, "input": text})
             if text.isprintable() and text.isascii():
                 for name in HEADERS:
                     body = {**BODY, "max_tokens": 1}

@@ -33,14 +33,17 @@ RID = "0" * 32
 PROMPT = {"model": "tiny", "prompt": "Hi"}
 ANSWERED = {  # these start something
     "chat.completions": BODY,
+    "chat.completions.batch": {"model": "tiny", "messages": [BODY["messages"]]},
     "completions": {**PROMPT, "stream": True},
     "generate": {"text": "Hi"},
+    "infill": {"input_prefix": "Hi", "input_suffix": "Ho"},
     "embed": {"model": "tiny", "input": "Hi"},
     "score": {"model": "tiny", "queries": "a", "documents": ["b"]},
     "rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
     "responses": {"model": "tiny", "input": "Hi"},
     "batches": {"input_file_id": "file-x", "endpoint": "/v1/completions"},
     "files.upload": {"purpose": "batch", "filename": "a"},
+    "conversations": {"items": [{"role": "user", "content": "Hi"}]},
 }
 HARMLESS = {  # these change nothing, whoever asks
     "responses.get": {"id": f"resp_{RID}"},
@@ -55,8 +58,16 @@ HARMLESS = {  # these change nothing, whoever asks
     "files.delete": {"id": "file-x"},
     "files.download": {"id": "file-x"},
     "files.part.nobody.x": {},
+    "conversations.get": {"id": f"conv_{RID}"},
+    "conversations.change": {"id": f"conv_{RID}", "metadata": {}},
+    "conversations.delete": {"id": f"conv_{RID}"},
+    "conversations.items": {"id": f"conv_{RID}"},
+    "conversations.items.add": {"id": f"conv_{RID}", "items": []},
+    "conversations.items.get": {"id": f"conv_{RID}", "item_id": "msg_x"},
+    "conversations.items.delete": {"id": f"conv_{RID}", "item_id": "msg_x"},
     "resume": {"rid": RID},
     "abort": {"rid": RID},
+    "erase": {"rid": RID},
     "models": {},
     "tokenize": {"model": "tiny", "prompt": '{"filter": ">"}'},
     "detokenize": {"model": "tiny", "tokens": [65]},
@@ -272,6 +283,13 @@ async def test_what_a_frontend_does_all_its_work_with_takes_nothing_away(
     assert service is not None
     answer_by(service, running, monkeypatch)
     await assert_kept(users, stack, kept)
+
+
+@pytest.mark.integration
+async def test_every_endpoint_is_attacked(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    of_files = {"files.upload", "files.download", "files.part.nobody.x"}
+    assert {*running.frontend.side.nats_handlers, *of_files} == {**HARMLESS, **ANSWERED}.keys()
 
 
 def answer_by(nc: Client, running: RunningFrontend, monkeypatch: pytest.MonkeyPatch) -> None:
