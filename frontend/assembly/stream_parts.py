@@ -80,7 +80,7 @@ class StreamParts:
             finder=StreamFinder(cluster, detok),
             responses=responses,
             conversations=ConversationStore(
-                cluster, responses, max_bytes, older=older.conversations
+                cluster, responses, max_bytes, process.frontend_id, older=older.conversations
             ),
             queue_watch=QueueWatch(cluster),
             room=room,

@@ -62,6 +62,7 @@ class KeptResponse:
     """A response as the store has it, and the log."""
 
     record: StoredResponse
+    seq: int  # of the record, which the result follows
     done: Done | None  # None while it waits or runs
     is_queued: bool = False  # no worker has it
 

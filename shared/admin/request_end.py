@@ -9,7 +9,7 @@ import nats.errors
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict
 from shared.protocol.codec import encode
-from shared.protocol.log_records import End
+from shared.protocol.log_records import End, OwnershipRecord
 from shared.protocol.notices import Cancel
 
 
@@ -40,6 +40,25 @@ async def end_unclaimed(
             raise
     await _notify_workers(cluster, rid, pool)
     await _leave_queue(cluster, rid)
+
+
+async def last_word(cluster: Cluster, rid: str, end: End) -> OwnershipRecord | None:
+    """The last record of a request that is in the queue no more; `end`, written now, of one that
+    was never there: should its frontend wake up and queue it, nobody runs it.
+
+    None: it is queued, or somebody was faster just now. The log is read first: what has been
+    claimed was in the queue, and leaves it at its end alone. Raises BrokerError.
+    """
+    last = await cluster.ownership.last(rid)
+    if await cluster.queue.has(rid):
+        return None
+    if last is not None:
+        return last.record
+    try:
+        await cluster.ownership.append(rid, end)
+    except CasConflict:
+        return None  # claimed, or ended by somebody else: next time
+    return end
 
 
 async def _was_ended_by(cluster: Cluster, rid: str, by: str) -> bool:

@@ -6,12 +6,13 @@ import asyncio
 import random
 
 from shared.admin.dead_requests import DeadRequests
+from shared.admin.request_end import last_word
 from shared.broker.objects import ObjectEntry, Objects
 from shared.catalog.adapter_catalog import adapter_object, is_adapter_object
 from shared.catalog.model_catalog import CONFIRMED_S
 from shared.checkpoint.tokenizer_bundle import is_bundle_hash
 from shared.cluster import Cluster
-from shared.errors import BrokerError, CasConflict, ProtocolError
+from shared.errors import BrokerError, ProtocolError
 from shared.protocol.codec import decode
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
@@ -76,21 +77,8 @@ class ObjectSweeper:
         return True
 
     async def _is_over(self, rid: str) -> bool:
-        """The log first: what has been claimed was in the queue, and leaves it at its end alone.
-
-        What was never queued is ended: should its frontend wake up and queue it, nobody runs it.
-        """
-        ownership = self._cluster.ownership
-        last = await ownership.last(rid)
-        if await self._cluster.queue.has(rid):
-            return False
-        if last is None:
-            end = End(prev=0, reason=FinishReason.CANCEL, by=self._frontend_id)
-            try:
-                await ownership.append(rid, end)
-            except CasConflict:
-                return False  # just claimed, or ended by somebody else: next time
-        return True
+        end = End(prev=0, reason=FinishReason.CANCEL, by=self._frontend_id)
+        return await last_word(self._cluster, rid, end) is not None
 
     async def _sweep_dead(self, entries: list[ObjectEntry]) -> int:
         old = [entry for entry in entries if entry.age_s >= self._retention_s]

@@ -8,6 +8,7 @@ that nothing has to be written when it ends, whoever has died.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from frontend.surfaces.responses.conversation import conversation_of
 from frontend.surfaces.responses.record_writer import RecordWriter
 from frontend.surfaces.responses.store import ID_PREFIX as RESPONSE_PREFIX
 from frontend.surfaces.responses.store import ResponseStore
+from shared.admin.request_end import last_word
 from shared.broker.jetstream import StoredMessage
 from shared.cluster import Cluster
 from shared.errors import (
@@ -37,11 +39,15 @@ from shared.errors import (
 )
 from shared.protocol.codec import decode, encode
 from shared.protocol.finish import FinishReason
+from shared.protocol.log_records import End
+from shared.protocol.sealed_replies import seal
 from shared.subjects import is_rid, new_rid
 from shared.telemetry.log import get_logger
 
 ID_PREFIX = "conv_"
+_QUEUEING_S = 60.0  # from naming a response to queueing it, at most
 _SETTLE_S = 60.0  # behind a response's deadline: no result will come
+_READING_S = 1.0  # one look at the clock serves all of so many seconds
 
 log = get_logger(__name__)
 
@@ -54,10 +60,12 @@ class ConversationStore:
         cluster: Cluster,
         responses: ResponseStore,
         max_record_bytes: int,
+        frontend_id: str,
         older: ConversationStore | None = None,
     ) -> None:
         """`older`: the store that the service has moved away from: what changes comes here."""
         self._cluster = cluster
+        self._frontend_id = frontend_id
         self._responses = responses
         self._writer = RecordWriter(cluster, max_record_bytes)
         self._older = older
@@ -89,7 +97,7 @@ class ConversationStore:
             raise _unknown(conversation_id) from exc
         if record.reply.owner != owner:
             raise _unknown(conversation_id)
-        return await self._as_of_now(record, message.seq)
+        return await self._as_of_now(record, message)
 
     async def change(self, found: Conversation, **changes: Any) -> Conversation:
         """Raises ConversationLocked when somebody else was faster, RequestTooLarge or
@@ -156,22 +164,41 @@ class ConversationStore:
             written = last.seq  # ours, and the answer was lost
         return Conversation(conversation_id, record, written, is_running=bool(record.running))
 
-    async def _as_of_now(self, record: ConversationRecord, seq: int) -> Conversation:
+    async def _as_of_now(self, record: ConversationRecord, message: StoredMessage) -> Conversation:
         """With what the response has said that was begun last, where it has ended."""
-        conversation_id = ID_PREFIX + record.reply.group_id
+        conversation_id, seq = ID_PREFIX + record.reply.group_id, message.seq
         if not record.running:
             return Conversation(conversation_id, record, seq, is_running=False)
         try:
             kept = await self._responses.get(RESPONSE_PREFIX + record.running, record.reply.owner)
         except NotFound:  # it was refused by the queue, or has been deleted
             kept = None
-        if kept is not None and kept.done is None and not _is_overdue(kept):
+        if kept is not None and kept.done is None and await self._may_say_more(kept, message.time):
             return Conversation(conversation_id, record, seq, is_running=True)
         items = record.items
         if kept is not None and _has_answer(kept):
             items = conversation_of(kept)
         settled = msgspec.structs.replace(record, items=items, running="")
         return Conversation(conversation_id, settled, seq, is_running=False)
+
+    async def _may_say_more(self, kept: KeptResponse, begun_at: datetime.datetime) -> bool:
+        """Whether a response without a result may get one that has an answer.
+
+        Its frontend may have died before it queued it: then it is ended, so that it never runs.
+        """
+        reply, stream = kept.record.reply, self._cluster.subjects.responses_stream
+        try:
+            age_s = (await self._cluster.js.clock(stream, _READING_S)).age_s(begun_at)
+            if age_s < _QUEUEING_S:
+                return True
+            told = msgspec.structs.replace(reply, kept_at=kept.seq)
+            end = End(prev=0, reason=FinishReason.CANCEL, by=self._frontend_id, reply=seal(told))
+            last = await last_word(self._cluster, reply.group_id, end)
+        except BrokerError as exc:
+            raise ServiceUnavailable("The store of conversations cannot be read now.") from exc
+        if isinstance(last, End) and not last.prev:
+            return False  # no worker ever had it
+        return age_s < reply.deadline_s + _SETTLE_S
 
     async def _last(self, name: str) -> StoredMessage | None:
         subjects = self._cluster.subjects
@@ -186,11 +213,6 @@ class ConversationStore:
 def _has_answer(kept: KeptResponse) -> bool:
     reasons = (FinishReason.STOP, FinishReason.LENGTH)
     return kept.done is not None and kept.done.finish.reason in reasons
-
-
-def _is_overdue(kept: KeptResponse) -> bool:
-    reply = kept.record.reply
-    return time.time() > reply.created + reply.deadline_s + _SETTLE_S
 
 
 def _unknown(conversation_id: str) -> NotFound:

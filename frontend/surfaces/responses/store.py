@@ -7,6 +7,7 @@ the second is the result, stored by the detokenizer and only behind that very re
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from frontend.jobs.stored_response import KeptResponse, StoredResponse
 from frontend.parsers.answer_parsers import AnswerParsers
@@ -89,7 +90,8 @@ class ResponseStore:
             raise _unknown(response_id) from exc
         if record.reply.owner != owner:
             raise _unknown(response_id)
-        return KeptResponse(record, done) if done else await self._unfinished(record)
+        kept = KeptResponse(record, first.seq, done)
+        return kept if done else await self._unfinished(kept)
 
     async def delete(self, rid: str) -> None:
         """Record and result; a result that is still to come is not stored. Raises BrokerError."""
@@ -108,19 +110,19 @@ class ResponseStore:
         with contextlib.suppress(BrokerError):
             await self.delete(rid)
 
-    async def _unfinished(self, record: StoredResponse) -> KeptResponse:
+    async def _unfinished(self, kept: KeptResponse) -> KeptResponse:
         """Without a result in the store: it may be in the log for a moment already."""
-        rid = record.rid
+        rid = kept.record.rid
         try:
             answer = await self._detok.look(rid)
         except (BrokerError, ProtocolError):
-            return KeptResponse(record, None)  # no more can be said without a detokenizer
+            return kept  # no more can be said without a detokenizer
         chunk = answer.chunk
         if chunk is None or chunk.finish is None:
-            return KeptResponse(record, None, answer.status is ReplayStatus.QUEUED)
+            return replace(kept, is_queued=answer.status is ReplayStatus.QUEUED)
         token_ids = pack_token_ids(chunk.token_ids)
         done = Done(rid, token_ids, chunk.text, chunk.finish, answer.reply, chunk.logprobs)
-        return KeptResponse(record, done)
+        return replace(kept, done=done)
 
     async def _result(self, rid: str, record_seq: int) -> bytes | None:
         subjects = self._cluster.subjects

@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from frontend.stored.erasing.tenant_eraser import TenantEraser
+from frontend.surfaces.responses import conversation_store
 from frontend.surfaces.responses.response_answer import (
     ConversationDeleted,
     ConversationObject,
@@ -198,6 +199,62 @@ async def test_one_deleted_while_it_runs_leaves_nothing(two: Two, stack: Stack) 
     stack.say("Yes")
     await two.there.responses.create(**in_conversation(made.id))
     assert [role for role, _ in await texts_of(two.here, made.id)] == ["user", "user", "assistant"]
+
+
+class SlowQueueing:
+    """A frontend that names a response in its conversation, and then stands still."""
+
+    def __init__(self, running: RunningFrontend, monkeypatch: pytest.MonkeyPatch) -> None:
+        submitter = running.frontend.side.inference.side._acceptor._submitter
+        self._submit = submitter.submit
+        self.stands_still, self.wakes_up = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(submitter, "submit", self.submit)
+
+    async def submit(self, *args: Any, **options: Any) -> None:
+        self.stands_still.set()
+        await self.wakes_up.wait()
+        await self._submit(*args, **options)
+
+
+@pytest.mark.parametrize("wakes_up", [False, True])
+async def test_what_was_never_queued_locks_it_for_a_while(
+    two: Two, stack: Stack, monkeypatch: pytest.MonkeyPatch, wakes_up: bool
+) -> None:
+    """Its frontend dies before it queues the response; or it wakes up, too late."""
+    made = await two.here.conversations.create(items=[HI])
+    slow = SlowQueueing(two.first, monkeypatch)
+    saying = asyncio.create_task(
+        two.here.responses.create(**in_conversation(made.id), background=True)
+    )
+    await slow.stands_still.wait()
+    locked = await two.http.post(f"{URL}/{made.id}/items", json={"items": [HI]})
+    assert locked.status_code == 409
+    if not wakes_up:
+        await two.first.die()
+        await asyncio.gather(saying, return_exceptions=True)
+    monkeypatch.setattr(conversation_store, "_QUEUEING_S", 0.0)
+    assert await texts_of(two.there, made.id) == [("user", "Hi")]
+    await two.there.responses.create(**in_conversation(made.id))
+    if wakes_up:
+        slow.wakes_up.set()
+        late = await finished(two.there, (await saying).id)
+        assert late.status == "cancelled"
+    assert len(await texts_of(two.there, made.id)) == 3
+    assert len(stack.backend.runs) == 1 + wakes_up
+
+
+async def test_what_waits_long_in_the_queue_keeps_it_locked(
+    two: Two, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await two.here.conversations.create(items=[HI])
+    stack.backend.hold.clear()
+    waiting = await two.here.responses.create(**in_conversation(made.id), background=True)
+    monkeypatch.setattr(conversation_store, "_QUEUEING_S", 0.0)
+    locked = await two.http.post("/v1/responses", json=in_conversation(made.id))
+    assert locked.status_code == 409
+    stack.backend.hold.set()
+    await finished(two.there, waiting.id)
+    assert len(await texts_of(two.there, made.id)) == 3
 
 
 async def test_an_idempotency_key_says_it_once(two: Two) -> None:

@@ -181,7 +181,7 @@ def test_a_stream_folded_is_the_stored_object_and_the_conversation(
     if answer is None:
         assert "".join(part["text"] for item in said for part in item["content"]) == text
     if reason is not FinishReason.CANCEL:
-        items = conversation_of(KeptResponse(view.record, done))
+        items = conversation_of(KeptResponse(view.record, 1, done))
         kept = items[len(view.record.items) :]
         assert [strip(item) for item in kept] == [strip(item) for item in whole["output"]]
 
