@@ -29,11 +29,20 @@ class Tool:
     param: str  # where it stands in the body
 
     def schema(self) -> dict[str, Any]:
-        """Of the arguments, reduced to what constrains them. Raises InvalidRequest."""
+        """Of the arguments, reduced to what constrains them. Raises InvalidRequest.
+
+        Objects have the listed properties only, unless they say otherwise: a function knows no
+        others. Without `strict`, a schema that cannot be closed stays open.
+        """
         if self.parameters is None:
             return _NO_PARAMETERS
         param = f"{self.param}.parameters"
-        schema = SchemaReader(param, is_closed=self.is_strict).read(self.parameters)
+        try:
+            schema = SchemaReader(param, is_closed=True).read(self.parameters)
+        except UnsupportedParameter:
+            if self.is_strict:
+                raise
+            schema = SchemaReader(param).read(self.parameters)
         assert isinstance(schema, dict)
         if schema.setdefault("type", "object") != "object":
             raise InvalidRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -148,6 +149,37 @@ def test_a_named_function_is_called_once(style: str) -> None:
     grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, choice, None))
     told = read(answer, Walk(grammar, tokens).wander(random.Random(1), 1000))
     assert [name for name, _ in told.calls] == ["now"]
+
+
+def with_parameters(**schema: Any) -> ToolUse:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
+    use = read_tools([tool], "required", None)
+    assert use is not None
+    return use
+
+
+@pytest.mark.parametrize(
+    ("said", "is_open"), [({}, False), ({"additionalProperties": {"type": "string"}}, True)]
+)
+def test_a_function_has_the_listed_parameters_unless_it_says_otherwise(
+    said: dict[str, Any], is_open: bool
+) -> None:
+    tokens = tokenizer(has_marks=False)
+    properties = {"place": {"type": "object", "properties": {"city": {"const": "Oslo"}}}}
+    use = with_parameters(type="object", properties=properties, required=["place"], **said)
+    grammar, _ = grammar_of("hermes", tokens, use)
+    start = '<tool_call>\n{"name": "get_weather", "arguments": '
+    assert Walk(grammar, tokens).say(start + '{"place": {"city": "Oslo"}}}')
+    assert not Walk(grammar, tokens).say(start + '{"place": {"town')
+    assert Walk(grammar, tokens).say(start + '{"place": {"city": "Oslo"}, "more') == is_open
+
+
+def test_parameters_that_cannot_be_closed_stay_open() -> None:
+    both = [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {"type": "string"}}}]
+    [tool] = with_parameters(type="object", allOf=both).callable
+    assert tool.schema() == {"type": "object", "allOf": both}
+    with pytest.raises(UnsupportedParameter, match="allOf"):
+        replace(tool, is_strict=True).schema()
 
 
 @pytest.mark.parametrize("has_marks", [True, False])
