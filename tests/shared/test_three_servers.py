@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -19,6 +19,7 @@ from shared.config import ClusterConfig
 from shared.errors import BrokerError, NotFound
 from shared.subjects import new_rid
 from tests.nats_cluster import ClusteredServer, NatsCluster
+from tests.stream_leaders import make_lead
 from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -131,26 +132,6 @@ async def leader_of(cluster: Cluster, nats: NatsCluster) -> ClusteredServer:
     return nats.named(info["cluster"]["leader"])
 
 
-async def make_lead(cluster: Cluster, server: ClusteredServer) -> None:
-    """Once it has all that the others have."""
-    order = {"placement": {"preferred": server.name}}
-
-    async def leads() -> bool:
-        info: dict[str, Any] = await answered(lambda: cluster.js.api(f"STREAM.INFO.{STREAM}"))
-        if info["cluster"].get("leader") == server.name:
-            return True
-        await outcome(_true(cluster.js.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", order)))
-        await asyncio.sleep(0.5)
-        return False
-
-    await eventually_async(leads, PATIENCE_S)
-
-
-async def _true(call: Awaitable[object]) -> bool:
-    await call
-    return True
-
-
 async def num_messages(cluster: Cluster) -> int:
     info = await answered(lambda: cluster.js.api(f"STREAM.INFO.{STREAM}"))
     return int(info["state"]["messages"])
@@ -182,7 +163,7 @@ async def test_leaders_die_and_no_object_is_lost_or_left(nats: NatsCluster) -> N
         for piece_id in await answered(lambda: objects.nameless(0.0)):
             await answered(lambda piece_id=piece_id: objects.erase_pieces(piece_id))  # type: ignore[misc]
         for server in nats.servers:
-            await make_lead(cluster, server)
+            await make_lead(cluster.js, STREAM, server.name, PATIENCE_S)
             for client in clients:
                 await client.check()
             assert await num_messages(cluster) == num_wanted(clients), server.name
