@@ -29,13 +29,29 @@ async def open_users_stack(users: NatsUsers, caller: str) -> AsyncIterator[Stack
 
 
 async def states(stack: Stack) -> dict[str, Any]:
-    """Of all streams; those of heartbeats aside."""
+    """Of all streams, with the names of their durable consumers; those of heartbeats aside."""
     found = (await stack.cluster.js.api("STREAM.LIST", {}))["streams"]
+    states = {info["config"]["name"]: info["state"] for info in found}
+    for name in _RESTLESS:
+        del states[name]
+    for name, state in states.items():
+        del state["consumer_count"]
+        state["durables"] = [each["name"] for each in await _consumers(stack, name, durable=True)]
+    return states
+
+
+async def passing_readers(stack: Stack) -> set[str]:
+    """Names of the consumers that go by themselves when nobody has read by them for a while."""
     return {
-        info["config"]["name"]: info["state"]
-        for info in found
-        if info["config"]["name"] not in _RESTLESS
+        each["name"]
+        for stream in await states(stack)
+        for each in await _consumers(stack, stream, durable=False)
     }
+
+
+async def _consumers(stack: Stack, stream: str, *, durable: bool) -> list[dict[str, Any]]:
+    found = (await stack.cluster.js.api(f"CONSUMER.LIST.{stream}", {}))["consumers"] or []
+    return [each for each in found if ("durable_name" in each["config"]) == durable]
 
 
 async def stored(stack: Stack) -> set[tuple[str, int]]:

@@ -25,7 +25,7 @@ from shared.errors import InvalidRequest
 from shared.subjects import Subjects
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.nats.test_nats_service import BODY
-from tests.frontend.users_stack import open_users_stack, states, stored
+from tests.frontend.users_stack import open_users_stack, passing_readers, states, stored
 from tests.nats_users import ROLES, NatsUsers
 
 CLIENTS = ("alice", "bob")
@@ -210,6 +210,7 @@ async def test_whatever_a_client_names_nothing_changes_and_nobody_hears_a_byte(
         service_nc = running.frontend.process.service_nc
         assert service_nc is not None
         before, num_before = await states(stack), num_handled(running)
+        readers = await passing_readers(stack)
         replies = {*subjects_of_roles(), *others(), "_INBOX_bob.x.y", "_INBOX_bob.>"}
         assert len(replies) > 100
         num_sent = service_nc.stats["out_msgs"]
@@ -217,6 +218,7 @@ async def test_whatever_a_client_names_nothing_changes_and_nobody_hears_a_byte(
         await all_counted(running, num_before + num)
         assert service_nc.stats["out_msgs"] == num_sent, "nothing was sent to anybody"
         assert await states(stack) == before
+        assert await passing_readers(stack) <= readers
         assert heard == []
     await assert_kept(users, stack, kept)
 
@@ -234,9 +236,11 @@ async def test_the_server_alone_keeps_answers_from_all_but_inboxes_of_clients(
         "jetflock.alice.generate"
     }
     before, num_before = await states(stack), num_handled(running)
+    readers = await passing_readers(stack)
     num = await attack(stack.caller, HARMLESS, replies, running.frontend_id)
     await all_counted(running, num_before + num)
     assert await states(stack) == before
+    assert await passing_readers(stack) <= readers
     await assert_kept(users, stack, kept)
 
 
