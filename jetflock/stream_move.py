@@ -11,6 +11,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from shared.broker.settling import once_settled
 from shared.catalog.adapter_catalog import adapter_object
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
@@ -94,13 +95,16 @@ class StreamMove:
 
     async def close(self, timeout_s: float) -> None:
         """The queue, once all frontends, detokenizers and supervisors have the new streams open,
-        and all servers that hold it keep up.
+        and all servers that hold it keep up. Waits through moments without a leader.
 
         Raises ConfigError, with nothing closed, when some do not; or BrokerError.
         """
+        deadline = time.monotonic() + timeout_s
+        await once_settled(lambda: self._close(timeout_s, deadline), timeout_s)
+
+    async def _close(self, timeout_s: float, deadline: float) -> None:
         if await is_queue_closed(self._old.js, self._old.subjects):
             return
-        deadline = time.monotonic() + timeout_s
         while behind := await self._behind():
             if time.monotonic() > deadline:
                 raise ConfigError(
@@ -150,9 +154,14 @@ class StreamMove:
 
     async def delete_old(self, timeout_s: float) -> None:
         """The streams, once every role has let go of them; the record stays, for who comes late.
+        Waits through moments without a leader.
 
         Raises ConfigError when something is left, or BrokerError.
         """
+        deadline = time.monotonic() + timeout_s
+        await once_settled(lambda: self._delete_old(deadline), timeout_s)
+
+    async def _delete_old(self, deadline: float) -> None:
         stored = await self._old_records.moved_to()
         if stored.record is None or stored.record.prefix != self._new.subjects.prefix:
             raise ConfigError(
@@ -163,7 +172,6 @@ class StreamMove:
             await self._check_nothing_left()
             record = MoveRecord(stored.record.prefix, is_over=True)
             await self._old_records.put_moved_to(record, stored.revision)
-        deadline = time.monotonic() + timeout_s
         while roles := await living_levels(self._old):
             if time.monotonic() > deadline:
                 raise ConfigError(

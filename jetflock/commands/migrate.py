@@ -17,6 +17,7 @@ from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
 from jetflock.stream_move import StreamMove
 from shared.broker.jetstream import JetStream
+from shared.broker.settling import once_settled
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -51,7 +52,8 @@ class MigrateConfig(ServiceConfig):
     wait: bool = True
     """Wait until the old queue is empty; else leave once it is closed."""
     timeout_s: float = 60.0
-    """Time for roles to open the new streams, or to leave the old ones; workers take their own."""
+    """Time for roles to open the new streams, or to leave the old ones, and for servers to choose
+    leaders meanwhile; workers take their own."""
 
 
 def main(config: Annotated[MigrateConfig, FLAT] = MigrateConfig()) -> None:
@@ -72,16 +74,19 @@ async def _migrate(config: MigrateConfig) -> None:
         if config.delete_old:
             await _delete(old, config)
             return
-        wanted = await new_streams_config(old.js, old.subjects, old.config, config.to_prefix)
+        wanted = await once_settled(
+            lambda: new_streams_config(old.js, old.subjects, old.config, config.to_prefix),
+            config.timeout_s,
+        )
         async with _new_streams(wanted) as new:
             move = StreamMove(old, new)
-            await move.prepare()
-            await move.announce()
+            await once_settled(move.prepare, config.timeout_s)
+            await once_settled(move.announce, config.timeout_s)
             _say(f"the streams with prefix {config.to_prefix!r} are there, and announced")
             await move.close(config.timeout_s)
             _say("the old queue is closed: new requests go to the new one")
             if config.wait:
-                await _wait_until_empty(move)
+                await _wait_until_empty(move, config.timeout_s)
 
 
 @asynccontextmanager
@@ -105,9 +110,10 @@ async def _delete(old: Cluster, config: MigrateConfig) -> None:
     _say(f"the streams with prefix {config.prefix!r} are gone")
 
 
-async def _wait_until_empty(move: StreamMove) -> None:
+async def _wait_until_empty(move: StreamMove, timeout_s: float) -> None:
+    """Returns when the old queue is; `timeout_s` bounds each look at it alone."""
     reported_at = float("-inf")
-    while num_queued := await move.queued():
+    while num_queued := await once_settled(move.queued, timeout_s):
         if time.monotonic() - reported_at >= _REPORT_S:
             reported_at = time.monotonic()
             _say(f"{num_queued} requests wait or run in the old queue")

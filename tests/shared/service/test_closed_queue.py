@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from jetflock.stream_move import StreamMove
 from shared.broker.jetstream import JetStream
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
-from shared.errors import BrokerError, ConfigError
+from shared.errors import BrokerError, BrokerUnavailable, ConfigError
 from shared.service.move import (
     close_queue,
     is_queue_closed,
@@ -19,6 +20,7 @@ from shared.service.move import (
     settle_closed_queue,
 )
 from tests.nats_cluster import NatsCluster
+from tests.stream_leaders import leader_of, make_lead
 from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -119,3 +121,28 @@ async def test_nothing_is_closed_while_a_server_would_not_hear_of_it(
         await move.close(60.0)
         assert await is_queue_closed(old.js, old.subjects)
         assert await servers_behind_queue(old.js, old.subjects) == []
+
+
+async def test_a_move_waits_through_a_moment_without_a_leader(
+    nats: NatsCluster, old: Cluster
+) -> None:
+    """Of the bucket that says what level is in force; all else is led by others."""
+    meta = f"KV_{old.subjects.meta_bucket}"
+    config = ClusterConfig(nats_url=nats.url, prefix="blue", num_partitions=2, replicas=3, **ROOM)
+    async with open_cluster(config, "new", first_level=1) as new:
+        move = StreamMove(old, new)
+        await move.prepare()
+        await move.announce()
+        killed = nats.named(await leader_of(old.js, meta))
+        for name in (await old.js.api("STREAM.NAMES"))["streams"]:
+            if name != meta and await leader_of(old.js, name) == killed.name:
+                others = (each.name for each in nats.servers if each is not killed)
+                await make_lead(old.js, name, next(others))
+        killed.kill()
+        with pytest.raises(BrokerUnavailable):
+            await old.level.read()
+        async with asyncio.TaskGroup() as tasks:
+            closing = tasks.create_task(move.close(60.0))
+            await asyncio.to_thread(nats.start)
+        assert closing.done()
+        assert await is_queue_closed(old.js, old.subjects)
