@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-
-import httpx
+import http
 
 
 async def answers_ok(host: str, port: int, path: str, timeout_s: float = 1.0) -> bool:
     """Whether GET gives status 200 in time."""
-    request = httpx.Request("GET", http_url(host, port) + path, headers={"connection": "close"})
     try:
-        async with asyncio.timeout(timeout_s), httpx.AsyncHTTPTransport(verify=False) as direct:
-            answer = await direct.handle_async_request(request)
-            await answer.aclose()
-    except (httpx.HTTPError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            return await _status(host, port, path) == http.HTTPStatus.OK
+    except (OSError, ValueError):  # nobody listens, or it is no HTTP
         return False
-    return answer.status_code == httpx.codes.OK
+
+
+async def _status(host: str, port: int, path: str) -> int:
+    """What the first line of the answer says. Raises ValueError where that is none of HTTP/1."""
+    reader, writer = await asyncio.open_connection(reachable_host(host), port)
+    try:
+        authority = http_url(host, port).removeprefix("http://")
+        head = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode("ascii"))
+        version, status, *_ = (await reader.readline()).split()
+    finally:
+        writer.close()
+    if not version.startswith(b"HTTP/1."):
+        raise ValueError(f"{version!r} is no version of HTTP")
+    return int(status)
 
 
 def reachable_host(host: str) -> str:
