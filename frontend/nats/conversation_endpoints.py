@@ -42,8 +42,7 @@ class ConversationEndpoints:
         return encode_json(await self._conversations.create(body, caller))
 
     async def _change(self, body: dict[str, Any], caller: Caller) -> bytes:
-        name = convert(body, IdBody).id
-        fields = {key: value for key, value in body.items() if key != "id"}
+        name, fields = _id_apart(body)
         return encode_json(await self._conversations.change(name, fields, caller))
 
     async def _list_items(self, body: dict[str, Any], caller: Caller) -> bytes:
@@ -51,8 +50,7 @@ class ConversationEndpoints:
         return encode_json(await self._conversations.items(page.id, page.query(), caller))
 
     async def _add_items(self, body: dict[str, Any], caller: Caller) -> bytes:
-        name = convert(body, IdBody).id
-        fields = {key: value for key, value in body.items() if key != "id"}
+        name, fields = _id_apart(body)
         return encode_json(await self._conversations.add_items(name, fields, caller))
 
     async def _get_item(self, body: dict[str, Any], caller: Caller) -> bytes:
@@ -63,3 +61,9 @@ class ConversationEndpoints:
         names = convert(body, _ItemName)
         left = await self._conversations.delete_item(names.id, names.item_id, caller)
         return encode_json(left)
+
+
+def _id_apart(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The conversation that a body names, and what the body of the HTTP route would hold."""
+    name = convert(body, IdBody).id
+    return name, {key: value for key, value in body.items() if key != "id"}
