@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from deploy.demo_model.corpus import conversations
 from shared.checkpoint.stored_format import MadeFormat
+from tests.worker.checkpoints import DEMO_MODEL
+from tests.worker.engine.demo_conversations import conversation_ids, needs_demo_model
 from tests.worker.engine.formats.quantized_copies import PROJECTION
 from tests.worker.engine.formats.stored_kinds import (
     KINDS,
@@ -23,8 +22,6 @@ from tests.worker.engine.formats.stored_kinds import (
 )
 from worker.engine.formats.made_codes import make_codes
 
-DEMO = Path(__file__).parents[4] / "deploy/demo_model/checkpoint"
-OTHER_SEED = 1_000_003  # of the conversations: training took 1 and 2
 NUM_CONVERSATIONS = 40
 FP8 = torch.float8_e4m3fn
 
@@ -64,34 +61,20 @@ QUALITY: dict[str, tuple[Store, float, float]] = {
     "int4, made when loaded": (functools.partial(made, "int4"), 0.05, 0.95),
 }
 
-pytestmark = pytest.mark.skipif(
-    not (DEMO / "model.safetensors").exists(), reason="the demo model has not been made"
-)
+pytestmark = needs_demo_model
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[torch.Tensor]:
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)
-    chats = (turns for turns in conversations(OTHER_SEED) if turns[0].role != "text")
-    return [
-        torch.tensor(
-            [
-                tokenizer.apply_chat_template(
-                    [{"role": turn.role, "content": turn.text} for turn in turns]
-                )["input_ids"]
-            ]
-        )
-        for turns in islice(chats, NUM_CONVERSATIONS)
-    ]
+    """Each [1, num_tokens]."""
+    return [ids.unsqueeze(0) for ids in conversation_ids(NUM_CONVERSATIONS)]
 
 
 @pytest.fixture(scope="module")
 def original() -> Any:
     from transformers import LlamaForCausalLM
 
-    return LlamaForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
+    return LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from deploy.demo_model.corpus import conversations
 from shared.errors import ConfigError
 from tests.lora_adapters import load_weights
+from tests.worker.checkpoints import DEMO_MODEL
+from tests.worker.engine.demo_conversations import conversation_ids, needs_demo_model
 from tests.worker.engine.native.test_native import (
     SEEDED,
     native_rig,
@@ -32,8 +32,6 @@ from worker.engine.native.native_forward import NativeForward
 
 pytestmark = needs_bfloat16
 
-DEMO = Path(__file__).parents[4] / "deploy/demo_model/checkpoint"
-OTHER_SEED = 1_000_003  # of the conversations: training took 1 and 2
 NUM_CONVERSATIONS = 20
 MAX_KL, MIN_AGREEMENT = 0.0001, 0.995  # beside keys and values in bfloat16
 MAX_ERROR = 0.06  # relative, of logits, beside float32
@@ -139,12 +137,10 @@ def test_scales_of_a_checkpoint_are_for_other_eight_bits(tmp_path: Path) -> None
         int8_rig(path)
 
 
-@pytest.mark.skipif(
-    not (DEMO / "model.safetensors").exists(), reason="the demo model has not been made"
-)
+@needs_demo_model
 def test_what_it_leaves_of_the_demo_model() -> None:
     """On conversations that it was not trained on."""
-    reference, ours = (log_probs(make(DEMO)) for make in (native_rig, int8_rig))
+    reference, ours = (log_probs(make(DEMO_MODEL)) for make in (native_rig, int8_rig))
     kl = (reference.exp() * (reference - ours)).sum(-1).mean()
     agreement = (ours.argmax(-1) == reference.argmax(-1)).float().mean()
     print(f"int8 keys and values: KL {kl:.6f}, agreement {agreement:.4f}")
@@ -166,23 +162,11 @@ def log_probs(rig: Rig) -> torch.Tensor:
     """[num_tokens, vocab_size], of all texts in a row."""
     forward = forward_of(rig)
     with torch.inference_mode():
-        logits = [forward.logits(forward.hidden(one_prompt(text))) for text in texts()]
+        logits = [
+            forward.logits(forward.hidden(one_prompt(text)))
+            for text in conversation_ids(NUM_CONVERSATIONS)
+        ]
     return functional.log_softmax(torch.cat(logits), -1)
-
-
-def texts() -> list[torch.Tensor]:
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)
-    chats = (turns for turns in conversations(OTHER_SEED) if turns[0].role != "text")
-    return [
-        torch.tensor(
-            tokenizer.apply_chat_template(
-                [{"role": turn.role, "content": turn.text} for turn in turns]
-            )["input_ids"]
-        )
-        for turns in islice(chats, NUM_CONVERSATIONS)
-    ]
 
 
 def one_prompt(input_ids: torch.Tensor) -> ForwardBatch:
