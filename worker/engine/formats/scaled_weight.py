@@ -80,10 +80,10 @@ class ScaledWeight:
         """All its values."""
         dense = torch.empty(self.codes.shape, dtype=dtype)
         for idx, matrix in enumerate(dense.view(-1, *dense.shape[-2:])):
-            self._matrix(idx)._fill(matrix)
+            self.matrix(idx)._fill(matrix)
         return dense.transpose(-1, -2).contiguous() if self.is_turned else dense
 
-    def _matrix(self, idx: int) -> ScaledWeight:
+    def matrix(self, idx: int) -> ScaledWeight:
         """One of experts."""
         return replace(
             self,
@@ -91,6 +91,9 @@ class ScaledWeight:
             scales=_matrix_of(self.scales, idx),
             zeros=None if self.zeros is None else _matrix_of(self.zeros, idx),
             minima=None if self.minima is None else _matrix_of(self.minima, idx),
+            steps=None
+            if self.steps is None
+            else self.steps.each(lambda each: _matrix_of(each, idx)),
         )
 
     def _fill(self, matrix: torch.Tensor) -> None:

@@ -27,10 +27,13 @@ from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.native.native_choice import (
+    choose_expert_library,
     choose_native_library,
     may_choose_native,
+    may_choose_native_experts,
     native_obstacle,
 )
+from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights
@@ -45,6 +48,14 @@ class _OnCpu(NamedTuple):
     image_encoder: ImageEncoder | None = None
     coded_share: float = 0.0
     num_weight_bytes: int = 0
+    kernel_set: str = ""
+
+
+class _Libraries(NamedTuple):
+    """For what is computed in our C++; None: it is not."""
+
+    decoder: NativeLibrary | None
+    experts: NativeLibrary | None
 
 
 class CpuLoader:
@@ -59,9 +70,12 @@ class CpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        library = prepare_on_cpu(self._site, setup)
+        library, expert_library = prepare_on_cpu(self._site, setup)
         self._site.progress.enter(LOAD_WEIGHTS)
-        loaded = self._load_torch(setup) if library is None else self._load_native(setup, library)
+        if library is None:
+            loaded = self._load_torch(setup, expert_library)
+        else:
+            loaded = self._load_native(setup, library)
         pool, forward = loaded.pool, loaded.forward
         return LoadedModel(
             pool,
@@ -77,7 +91,7 @@ class CpuLoader:
             remark=INT8_KV if self._site.config.kv_dtype == "int8" else "",
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
-            kernel_set="" if library is None else library.kernel_set.name,
+            kernel_set=loaded.kernel_set,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
@@ -90,10 +104,16 @@ class CpuLoader:
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
         return _OnCpu(
-            pool, forward, coded_share=weights.coded_share, num_weight_bytes=weights.num_bytes
+            pool,
+            forward,
+            coded_share=weights.coded_share,
+            num_weight_bytes=weights.num_bytes,
+            kernel_set=library.kernel_set.name,
         )
 
-    def _load_torch(self, setup: ModelSetup) -> _OnCpu:
+    def _load_torch(self, setup: ModelSetup, library: NativeLibrary | None) -> _OnCpu:
+        """With a library for its experts where they are multiplied in codes."""
+        experts = None if library is None else NativeExperts(library, torch.get_num_threads())
         model = load_model(
             setup.config,
             self._model_path,
@@ -101,6 +121,7 @@ class CpuLoader:
             setup.dtype,
             setup.max_context_len,
             self._site.progress.on_weights,
+            experts,
         )
         pool = self._make_pool(setup)
         image_encoder = None
@@ -108,7 +129,13 @@ class CpuLoader:
             assert isinstance(model, TransformersModel), "no other kind sees"
             image_encoder = ImageEncoder(model, setup.config.vision)
         attention = TorchAttentionBackend(pool, model.attention_layers)
-        return _OnCpu(pool, TorchForward(model, attention), image_encoder)
+        on_cpu = _OnCpu(pool, TorchForward(model, attention), image_encoder)
+        if experts is None or not experts.num_coded:
+            return on_cpu
+        return on_cpu._replace(
+            coded_share=experts.num_coded / setup.config.num_parameters,
+            kernel_set=experts.library.kernel_set.name,
+        )
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
@@ -118,24 +145,26 @@ class CpuLoader:
         return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
 
 
-def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> NativeLibrary | None:
-    """What comes before any weights; the result is None where torch computes.
-
-    Raises ConfigError for a model that does not fit, or not as it is configured.
+def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
+    """What comes before any weights. Raises ConfigError for a model that does not fit, or not as it
+    is configured.
     """
-    config = site.config
+    config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
-    may_be_native = may_choose_native(config, setup.config, setup.dtype)
-    check_memory(config, setup.config, setup.dtype, setup.max_context_len, in_codes=may_be_native)
+    may_be_native = may_choose_native(config, model, dtype)
+    may_have_experts = may_choose_native_experts(config, model, dtype)
+    in_codes = may_be_native or may_have_experts
+    check_memory(config, model, dtype, setup.max_context_len, in_codes=in_codes)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
-    library = choose_native_library(config, setup.config, setup.dtype)
+    library = choose_native_library(config, model, dtype)
     is_native = library is not None
     if config.kv_dtype == "int8" and not is_native:
         raise _no_int8_kv("it cannot be built here, as the log says")
-    if may_be_native and not is_native:
-        check_memory(config, setup.config, setup.dtype, setup.max_context_len)
-    determinism.check_on_cpu(config, setup.config, setup.dtype, is_native=is_native)
-    return library
+    experts = choose_expert_library(config) if may_have_experts else None
+    if in_codes and library is None and experts is None:
+        check_memory(config, model, dtype, setup.max_context_len)
+    determinism.check_on_cpu(config, model, dtype, is_native=is_native)
+    return _Libraries(library, experts)
 
 
 def _check_int8_kv(config: EngineConfig, setup: ModelSetup) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from shared.errors import ConfigError
@@ -9,6 +11,7 @@ from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
+from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine_link.engine_config import EngineConfig
 
 MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
@@ -33,7 +36,8 @@ def check_memory(
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     has_codes = num_weight_bytes != weight_bytes(model, dtype)
-    kept = ", its projections in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
+    coded = "projections" if isinstance(model, DecoderConfig) else "experts"
+    kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
@@ -46,15 +50,25 @@ def check_memory(
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
     """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
     num_bytes = _num_kept_values(model) * dtype.itemsize
-    if not in_codes or not isinstance(model, DecoderConfig):
+    if not in_codes:
         return num_bytes
-    for num_values, bits in (
-        (model.num_projection_values, model.code_bits),
-        (model.vocab_size * model.hidden_size * model.has_head, model.head_code_bits),
-    ):
+    for num_values, bits in _coded_values(model):
         if bits is not None:
             num_bytes -= int(num_values * (8 * dtype.itemsize - bits)) // 8
     return num_bytes
+
+
+def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
+    """How many values may be in codes, and how many bits each then has."""
+    if isinstance(model, TransformersConfig):
+        return ((model.num_expert_values, model.code_bits),)
+    if isinstance(model, DecoderConfig):
+        num_head_values = model.vocab_size * model.hidden_size * model.has_head
+        return (
+            (model.num_projection_values, model.code_bits),
+            (num_head_values, model.head_code_bits),
+        )
+    return ()
 
 
 def _num_kept_values(model: ModelConfig) -> int:

@@ -22,7 +22,11 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import choose_dtype
 from worker.engine.models.registry import read_model_config
-from worker.engine.native.native_choice import has_fast_bfloat16, native_obstacle
+from worker.engine.native.native_choice import (
+    has_fast_bfloat16,
+    may_choose_native_experts,
+    native_obstacle,
+)
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -52,16 +56,17 @@ def report_on(path: Path) -> ModelReport:
         if has_gpu()
         else _report_on_cpu(config, model, dtype)
     )
-    is_native = not has_gpu() and native_obstacle(config, model, dtype) is None
-    told = remark_on_stored_weights(path, model, dtype, None if is_native else 0.0)
+    in_codes = not has_gpu() and _is_in_codes(config, model, dtype)
+    told = remark_on_stored_weights(path, model, dtype, None if in_codes else 0.0)
     return replace(report, need="; ".join(filter(None, (report.need, told))))
 
 
 def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> ModelReport:
     shortage = ""
     is_native = native_obstacle(config, model, dtype) is None
+    in_codes = _is_in_codes(config, model, dtype)
     try:
-        check_memory(config, model, dtype, max_context_len=1 << 20, in_codes=is_native)
+        check_memory(config, model, dtype, max_context_len=1 << 20, in_codes=in_codes)
     except ConfigError as exc:
         shortage = str(exc)
     return ModelReport(
@@ -69,10 +74,17 @@ def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype)
         computed_by=_computed_by(model, is_native),
         dtype=_name(dtype),
         need=_need(
-            model, dtype, available_memory_bytes(), weight_bytes(model, dtype, in_codes=is_native)
+            model, dtype, available_memory_bytes(), weight_bytes(model, dtype, in_codes=in_codes)
         ),
         shortage=shortage,
     )
+
+
+def _is_in_codes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether our C++ multiplies what is in codes: all projections, or the experts."""
+    if may_choose_native_experts(config, model, dtype):
+        return True
+    return native_obstacle(config, model, dtype) is None
 
 
 def report_on_gpu(

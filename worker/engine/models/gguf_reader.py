@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -19,6 +19,7 @@ from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
+from worker.engine.models.stored_experts import STACKED
 
 _DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
 
@@ -27,6 +28,7 @@ class GgufCodeBits(NamedTuple):
     """Of a value, on average, for who multiplies codes; None where all are numbers."""
 
     projections: float | None
+    experts: float | None
     head: float | None  # or the embeddings', which are taken for it
 
 
@@ -80,6 +82,20 @@ class GgufReader:
             rows = rows_in_halves(torch.arange(shape[0]), self._num_heads(name))
             return codes.with_rows(rows)
         return codes
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all tensors, as Hugging Face has them."""
+        return self._sources
+
+    def stored(self, name: str) -> tuple[GgufTensor, ...]:
+        """What a tensor is made of in the file; gates before their values. Raises ConfigError."""
+        return self._source(name).tensors
+
+    def note_read(self, tensor: GgufTensor) -> None:
+        """One that somebody has read who took it by `stored`."""
+        self._num_read_bytes += tensor.num_bytes
+        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
 
     def _source(self, name: str) -> TensorSource:
         source = self._sources.get(name)
@@ -138,6 +154,7 @@ def gguf_code_bits(model_path: Path) -> GgufCodeBits:
     head = sources.get("lm_head.weight", sources.get("model.embed_tokens.weight"))
     return GgufCodeBits(
         _code_bits([source for name, source in sources.items() if is_quantized_when_made(name)]),
+        _code_bits([source for name, source in sources.items() if STACKED.fullmatch(name)]),
         _code_bits([] if head is None else [head]),
     )
 

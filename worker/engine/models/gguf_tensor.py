@@ -39,7 +39,7 @@ def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
     if tensor.type.name not in BLOCK_TYPES:
         return None
     raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
-    row_bytes = tensor.num_bytes // tensor.shape[0]
+    row_bytes = tensor.num_bytes * tensor.shape[-1] // tensor.num_values
     step = max(1, _CHUNK_BYTES // row_bytes)
     parts = []
     for start in range(0, tensor.num_bytes, step * row_bytes):

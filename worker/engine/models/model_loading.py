@@ -15,6 +15,7 @@ from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
+from worker.engine.models.expert_weights import ExpertProducts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress, QuantizingReader
@@ -37,12 +38,16 @@ def load_model(
     dtype: torch.dtype,
     max_context_len: int,
     on_progress: OnProgress,
+    experts: ExpertProducts | None = None,
 ) -> Model:
-    """On the CPU. Raises ConfigError for a checkpoint that does not fit its configuration."""
+    """On the CPU; with `experts`, those that are stored in codes are multiplied by them.
+
+    Raises ConfigError for a checkpoint that does not fit its configuration.
+    """
     if isinstance(config, TransformersConfig):
         log.info("matrix_products", by="transformers", because=NOT_OURS)
         return load_transformers_model(
-            config, model_path, load_format, dtype, max_context_len, on_progress, CPU
+            config, model_path, load_format, dtype, max_context_len, on_progress, CPU, experts
         )
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:

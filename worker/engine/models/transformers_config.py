@@ -20,6 +20,7 @@ from shared.protocol.model_cards import VisionCard
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import check_one_shape
+from worker.engine.models.expert_kinds import num_expert_values
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.refused_architectures import REFUSED
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
@@ -55,6 +56,7 @@ class TransformersConfig(ModelConfig):
     """Any decoder that transformers computes, and whose attention we can replace."""
 
     hf_config: Any
+    num_expert_values: int = 0  # of weights that our C++ can multiply in their codes
 
 
 def read_hf_config(model_path: Path) -> Any:
@@ -146,6 +148,7 @@ def read_transformers_config(
         eos_token_ids=eos_token_ids,
         vision=vision,
         hf_config=hf_config,
+        num_expert_values=num_expert_values(model),
     )
 
 

@@ -24,10 +24,13 @@ from worker.engine.formats.stored_checkpoint import (
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters
+from worker.engine.models.expert_modules import PlacedExperts
+from worker.engine.models.expert_weights import ExpertProducts
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.model_lora import ModuleLoras
+from worker.engine.models.stored_experts import find_experts
 from worker.engine.models.transformers_attention import (
     PagedStep,
     register_attention,
@@ -165,14 +168,18 @@ def load_transformers_model(
     max_context_len: int,
     on_progress: OnProgress,
     device: torch.device,
+    experts: ExpertProducts | None = None,
 ) -> TransformersModel:
-    """Raises ConfigError for a checkpoint that does not fit its configuration."""
+    """With `experts`, those that are stored in codes are multiplied by them.
+
+    Raises ConfigError for a checkpoint that does not fit its configuration.
+    """
     if load_format == "dummy":
         with device:
             model = make_model(copy.deepcopy(config.hf_config), dtype)
         fill_parameters(model, on_progress)
     elif holds_gguf(model_path):
-        model = load_from_gguf(config.hf_config, model_path, dtype, on_progress, device)
+        model = load_from_gguf(config.hf_config, model_path, dtype, on_progress, device, experts)
     else:
         register_attention()
         model = load_pretrained(
@@ -183,6 +190,7 @@ def load_transformers_model(
             on_progress,
             device,
             attention=attention_names(config.hf_config),
+            experts=experts,
         )
     try:
         return TransformersModel(model, max_context_len, config.vision)
@@ -200,6 +208,7 @@ def load_pretrained(
     *,
     attention: str | dict[str, str],
     options: Mapping[str, bool] = MappingProxyType({}),
+    experts: ExpertProducts | None = None,
 ) -> Any:
     """Each tensor is read once, into its place; `options` are what its class is made with.
 
@@ -212,9 +221,12 @@ def load_pretrained(
         log.warning("accelerate is not installed: the weights go through the host's memory")
     try:
         with open_checkpoint(model_path) as checkpoint, _progress(on_progress):
+            placed = PlacedExperts({})
+            if experts is not None:
+                placed = PlacedExperts.of(hf_config, dtype, find_experts(checkpoint))
             maker, weights = _weights(checkpoint, auto_model, hf_config, model_path, dtype)
-            model, loading = maker.from_pretrained(
-                **weights,
+            model, loading = placed.maker(maker).from_pretrained(
+                **placed.without(weights),
                 config=copy.deepcopy(hf_config),
                 dtype=dtype,
                 attn_implementation=attention,
@@ -226,6 +238,8 @@ def load_pretrained(
             )
             model = model.to(device).eval()
             check_unread(checkpoint.files, _stored_names(checkpoint, loading["unexpected_keys"]))
+            if experts is not None:
+                placed.read(model, experts)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"cannot load {model_path}: {exc}") from exc
     if loading["missing_keys"]:

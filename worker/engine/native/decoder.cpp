@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "buffer.h"
+#include "experts.h"
 #include "linear.h"
 #include "lora.h"
 #include "packing.h"
@@ -378,32 +379,29 @@ extern "C" {
 // Once, before anything else. Null, or why this kernel set cannot be used here.
 const char* jetflock_prepare() { return prepare_kernels(); }
 
-// Packs [out_features, in_features] bf16 into a Linear's layout; null when memory is out.
-void* jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_features,
-                           int interleaved, int num_threads) {
+// Memory for packed weights; null when there is none.
+void* jetflock_allocate(int64_t num_bytes) { return allocate(num_bytes); }
+
+// Packs [out_features, in_features] bf16 into a Linear's layout at `packed`.
+void jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_features,
+                          int interleaved, int num_threads, bf16* packed) {
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t block_size = kBlockCols * in_features;
-  bf16* packed = static_cast<bf16*>(allocate(blocked.num_blocks() * block_size * sizeof(bf16)));
-  if (packed == nullptr) return nullptr;
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
     pack_block(blocked, block, rows, in_features, packed + block * block_size);
   });
-  return packed;
 }
 
 // The same with codes [out_features, in_features], a byte each: of kCodes8 or of kCodes4.
-void* jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_features,
-                          int64_t in_features, int interleaved, int num_threads) {
+void jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_features,
+                         int64_t in_features, int interleaved, int num_threads, uint8_t* packed) {
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t pair_bytes = layout == kCodes8 ? 2 * kBlockCols : kBlockCols;
   const int64_t block_bytes = in_features / 2 * pair_bytes;
-  uint8_t* packed = static_cast<uint8_t*>(allocate(blocked.num_blocks() * block_bytes));
-  if (packed == nullptr) return nullptr;
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
     pack_block_of_codes(layout, blocked, block, codes, in_features, pair_bytes,
                         packed + block * block_bytes);
   });
-  return packed;
 }
 
 void jetflock_free(void* packed) { std::free(packed); }
@@ -420,6 +418,14 @@ void jetflock_decoder_forward(Decoder* decoder, const Batch* batch) { decoder->f
 void jetflock_decoder_logits(Decoder* decoder, const float* rows, int64_t num_rows,
                              float* logits) {
   decoder->logits(rows, num_rows, logits);
+}
+
+ExpertTeam* jetflock_expert_team_new(int num_threads) { return new ExpertTeam(num_threads); }
+
+void jetflock_expert_team_free(ExpertTeam* team) { delete team; }
+
+void jetflock_experts_forward(ExpertTeam* team, const Experts* experts, const ExpertStep* step) {
+  team->forward(*experts, *step);
 }
 
 }  // extern "C"

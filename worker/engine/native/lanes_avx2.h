@@ -98,6 +98,10 @@ inline Floats larger(Floats a, Floats b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
 
+inline Floats smaller(Floats a, Floats b) {
+  return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
+
 inline Floats select(Mask mask, Floats set, Floats unset) {
   return {_mm256_blendv_ps(unset.low, set.low, _mm256_castsi256_ps(half_mask(mask, 0))),
           _mm256_blendv_ps(unset.high, set.high, _mm256_castsi256_ps(half_mask(mask, 1)))};

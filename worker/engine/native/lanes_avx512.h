@@ -39,6 +39,7 @@ inline Floats fnmadd(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, 
 
 // `b` where either is not a number.
 inline Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats smaller(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 
 inline Floats select(Mask mask, Floats set, Floats unset) {
   return _mm512_mask_mov_ps(unset, mask, set);

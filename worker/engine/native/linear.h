@@ -149,6 +149,19 @@ inline void multiply_tiles(const Linear& linear, long block, const InputRows& in
   }
 }
 
+// A slab's rows with a block, by what the kernel set has for the layout.
+template <Epilogue kEpilogue>
+inline void multiply_block(const Linear& linear, long block, const InputRows& inputs,
+                           int64_t slab_start, int64_t slab_rows, void* output) {
+  if constexpr (kHasTiles) {
+    multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+  } else if (linear.layout == kBf16) {
+    multiply_bf16_block<kEpilogue>(linear, block, inputs.values, slab_start, slab_rows, output);
+  } else {
+    multiply_codes<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+  }
+}
+
 // output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16. `sums` has
 // room for num_rows x num_groups where there are minima.
 template <Epilogue kEpilogue>
@@ -174,13 +187,7 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, c
     const long first_block = task % tasks_per_slab * blocks_per_task;
     const long end_block = std::min(first_block + blocks_per_task, num_blocks);
     for (long block = first_block; block < end_block; ++block) {
-      if constexpr (kHasTiles) {
-        multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
-      } else if (linear.layout == kBf16) {
-        multiply_bf16_block<kEpilogue>(linear, block, rows, slab_start, slab_rows, output);
-      } else {
-        multiply_codes<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
-      }
+      multiply_block<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
     }
   });
 }

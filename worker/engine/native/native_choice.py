@@ -8,6 +8,7 @@ from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, KernelSet
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable, is_at_hand
 from worker.engine_link.engine_config import EngineConfig
@@ -41,6 +42,32 @@ def choose_native_library(
     if config.cpu_kernels != "auto":
         raise ConfigError(f"cpu_kernels={config.cpu_kernels} is not possible: {reason}")
     return None
+
+
+def choose_expert_library(config: EngineConfig) -> NativeLibrary | None:
+    """For a model of which `may_choose_native_experts`; None where transformers computes them."""
+    library, reason = _load_first(_candidates(config))
+    if library is None:
+        log.warning("native_kernels_unavailable", reason=reason)
+        return None
+    name = library.kernel_set.name
+    log.info("expert_products", by="our C++", because=ONE_ORDER, kernel_set=name)
+    return library
+
+
+def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether experts are multiplied in the codes that they are stored in, unless there is no
+    library for it.
+    """
+    return (
+        isinstance(model, TransformersConfig)
+        and model.num_expert_values > 0
+        and model.code_bits is not None
+        and config.load_format != "dummy"
+        and config.cpu_kernels != "torch"
+        and dtype is torch.bfloat16
+        and bool(_candidates(config))
+    )
 
 
 def missing_capability(kernel_set: KernelSet) -> str:

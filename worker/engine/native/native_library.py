@@ -105,6 +105,32 @@ class BatchStruct(ctypes.Structure):
     )
 
 
+class ExpertsStruct(ctypes.Structure):
+    """`Experts` of experts.h."""
+
+    _fields_ = (
+        ("gate_up", ctypes.POINTER(LinearStruct)),
+        ("down", ctypes.POINTER(LinearStruct)),
+        ("num_experts", ctypes.c_int64),
+        ("gate", ctypes.c_int64),
+        ("slope", ctypes.c_float),
+        ("bound", ctypes.c_float),
+    )
+
+
+class ExpertStepStruct(ctypes.Structure):
+    """`ExpertStep` of experts.h."""
+
+    _fields_ = (
+        ("num_tokens", ctypes.c_int64),
+        ("num_chosen", ctypes.c_int64),
+        ("inputs", ctypes.c_void_p),
+        ("expert_ids", ctypes.c_void_p),
+        ("shares", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+    )
+
+
 class NativeLibrary:
     """The functions of decoder.cpp. Raises NativeUnavailable where its kernel set cannot run."""
 
@@ -114,11 +140,12 @@ class NativeLibrary:
         pointer, integer, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
         layers = ctypes.POINTER(LayerStruct)
         shape, batch = ctypes.POINTER(ShapeStruct), ctypes.POINTER(BatchStruct)
+        self.allocate = _function(library, "allocate", pointer, (integer,))
         self.pack_linear = _function(
-            library, "pack_linear", pointer, (pointer, integer, integer, small, small)
+            library, "pack_linear", None, (pointer, integer, integer, small, small, pointer)
         )
         self.pack_codes = _function(
-            library, "pack_codes", pointer, (integer, pointer, integer, integer, small, small)
+            library, "pack_codes", None, (integer, pointer, integer, integer, small, small, pointer)
         )
         prepare = _function(library, "prepare", ctypes.c_char_p, ())
         obstacle: bytes | None = prepare()
@@ -133,6 +160,10 @@ class NativeLibrary:
         self.logits = _function(
             library, "decoder_logits", None, (pointer, pointer, integer, pointer)
         )
+        experts, step = ctypes.POINTER(ExpertsStruct), ctypes.POINTER(ExpertStepStruct)
+        self.expert_team_new = _function(library, "expert_team_new", pointer, (small,))
+        self.expert_team_free = _function(library, "expert_team_free", None, (pointer,))
+        self.experts_forward = _function(library, "experts_forward", None, (pointer, experts, step))
 
     @classmethod
     def load(cls, kernel_set: KernelSet) -> NativeLibrary:

@@ -16,6 +16,8 @@ from worker.engine.native.native_library import LinearStruct, NativeLibrary
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
 _BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4}
+_CHUNK_BYTES = 32 << 20  # allocated at once, for weights that are smaller
+_LINE_BYTES = 64  # where a weight may begin
 
 
 class PackedWeights:
@@ -26,10 +28,16 @@ class PackedWeights:
         self._tensors: list[torch.Tensor] = []  # kept alive
         self._num_values, self._num_coded = 0, 0
         self._num_packed_bytes = 0
+        self._free_start, self._num_free_bytes = 0, 0  # of the last chunk
+
+    @property
+    def num_coded(self) -> int:
+        """Of the values so far: how many are multiplied in their codes."""
+        return self._num_coded
 
     @property
     def coded_share(self) -> float:
-        """Of the values so far: of those that are multiplied in their codes."""
+        """The same beside all values so far."""
         return self._num_coded / max(1, self._num_values)
 
     @property
@@ -57,14 +65,15 @@ class PackedWeights:
             weight = weight.dense(torch.bfloat16)
         weight = weight.contiguous()
         out_features, in_features = weight.shape
-        packed = self._library.pack_linear(
+        packed = self._allocate(weight.shape, _BF16_BITS, interleaved=interleaved)
+        self._library.pack_linear(
             weight.data_ptr(),
             out_features,
             in_features,
             int(interleaved),
             torch.get_num_threads(),
+            packed,
         )
-        packed = self._owned(packed, weight.shape, _BF16_BITS)
         return LinearStruct(packed, bias_ptr, in_features, out_features)
 
     def _coded(
@@ -72,20 +81,22 @@ class PackedWeights:
     ) -> LinearStruct:
         codes = layout.codes.contiguous()
         out_features, in_features = codes.shape
-        packed = self._library.pack_codes(
+        packed = self._allocate(codes.shape, _BITS[layout.layout], interleaved=interleaved)
+        self._library.pack_codes(
             layout.layout,
             codes.data_ptr(),
             out_features,
             in_features,
             int(interleaved),
             torch.get_num_threads(),
+            packed,
         )
         zeros = layout.zeros
         if zeros is not None:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
             zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
         linear = LinearStruct(
-            self._owned(packed, codes.shape, _BITS[layout.layout]),
+            packed,
             bias_ptr,
             in_features,
             out_features,
@@ -114,15 +125,27 @@ class PackedWeights:
             linear.minimum_steps = place(steps.minimum_steps.to(torch.int8))
         linear.groups_per_scale = steps.scale_steps.shape[1] // steps.scales.shape[1]
 
-    def _owned(self, packed: int | None, shape: Sequence[int], num_bits: int) -> int:
-        """Freed with us. Raises ConfigError where memory was out."""
+    def _allocate(self, shape: Sequence[int], num_bits: int, *, interleaved: bool) -> int:
+        """Room for a weight, freed with us. Raises ConfigError where memory is out."""
         out_features, in_features = shape
-        num_bytes = -(-out_features // BLOCK_COLS) * BLOCK_COLS * in_features * num_bits // 8
-        if packed is None:
-            raise ConfigError(f"no memory for a weight of {num_bytes >> 20} MiB")
-        weakref.finalize(self, self._library.free, packed)
+        block_rows = BLOCK_COLS // 2 if interleaved else BLOCK_COLS
+        num_blocks = -(-out_features // (2 if interleaved else 1) // block_rows)
+        num_bytes = num_blocks * BLOCK_COLS * in_features * num_bits // 8
+        num_bytes = -(-num_bytes // _LINE_BYTES) * _LINE_BYTES
+        if num_bytes > self._num_free_bytes:
+            self._add_chunk(max(num_bytes, _CHUNK_BYTES))
+        start = self._free_start
+        self._free_start += num_bytes
+        self._num_free_bytes -= num_bytes
         self._num_packed_bytes += num_bytes
-        return packed
+        return start
+
+    def _add_chunk(self, num_bytes: int) -> None:
+        chunk: int | None = self._library.allocate(num_bytes)
+        if chunk is None:
+            raise ConfigError(f"no memory for a weight of {num_bytes >> 20} MiB")
+        weakref.finalize(self, self._library.free, chunk)
+        self._free_start, self._num_free_bytes = chunk, num_bytes
 
     def floats(self, tensor: torch.Tensor) -> int:
         """Where its values lie in float32."""

@@ -6,10 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from shared.gguf.checkpoint_folder import checkpoint_folder
+from tests.gguf_files import matrices_as, write_gguf
 from tests.worker.engine.formats.quantized_copies import (
     change_config,
     save_dense,
@@ -22,30 +25,62 @@ from tests.worker.engine.formats.stored_kinds import (
     pack_bytes,
     spread,
 )
+from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
+from worker.engine.cpu.model_runner import TorchForward
+from worker.engine.models.expert_modules import CodedExperts
+from worker.engine.models.transformers_model import TransformersModel
+from worker.engine_link.engine_messages import EngineReady
 
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
 
 @pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks", "gptq"])
 def test_experts_that_are_quantised_one_by_one(kind: str, tmp_path: Path) -> None:
+    assert_same_tokens(*save_one_by_one(tmp_path, kind))
+
+
+def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
+    assert_same_tokens(*save_gpt_oss(tmp_path))
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks", "gptq"])
+def test_experts_are_multiplied_as_they_are_stored(kind: str, tmp_path: Path) -> None:
+    assert_in_codes(*save_one_by_one(tmp_path, kind))
+
+
+@needs_bfloat16
+def test_experts_of_gpt_oss_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:
+    assert_in_codes(*save_gpt_oss(tmp_path))
+
+
+@needs_bfloat16
+def test_experts_that_torch_is_asked_for_are_dense(tmp_path: Path) -> None:
+    quantized, _ = save_gpt_oss(tmp_path)
+    rig = Rig(quantized, dtype="bfloat16", cpu_kernels="torch")
+    assert not coded_experts(rig)
+
+
+def save_one_by_one(folder: Path, kind: str) -> tuple[Path, Path]:
+    """Quantised, and the same made dense."""
     source = save_tiny_model(
-        tmp_path / "source",
+        folder / "source",
         "qwen3_moe",
         **SHAPES,
         moe_intermediate_size=64,
         num_experts=4,
         num_experts_per_tok=2,
     )
-    quantized = save_quantized(source, tmp_path / "quantized", kind)
-    dense = save_dense(source, tmp_path / "dense", kind)
-    assert_same_tokens(quantized, dense)
+    quantized = save_quantized(source, folder / "quantized", kind)
+    return quantized, save_dense(source, folder / "dense", kind)
 
 
-def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
+def save_gpt_oss(folder: Path) -> tuple[Path, Path]:
+    """Quantised, and the same made dense."""
     source = save_tiny_model(
-        tmp_path / "source",
+        folder / "source",
         "gpt_oss",
         **SHAPES,
         num_local_experts=4,
@@ -53,7 +88,7 @@ def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
         sliding_window=16,
     )
     dense, quantized = (
-        Path(shutil.copytree(source, tmp_path / name)) for name in ("dense", "quantized")
+        Path(shutil.copytree(source, folder / name)) for name in ("dense", "quantized")
     )
     tensors = load_file(source / "model.safetensors")
     blocks, values = dict(tensors), dict(tensors)
@@ -75,7 +110,7 @@ def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
             "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
         },
     )
-    assert_same_tokens(quantized, dense)
+    return quantized, dense
 
 
 def mxfp4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -88,4 +123,63 @@ def mxfp4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def assert_same_tokens(quantized: Path, dense: Path) -> None:
     adds = [make_add(idx, random_prompt(20, idx), max_tokens=24) for idx in range(2)]
-    assert Rig(quantized).run(*adds) == Rig(dense).run(*adds)
+    assert Rig(quantized, dtype="float32").run(*adds) == Rig(dense, dtype="float32").run(*adds)
+
+
+def assert_in_codes(quantized: Path, dense: Path) -> None:
+    """All experts, and the logits of a prompt are those of dense weights but for rounding."""
+    ours, theirs = Rig(quantized, dtype="bfloat16"), Rig(dense, dtype="bfloat16")
+    assert len(coded_experts(ours)) == 2
+    assert not coded_experts(theirs)
+    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
+    assert key == other_key
+    assert (logits - reference).norm() < 0.03 * reference.norm()
+    assert "multiplied as they are stored" in ready(ours).remark
+    assert ready(ours).kernel_set
+    assert ready(theirs).kernel_set == ""
+
+
+def ready(rig: Rig) -> EngineReady:
+    (event,) = (each for each in rig.channel.events if isinstance(each, EngineReady))
+    return event
+
+
+def first_logits(rig: Rig) -> tuple[tuple[int, int], torch.Tensor]:
+    rig.run(make_add(0, random_prompt(40, 0), max_tokens=1))
+    ((key, logits),) = rig.logits.items()
+    return key, logits.float()
+
+
+def coded_experts(rig: Rig) -> list[CodedExperts]:
+    forward = rig.runner._forward._forward
+    assert isinstance(forward, TorchForward)
+    assert isinstance(forward._model, TransformersModel)
+    return [each for each in forward._model._body.modules() if isinstance(each, CodedExperts)]
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the same file computed by torch, whose weights are made dense."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = save_tiny_model(
+        tmp_path / "source",
+        family,
+        **SHAPES | {"intermediate_size": 64, "pad_token_id": None, "sliding_window": 16},
+        num_experts=4,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        **({"moe_intermediate_size": 64} if family == "qwen3_moe" else {}),
+    )
+    file = tmp_path / "model.gguf"
+    write_gguf(source, file, matrices_as(gguf.GGMLQuantizationType[kind]))
+    folder = checkpoint_folder(file)
+    ours = Rig(folder, dtype="bfloat16")
+    theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
+    (_, logits), (_, reference) = (first_logits(rig) for rig in (ours, theirs))
+    assert len(coded_experts(ours)) == 2
+    assert not coded_experts(theirs)
+    assert (logits - reference).norm() < 0.03 * reference.norm()

@@ -74,7 +74,7 @@ class ExpertMxfp4:
     ending = ""
     dtypes = frozenset({"U8"})
     name = "mxfp4"
-    code_bits = None  # experts are multiplied by transformers
+    code_bits = bits_in_codes(4, MXFP4_BLOCK)
     suffixes: Sequence[str] = ("_blocks", "_scales")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:

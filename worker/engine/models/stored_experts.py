@@ -1,0 +1,167 @@
+"""The experts of a checkpoint as they are stored: one by one, or stacked."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.stored_checkpoint import StoredCheckpoint
+from worker.engine.models.decoder_weights import Projection
+from worker.engine.models.expert_weights import ExpertWeights
+
+_LAYER = r"(?:.*\.)?layers\.(?P<layer>\d+)\..*experts"
+_ONE = re.compile(rf"(?P<experts>{_LAYER})\.(?P<idx>\d+)\.(?P<part>\w+)\.weight")
+STACKED = re.compile(rf"(?P<experts>{_LAYER})\.(?:gate_up_proj|down_proj)")
+# Of gates, their values, and the way down.
+_PARTS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+
+Weight = torch.Tensor | ScaledWeight
+
+
+class ExpertSource(Protocol):
+    """The experts of a layer, where they are stored."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all their tensors, as the checkpoint has them."""
+        ...
+
+    @property
+    def num_experts(self) -> int: ...
+
+    def read(self) -> Iterator[ExpertWeights]:
+        """One after the other. Raises ConfigError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SingleExperts:
+    """An `ExpertSource`: each weight of each expert has a name of its own."""
+
+    checkpoint: StoredCheckpoint
+    names: frozenset[str]
+    num_experts: int
+    experts: str  # what all names begin with
+    parts: tuple[str, str, str]
+
+    @classmethod
+    def of(cls, checkpoint: StoredCheckpoint, names: frozenset[str]) -> SingleExperts | None:
+        """None where they are not whole experts of one kind."""
+        found = [match for match in map(_ONE.fullmatch, names) if match]
+        starts, parts = {each["experts"] for each in found}, {each["part"] for each in found}
+        kind = next((each for each in _PARTS if parts == {*each}), None)
+        num_experts = len({int(each["idx"]) for each in found})
+        if kind is None or len(starts) != 1 or len(found) != len(kind) * num_experts:
+            return None
+        if any(int(each["idx"]) >= num_experts for each in found):
+            return None
+        return cls(checkpoint, names, num_experts, starts.pop(), kind)
+
+    def read(self) -> Iterator[ExpertWeights]:
+        for idx in range(self.num_experts):
+            gate, up, down = (self._weight(idx, part) for part in self.parts)
+            yield ExpertWeights(joined(gate, up), Projection(down, None))
+
+    def _weight(self, idx: int, part: str) -> Weight:
+        name = f"{self.experts}.{idx}.{part}.weight"
+        codes = self.checkpoint.codes(name)
+        return self.checkpoint.read(name, torch.bfloat16) if codes is None else codes
+
+
+@dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """An `ExpertSource` of GPT-OSS: weights [num_experts, in, out] with biases, gates and values in
+    turns.
+    """
+
+    checkpoint: StoredCheckpoint
+    names: frozenset[str]
+    num_experts: int
+    experts: str  # what all names begin with
+
+    @classmethod
+    def of(cls, checkpoint: StoredCheckpoint, experts: str) -> StackedExperts | None:
+        """None where some of it is missing, or not in codes."""
+        weights = [f"{experts}.{part}" for part in ("gate_up_proj", "down_proj")]
+        names = frozenset([*weights, *(f"{name}_bias" for name in weights)])
+        if any(name not in checkpoint.quantized for name in weights):
+            return None
+        if any(checkpoint.shape(name) is None for name in names):
+            return None
+        shapes = [checkpoint.quantized[name].shape for name in weights]
+        if any(len(shape) != 3 or shape[0] != shapes[0][0] for shape in shapes):
+            return None
+        return cls(checkpoint, names, shapes[0][0], experts)
+
+    def read(self) -> Iterator[ExpertWeights]:
+        gate_ups, gate_up_biases = self._read("gate_up_proj")
+        downs, down_biases = self._read("down_proj")
+        order = gates_first(gate_up_biases.shape[1])
+        for idx in range(self.num_experts):
+            gate_up = gate_ups.matrix(idx).with_rows(order)
+            yield ExpertWeights(
+                Projection(gate_up, gate_up_biases[idx][order]),
+                Projection(downs.matrix(idx), down_biases[idx]),
+            )
+
+    def _read(self, part: str) -> tuple[ScaledWeight, torch.Tensor]:
+        """The weights as they lie in the files, [num_experts, out, in]."""
+        name = f"{self.experts}.{part}"
+        codes = self.checkpoint.codes(name)
+        assert codes is not None, "it was found among the quantised"
+        bias = self.checkpoint.read(f"{name}_bias", torch.bfloat16)
+        if bias.shape != codes.codes.shape[:2]:
+            raise ConfigError(
+                f"the checkpoint in {self.checkpoint.files.place} has {name + '_bias'!r} of shape "
+                f"{tuple(bias.shape)}, not {tuple(codes.codes.shape[:2])}"
+            )
+        return replace(codes, is_turned=False), bias
+
+
+def find_experts(checkpoint: StoredCheckpoint) -> Mapping[int, ExpertSource]:
+    """Those with weights in codes, by layer."""
+    singles: dict[int, set[str]] = defaultdict(set)
+    coded: set[int] = set()
+    found: dict[int, ExpertSource] = {}
+    for name in (*checkpoint.plain_names, *checkpoint.quantized):
+        if match := _ONE.fullmatch(name):
+            layer = int(match["layer"])
+            singles[layer].add(name)
+            if name in checkpoint.quantized:
+                coded.add(layer)
+        elif name in checkpoint.quantized and (match := STACKED.fullmatch(name)):
+            stacked = StackedExperts.of(checkpoint, match["experts"])
+            if stacked is not None:
+                found[int(match["layer"])] = stacked
+    for layer in coded:
+        single = SingleExperts.of(checkpoint, frozenset(singles[layer]))
+        if single is not None:
+            found[layer] = single
+    return found
+
+
+def gates_first(num_rows: int) -> torch.Tensor:
+    """The places of gates and values that are stored in turns."""
+    return torch.arange(num_rows).view(-1, 2).T.flatten()
+
+
+def joined(*parts: Weight) -> Projection:
+    """Gates, then their values, or both at once: in codes where all are in the same."""
+    coded = [part for part in parts if isinstance(part, ScaledWeight)]
+    codes = join_rows(coded) if len(coded) == len(parts) else None
+    if codes is not None:
+        return Projection(codes, None)
+    return Projection(torch.cat([_dense(part) for part in parts]), None)
+
+
+def _dense(weight: Weight) -> torch.Tensor:
+    if isinstance(weight, ScaledWeight):
+        return weight.dense(torch.bfloat16)
+    return weight.to(torch.bfloat16)
