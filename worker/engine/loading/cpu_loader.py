@@ -132,7 +132,9 @@ class CpuLoader:
         on_cpu = _OnCpu(pool, TorchForward(model, attention), image_encoder)
         if experts is None or not experts.num_coded:
             return on_cpu
+        assert isinstance(model, TransformersModel), "the library was chosen for its experts"
         return on_cpu._replace(
+            num_weight_bytes=model.num_bytes + experts.num_bytes,
             coded_share=experts.num_coded / setup.config.num_parameters,
             kernel_set=experts.library.kernel_set.name,
         )

@@ -78,6 +78,12 @@ class TransformersModel:
     def attention_layers(self) -> Sequence[AttentionLayer]:
         return self._attention_layers
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its parameters, tied ones once."""
+        parts = {part for module in (self._body, self._head) for part in module.parameters()}
+        return sum(part.nbytes for part in parts)
+
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         with ExitStack() as hooks:

@@ -54,13 +54,13 @@ class NativeExperts:
         for expert in experts:
             gate_ups.append(self._packed.linear(expert.gate_up, interleaved=True))
             downs.append(self._packed.linear(expert.down))
-        return _NativeLayer(self, gate_ups, downs, gate)
+        return NativeLayer(self, gate_ups, downs, gate)
 
     def run(self, experts: ExpertsStruct, step: ExpertStepStruct) -> None:
         self.library.experts_forward(self._team, ctypes.byref(experts), ctypes.byref(step))
 
 
-class _NativeLayer:
+class NativeLayer:
     """The `ExpertLayer` of one layer."""
 
     def __init__(
@@ -70,7 +70,7 @@ class _NativeLayer:
         downs: Sequence[LinearStruct],
         gate: Gate,
     ) -> None:
-        self._owner = owner
+        self.owner = owner
         self._experts = ExpertsStruct(
             gate_up=(LinearStruct * len(gate_ups))(*gate_ups),
             down=(LinearStruct * len(downs))(*downs),
@@ -97,5 +97,5 @@ class _NativeLayer:
             shares=shares.data_ptr(),
             outputs=outputs.data_ptr(),
         )
-        self._owner.run(self._experts, step)
+        self.owner.run(self._experts, step)
         return outputs

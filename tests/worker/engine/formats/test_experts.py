@@ -29,8 +29,11 @@ from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
+from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.expert_modules import CodedExperts
+from worker.engine.models.registry import read_model_config
 from worker.engine.models.transformers_model import TransformersModel
+from worker.engine.native.native_experts import NativeLayer
 from worker.engine_link.engine_messages import EngineReady
 
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
@@ -61,6 +64,20 @@ def test_experts_that_torch_is_asked_for_are_dense(tmp_path: Path) -> None:
     quantized, _ = save_gpt_oss(tmp_path)
     rig = Rig(quantized, dtype="bfloat16", cpu_kernels="torch")
     assert not coded_experts(rig)
+
+
+@needs_bfloat16
+def test_what_is_counted_of_experts_is_what_they_take(tmp_path: Path) -> None:
+    """But for norms and biases."""
+    quantized, _ = save_gpt_oss(tmp_path)
+    rig = Rig(quantized, dtype="bfloat16")
+    counted = weight_bytes(read_model_config(quantized), torch.bfloat16, in_codes=True)
+    rig.run()
+    assert f"all weights take {counted / (1 << 30):.2f} GiB" in ready(rig).remark
+    (experts, _) = coded_experts(rig)
+    assert isinstance(experts._layer, NativeLayer)
+    taken = model_of(rig).num_bytes + experts._layer.owner.num_bytes
+    assert counted == pytest.approx(taken, rel=0.05)
 
 
 def save_one_by_one(folder: Path, kind: str) -> tuple[Path, Path]:
@@ -151,10 +168,14 @@ def first_logits(rig: Rig) -> tuple[tuple[int, int], torch.Tensor]:
 
 
 def coded_experts(rig: Rig) -> list[CodedExperts]:
+    return [each for each in model_of(rig)._body.modules() if isinstance(each, CodedExperts)]
+
+
+def model_of(rig: Rig) -> TransformersModel:
     forward = rig.runner._forward._forward
     assert isinstance(forward, TorchForward)
     assert isinstance(forward._model, TransformersModel)
-    return [each for each in forward._model._body.modules() if isinstance(each, CodedExperts)]
+    return forward._model
 
 
 @needs_bfloat16
@@ -165,15 +186,12 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
 ) -> None:
     """Beside the same file computed by torch, whose weights are made dense."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = save_tiny_model(
-        tmp_path / "source",
-        family,
-        **SHAPES | {"intermediate_size": 64, "pad_token_id": None, "sliding_window": 16},
-        num_experts=4,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        **({"moe_intermediate_size": 64} if family == "qwen3_moe" else {}),
-    )
+    sizes: dict[str, Any] = SHAPES | {"intermediate_size": 64, "num_experts_per_tok": 2}
+    if family == "qwen3_moe":
+        sizes |= {"moe_intermediate_size": 64, "num_experts": 4}
+    else:
+        sizes |= {"num_local_experts": 4, "sliding_window": 16, "pad_token_id": None}
+    source = save_tiny_model(tmp_path / "source", family, **sizes)
     file = tmp_path / "model.gguf"
     write_gguf(source, file, matrices_as(gguf.GGMLQuantizationType[kind]))
     folder = checkpoint_folder(file)
