@@ -399,8 +399,7 @@ void jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_featur
   const int64_t pair_bytes = layout == kCodes8 ? 2 * kBlockCols : kBlockCols;
   const int64_t block_bytes = in_features / 2 * pair_bytes;
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
-    pack_block_of_codes(layout, blocked, block, codes, in_features, pair_bytes,
-                        packed + block * block_bytes);
+    pack_block_of_codes(layout, blocked, block, codes, in_features, packed + block * block_bytes);
   });
 }
 

@@ -11,11 +11,11 @@
 
 #include "coded_weights.h"
 #include "linear_weights.h"
+#include "turning.h"
 
 namespace jetflock {
 
 constexpr size_t kHugePage = 2 << 20;
-constexpr int64_t kTileBytes = 64;  // of a row, read while the lines that it is spread over are near
 
 // Huge pages spare the translation of addresses while weights stream by. Null when memory is out.
 inline void* allocate(size_t num_bytes) {
@@ -57,54 +57,119 @@ inline void divide(int64_t num_tasks, int64_t num_threads, const Task& task) {
   for (auto& thread : threads) thread.join();
 }
 
-// Calls `task` with each lane of a block, its row or -1, and the part [begin, end) of the row.
-template <class Task>
-inline void for_each_part(const BlockedRows& blocked, int64_t block, int64_t in_features,
-                          int64_t part_size, const Task& task) {
-  for (int64_t begin = 0; begin < in_features; begin += part_size) {
-    const int64_t end = std::min(begin + part_size, in_features);
+// The rows of a block by lane; null where a column is zero.
+template <class Value>
+struct BlockRows {
+  const Value* rows[kBlockCols];
+
+  BlockRows(const BlockedRows& blocked, int64_t block, const Value* all, int64_t in_features) {
     for (int64_t lane = 0; lane < kBlockCols; ++lane) {
-      task(lane, blocked.row(block, lane), begin, end);
+      const int64_t row = blocked.row(block, lane);
+      rows[lane] = row < 0 ? nullptr : all + row * in_features;
+    }
+  }
+
+  Value at(int64_t lane, int64_t input) const {
+    return rows[lane] == nullptr ? Value{0} : rows[lane][input];
+  }
+};
+
+// in_features is even: inputs go in pairs, eight of which are turned at a time.
+inline void pack_block(const BlockedRows& blocked, int64_t block, const bf16* all,
+                       int64_t in_features, bf16* to) {
+  const BlockRows<bf16> from(blocked, block, all, in_features);
+  const int64_t num_whole = in_features / (2 * kTurned) * (2 * kTurned);
+  for (int64_t input = 0; input < num_whole; input += 2 * kTurned) {
+    for (int64_t lane = 0; lane < kBlockCols; lane += kTurned) {
+      __m256i pairs[kTurned];
+      for (int idx = 0; idx < kTurned; ++idx) {
+        const bf16* row = from.rows[lane + idx];
+        pairs[idx] = row == nullptr
+                         ? _mm256_setzero_si256()
+                         : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + input));
+      }
+      turn(pairs);
+      for (int idx = 0; idx < kTurned; ++idx) {
+        bf16* pair = to + (input + 2 * idx) * kBlockCols + lane * 2;
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair), pairs[idx]);
+      }
+    }
+  }
+  for (int64_t input = num_whole; input < in_features; ++input) {
+    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
+      to[input / 2 * 2 * kBlockCols + lane * 2 + input % 2] = from.at(lane, input);
     }
   }
 }
 
-// in_features is even: inputs go in pairs.
-inline void pack_block(const BlockedRows& blocked, int64_t block, const bf16* rows,
-                       int64_t in_features, bf16* to) {
-  constexpr size_t kPairBytes = 2 * sizeof(bf16);
-  for_each_part(blocked, block, in_features, kTileBytes / sizeof(bf16),
-                [&](int64_t lane, int64_t row, int64_t begin, int64_t end) {
-                  for (int64_t at = begin; at < end; at += 2) {
-                    bf16* pair = to + at * kBlockCols + lane * 2;
-                    if (row < 0) {
-                      __builtin_memset(pair, 0, kPairBytes);
-                    } else {
-                      __builtin_memcpy(pair, rows + row * in_features + at, kPairBytes);
-                    }
-                  }
-                });
+// Eight pairs of codes of a row, or zeros.
+inline __m128i load_codes(const uint8_t* row, int64_t input) {
+  if (row == nullptr) return _mm_setzero_si128();
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + input));
+}
+
+// Turns eight pairs of codes of eight lanes, and puts each pair `stride` bytes after the last.
+template <class Load>
+inline void pack_turned(const Load& load_lane, int64_t stride, uint8_t* to) {
+  __m128i pairs[kTurned];
+  for (int idx = 0; idx < kTurned; ++idx) pairs[idx] = load_lane(idx);
+  turn(pairs);
+  for (int idx = 0; idx < kTurned; ++idx) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + idx * stride), pairs[idx]);
+  }
+}
+
+// See codes8_position.
+inline void pack_codes8(const BlockRows<uint8_t>& from, int64_t in_features, uint8_t* to) {
+  constexpr int64_t kPairBytes = 2 * kBlockCols;
+  const int64_t num_whole = in_features / (2 * kTurned) * (2 * kTurned);
+  for (int64_t input = 0; input < num_whole; input += 2 * kTurned) {
+    for (int64_t part = 0; part < kBlockCols / kTurned; ++part) {
+      const auto lane = [&](int idx) {
+        return load_codes(from.rows[idx / 4 * kLanes + part * 4 + idx % 4], input);
+      };
+      pack_turned(lane, kPairBytes, to + input / 2 * kPairBytes + part * 2 * kTurned);
+    }
+  }
+  for (int64_t input = num_whole; input < in_features; ++input) {
+    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
+      const int element = static_cast<int>(lane % kLanes * 2 + input % 2);
+      to[input / 2 * kPairBytes + codes8_position(static_cast<int>(lane / kLanes), element)] =
+          from.at(lane, input);
+    }
+  }
+}
+
+// The right vector's codes in the upper halves of the left one's bytes.
+inline void pack_codes4(const BlockRows<uint8_t>& from, int64_t in_features, uint8_t* to) {
+  constexpr int64_t kPairBytes = kBlockCols;
+  const int64_t num_whole = in_features / (2 * kTurned) * (2 * kTurned);
+  for (int64_t input = 0; input < num_whole; input += 2 * kTurned) {
+    for (int64_t first = 0; first < kLanes; first += kTurned) {
+      const auto lane = [&](int idx) {
+        const __m128i left = load_codes(from.rows[first + idx], input);
+        const __m128i right = load_codes(from.rows[kLanes + first + idx], input);
+        return _mm_or_si128(left, _mm_slli_epi16(right, 4));
+      };
+      pack_turned(lane, kPairBytes, to + input / 2 * kPairBytes + 2 * first);
+    }
+  }
+  for (int64_t input = num_whole; input < in_features; ++input) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      to[input / 2 * kPairBytes + lane * 2 + input % 2] = static_cast<uint8_t>(
+          from.at(lane, input) | from.at(kLanes + lane, input) << 4);
+    }
+  }
 }
 
 inline void pack_block_of_codes(Layout layout, const BlockedRows& blocked, int64_t block,
-                                const uint8_t* codes, int64_t in_features, int64_t pair_bytes,
-                                uint8_t* to) {
-  std::fill_n(to, in_features / 2 * pair_bytes, 0);
-  for_each_part(blocked, block, in_features, kTileBytes,
-                [&](int64_t lane, int64_t row, int64_t begin, int64_t end) {
-                  if (row < 0) return;
-                  const int vector = static_cast<int>(lane / kLanes);
-                  for (int64_t at = begin; at < end; ++at) {
-                    const int element = static_cast<int>(lane % kLanes * 2 + at % 2);
-                    uint8_t* pair = to + at / 2 * pair_bytes;
-                    const uint8_t code = codes[row * in_features + at];
-                    if (layout == kCodes8) {
-                      pair[codes8_position(vector, element)] = code;
-                    } else {
-                      pair[element] |= vector == 0 ? code : code << 4;
-                    }
-                  }
-                });
+                                const uint8_t* codes, int64_t in_features, uint8_t* to) {
+  const BlockRows<uint8_t> from(blocked, block, codes, in_features);
+  if (layout == kCodes8) {
+    pack_codes8(from, in_features, to);
+  } else {
+    pack_codes4(from, in_features, to);
+  }
 }
 
 }  // namespace jetflock

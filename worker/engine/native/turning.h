@@ -1,0 +1,49 @@
+// Exchanges rows and columns of eight by eight values, by AVX2, which all kernel sets have.
+
+#pragma once
+
+#include <immintrin.h>
+
+namespace jetflock {
+
+constexpr int kTurned = 8;
+
+// Of 32 bits.
+inline void turn(__m256i (&rows)[kTurned]) {
+  __m256i twos[kTurned], fours[kTurned];
+  for (int at = 0; at < kTurned; at += 2) {
+    twos[at] = _mm256_unpacklo_epi32(rows[at], rows[at + 1]);
+    twos[at + 1] = _mm256_unpackhi_epi32(rows[at], rows[at + 1]);
+  }
+  for (int at = 0; at < kTurned; at += 4) {
+    for (int half = 0; half < 2; ++half) {
+      fours[at + 2 * half] = _mm256_unpacklo_epi64(twos[at + half], twos[at + 2 + half]);
+      fours[at + 2 * half + 1] = _mm256_unpackhi_epi64(twos[at + half], twos[at + 2 + half]);
+    }
+  }
+  for (int at = 0; at < 4; ++at) {
+    rows[at] = _mm256_permute2x128_si256(fours[at], fours[at + 4], 0x20);
+    rows[at + 4] = _mm256_permute2x128_si256(fours[at], fours[at + 4], 0x31);
+  }
+}
+
+// Of 16 bits.
+inline void turn(__m128i (&rows)[kTurned]) {
+  __m128i twos[kTurned], fours[kTurned];
+  for (int at = 0; at < kTurned; at += 2) {
+    twos[at] = _mm_unpacklo_epi16(rows[at], rows[at + 1]);
+    twos[at + 1] = _mm_unpackhi_epi16(rows[at], rows[at + 1]);
+  }
+  for (int at = 0; at < kTurned; at += 4) {
+    for (int half = 0; half < 2; ++half) {
+      fours[at + 2 * half] = _mm_unpacklo_epi32(twos[at + half], twos[at + 2 + half]);
+      fours[at + 2 * half + 1] = _mm_unpackhi_epi32(twos[at + half], twos[at + 2 + half]);
+    }
+  }
+  for (int at = 0; at < 4; ++at) {
+    rows[2 * at] = _mm_unpacklo_epi64(fours[at], fours[at + 4]);
+    rows[2 * at + 1] = _mm_unpackhi_epi64(fours[at], fours[at + 4]);
+  }
+}
+
+}  // namespace jetflock
