@@ -71,10 +71,10 @@ def _of_float8(weight: ScaledWeight, group_size: int) -> CodedLayout:
 
 def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
     """In four bits where all codes lie within sixteen, whatever their checkpoint has them in."""
-    codes, scales = weight.codes.to(torch.int16), weight.scales
+    scales = weight.scales
     if weight.zeros is None:
-        return _of_plain(codes, scales, group_size)
-    zeros = weight.zeros.to(torch.int16)
+        return _of_plain(weight.codes, scales, group_size)
+    codes, zeros = weight.codes.to(torch.int16), weight.zeros.to(torch.int16)
     if not torch.equal(zeros.to(torch.float32), weight.zeros):
         return None
     if bool((zeros == zeros[0, 0]).all()):
@@ -88,15 +88,27 @@ def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
 
 
 def _of_plain(codes: torch.Tensor, scales: torch.Tensor, group_size: int) -> CodedLayout | None:
-    low, high = int(codes.min()), int(codes.max())
+    least, largest = torch.aminmax(codes)
+    low, high = int(least), int(largest)
     if low < -128 or high > 127:
         return None
+    codes = codes.to(torch.int8)
     if high - low < 16:
-        codes4, book = (codes - low).to(torch.uint8), _book4(torch.arange(low, low + 16))
+        codes4, book = (codes - low).view(torch.uint8), _book4(torch.arange(low, low + 16))
         return CodedLayout(CODES4, codes4, book, group_size, scales, None)
-    codes8 = (codes.abs() & 0x7F | torch.where(codes < 0, _SIGN, 0)).to(torch.uint8)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
-    return CodedLayout(CODES8, codes8, book, group_size, scales, None)
+    return CodedLayout(CODES8, _with_signs(codes), book, group_size, scales, None)
+
+
+def _with_signs(codes: torch.Tensor) -> torch.Tensor:
+    """Of int8: the size in seven bits and the sign in the eighth, which alone stands for -128.
+
+    In place but for two copies: all that is done to a weight is done while somebody waits for it.
+    """
+    signs = codes >> 7
+    sizes = codes ^ signs
+    sizes.sub_(signs).bitwise_and_(~_SIGN)
+    return sizes.bitwise_or_(signs.bitwise_and_(-_SIGN)).view(torch.uint8)
 
 
 def _with_minima(
