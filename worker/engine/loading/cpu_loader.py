@@ -136,7 +136,6 @@ class CpuLoader:
         return on_cpu._replace(
             num_weight_bytes=model.num_bytes + experts.num_bytes,
             coded_share=experts.num_coded / setup.config.num_parameters,
-            kernel_set=experts.library.kernel_set.name,
         )
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:

@@ -152,8 +152,7 @@ def assert_in_codes(quantized: Path, dense: Path) -> None:
     assert key == other_key
     assert (logits - reference).norm() < 0.03 * reference.norm()
     assert "multiplied as they are stored" in ready(ours).remark
-    assert ready(ours).kernel_set
-    assert ready(theirs).kernel_set == ""
+    assert ready(ours).kernel_set == ""  # the rest is torch's: its bits are promised to nobody
 
 
 def ready(rig: Rig) -> EngineReady:
