@@ -36,7 +36,8 @@ async def states(stack: Stack) -> dict[str, Any]:
         del states[name]
     for name, state in states.items():
         del state["consumer_count"]
-        state["durables"] = [each["name"] for each in await _consumers(stack, name, durable=True)]
+        durables = await _consumers(stack, name, durable=True)
+        state["durables"] = sorted(each["name"] for each in durables)
     return states
 
 
