@@ -18,6 +18,7 @@ from shared.broker.kv_bucket import KvBucket, readable
 from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, ConfigError, IncarnationMismatch, ProtocolError
+from shared.liveness.presence import is_absent
 from shared.nats_client.connection import connect, round_trip
 from shared.protocol.codec import decode
 from shared.protocol.model_cards import ModelCard
@@ -27,8 +28,8 @@ from shared.service.feature_level import FeatureLevel
 from shared.storage.byte_budget import ByteBudget, in_units
 from shared.storage.stream_quorum import servers_behind
 from shared.storage.stream_room import usage_of
-from shared.storage.streams import check_stream, stream_configs
-from shared.subjects import LANES, LEVEL_KEY, Subjects
+from shared.storage.streams import HEARTBEAT_TTL_S, check_stream, stream_configs
+from shared.subjects import LANES, LEVEL_KEY, Subjects, new_incarnation
 
 _MIN_VERSION = (2, 11)  # direct gets in batches
 _NUM_ROUND_TRIPS = 5
@@ -130,6 +131,7 @@ class _Nats:
         if not bad:
             yield ok("streams", f"all {len(wanted)} are there, as they must be")
         yield await self._clocks()
+        yield await self._deaths()
         async for finding in self._alive():
             yield finding
 
@@ -227,6 +229,18 @@ class _Nats:
                 "run NTP on both: logs and what expires after days go by the clock",
             )
         return ok("clocks", text)
+
+    async def _deaths(self) -> Finding:
+        """Whether the server would tell who is gone: by nobody's hearing a question to it."""
+        area = "deaths"
+        if await is_absent(self._nc, self._subjects, new_incarnation("nobody")):
+            return ok(area, "NATS tells at once who is gone")
+        return warn(
+            area,
+            f"somebody listens on {self._subjects.presence('>')}, or on all subjects: a process "
+            f"that dies is missed only when its heartbeat expires, after {HEARTBEAT_TTL_S:g} s",
+            "end what listens there (nats sub '>'), or take that right away: jetflock nats-users",
+        )
 
     async def _alive(self) -> AsyncIterator[Finding]:
         names = self._subjects

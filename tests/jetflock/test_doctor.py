@@ -136,6 +136,21 @@ async def test_an_account_that_may_store_too_little_is_told(tmp_path: Path) -> N
 
 
 @pytest.mark.integration
+async def test_who_listens_on_all_subjects_hides_deaths(nats_server: NatsServer) -> None:
+    config = ClusterConfig(nats_url=nats_server.url)
+    async with open_cluster(config, "test") as cluster:
+        assert of("deaths", await nats(config)).verdict is Verdict.OK
+        listener = await cluster.nc.subscribe(">")
+        await cluster.nc.flush()
+        found = of("deaths", await nats(config))
+        assert found.verdict is Verdict.WARN
+        assert "somebody listens on jf.here.>" in found.text
+        await listener.unsubscribe()
+        await cluster.nc.flush()
+        assert of("deaths", await nats(config)).verdict is Verdict.OK
+
+
+@pytest.mark.integration
 async def test_a_queue_that_was_made_again_is_found(nats_server: NatsServer) -> None:
     config = ClusterConfig(nats_url=nats_server.url)
     async with open_cluster(config, "test") as cluster:
