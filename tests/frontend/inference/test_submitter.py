@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from frontend.inference.admission.drain_rate import DrainRate
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
@@ -295,3 +296,19 @@ async def test_what_older_workers_would_draw_otherwise_waits_for_the_level(
         await level.put(LevelRecord(FEATURE_LEVEL), (await level.read()).revision)
         await level.read()
         assert (await client.post(CHAT, json=body)).status_code == 200
+
+
+async def test_a_group_is_told_to_wait_until_there_is_room_for_all_of_it(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say(_: GenerateRequest, __: Callable[[], Awaitable[None]]) -> None:
+        raise LimitReached("maximum messages exceeded", 10077)
+
+    queue_that(monkeypatch, say)
+    monkeypatch.setattr(DrainRate, "per_s", 0.25)
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        alone = await client.post(CHAT, json=BODY)
+        group = await client.post(CHAT, json={**BODY, "n": 3})
+    assert (alone.status_code, group.status_code) == (429, 429)
+    assert (alone.headers["Retry-After"], group.headers["Retry-After"]) == ("4", "12")
