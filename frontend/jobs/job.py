@@ -14,7 +14,7 @@ from frontend.jobs.stored_response import Conversation, ResponseParams
 from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.tenants.tenant import EVERYBODY, Tenant
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RequestTooLarge
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.prompt_object import is_large
 from shared.protocol.reply import (
@@ -22,6 +22,7 @@ from shared.protocol.reply import (
     EncodingFormat,
     ReplyParams,
     ScoreMethod,
+    SealedReply,
     Surface,
     TextParams,
 )
@@ -34,6 +35,8 @@ from shared.subjects import JOB_CLASSES, choice_rid
 from shared.telemetry.tracing import NO_SPAN, Span
 
 MAX_RETURNED_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
+# Of what the answer repeats: a message of a MiB has room for it beside the most logprobs.
+MAX_RENDERING_BYTES = 360 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class Job:
         """One request a choice, in the order of their index. `num_public_tokens` is of each prompt
         what it shares under no salt; empty: nothing.
 
-        Raises ContextLengthExceeded, or InvalidRequest when ids or logprobs take too many bytes.
+        Raises ContextLengthExceeded, or InvalidRequest or RequestTooLarge when ids, logprobs or
+        what the answer repeats take too many bytes.
         """
         card = self.model.card
         requests = []
@@ -244,7 +248,7 @@ class Job:
                     tokenizer_hash=card.tokenizer_hash,
                     sampling=sampling,
                     text=text,
-                    reply=seal(reply),
+                    reply=_sealed(reply),
                     deadline_s=caller.deadline_s,
                     prompt_ids=prompt_ids,
                     images=prompt.images,
@@ -273,6 +277,18 @@ class Job:
         return sampling.for_prompt(
             prompt.token_ids, self.model.card, choice_idx % sampling.n, max_logprob_bytes
         )
+
+
+def _sealed(reply: ReplyParams) -> SealedReply:
+    """Raises RequestTooLarge."""
+    sealed = seal(reply)
+    if len(sealed.rendering) > MAX_RENDERING_BYTES:
+        raise RequestTooLarge(
+            f"What the answer repeats ('echo', 'return_token_ids', names in 'tools') takes "
+            f"{len(sealed.rendering)} bytes in each record of the request, at most "
+            f"{MAX_RENDERING_BYTES}"
+        )
+    return sealed
 
 
 def _overridden_eos_ids(sampling: SamplingParams, card: ModelCard) -> tuple[int, ...] | None:

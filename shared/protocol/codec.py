@@ -41,6 +41,11 @@ def decode(message_type: type[T], data: bytes) -> T:
     return _convert(_unpack_versioned(data), message_type)
 
 
+def check_readable(data: bytes) -> None:
+    """Raises MalformedMessage for what was encoded and has too many lists or maps to be decoded."""
+    _unpack(data)
+
+
 def decode_request(data: bytes) -> GenerateRequest:
     """Raises NewerLevel, whether or not it could be read; UnknownVersion or MalformedMessage."""
     return _convert(_unpack_stamped(data), GenerateRequest)

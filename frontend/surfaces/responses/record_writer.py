@@ -11,9 +11,11 @@ from shared.errors import (
     CasConflict,
     ConfigError,
     LimitReached,
+    ProtocolError,
     RequestTooLarge,
     ServiceUnavailable,
 )
+from shared.protocol.codec import check_readable
 
 _MAX_USAGE = 0.9  # beyond it nothing is kept: results of requests that run have room
 _ATTEMPTS = 3
@@ -43,6 +45,13 @@ class RecordWriter:
         """
         if len(payload) > self._max_record_bytes:
             raise _too_large(len(payload), self._max_record_bytes, param)
+        try:
+            check_readable(payload)
+        except ProtocolError as exc:
+            raise RequestTooLarge(
+                f"What is kept has too many lists, objects or fields of one object: {exc}.",
+                param=param,
+            ) from exc
         for _ in range(_ATTEMPTS):
             try:
                 await self._check_room(len(payload))

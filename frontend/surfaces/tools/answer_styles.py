@@ -14,9 +14,11 @@ from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.reasoning import REASONING_PARSERS, ReasoningParser
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.surfaces.tools.tool_fields import ToolUse
-from shared.errors import UnsupportedParameter
-from shared.protocol.reply import AnswerFormat
+from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.protocol.reply import AnswerFormat, ParamKind
 
+MAX_KINDS = 2048  # parameters whose kinds travel with every record of the request
+MAX_KIND_BYTES = 64 * 1024  # of their names
 _TAIL_LEN = 16  # tokens in which the end of a prompt shows
 
 
@@ -53,7 +55,10 @@ class AnswerStyles:
         *,
         tells_reasoning: bool,
     ) -> AnswerFormat | None:
-        """None when all that the model says is content. Raises UnsupportedParameter."""
+        """None when all that the model says is content.
+
+        Raises UnsupportedParameter or InvalidRequest.
+        """
         template = model.chat_template()
         reasoning = self.reasoning(template) if tells_reasoning else None
         if use is None and reasoning is None:
@@ -66,6 +71,7 @@ class AnswerStyles:
         kinds = {}
         if use is not None and tools is not None and tools.reads_kinds:
             kinds = {tool.name: param_kinds(tool.parameters) for tool in use.callable}
+            _check_kinds(kinds)
         return AnswerFormat(
             tools=None if tools is None else tools.name,
             tool_names=() if use is None else tuple(tool.name for tool in use.callable),
@@ -73,6 +79,18 @@ class AnswerStyles:
             begins_in_reasoning=is_inside,
             reasoning_end_id=end_id,
             param_kinds=kinds,
+        )
+
+
+def _check_kinds(kinds: Mapping[str, Mapping[str, ParamKind]]) -> None:
+    """Raises InvalidRequest."""
+    num_kinds = sum(map(len, kinds.values()))
+    num_bytes = sum(len(name.encode()) for of_tool in kinds.values() for name in of_tool)
+    if num_kinds > MAX_KINDS or num_bytes > MAX_KIND_BYTES:
+        raise InvalidRequest(
+            f"'tools' have {num_kinds} parameters that take more than text, with names of "
+            f"{num_bytes} bytes; of this model's at most {MAX_KINDS} and {MAX_KIND_BYTES}",
+            param="tools",
         )
 
 
