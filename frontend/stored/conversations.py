@@ -120,6 +120,7 @@ class Conversations:
         self, conversation_id: str, item_id: str, caller: Caller
     ) -> ConversationObject:
         """Returns the conversation. Raises RequestError."""
+        self._inference.admit_call(caller)
         found = await self._unlocked(conversation_id, caller)
         idx = _index_of(found, item_id)
         items = found.items[:idx] + found.items[idx + 1 :]

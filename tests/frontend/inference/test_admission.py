@@ -185,12 +185,22 @@ async def test_tokens_made_elsewhere_are_paid_at_a_frontend_that_the_tenant_is_n
 
 
 PROMPT = {"prompt": "Hi"}
-CALLS: dict[str, tuple[str, dict[str, Any] | None]] = {
-    "tokenize": ("/tokenize", PROMPT),
-    "detokenize": ("/detokenize", {"tokens": [40]}),
-    "count": ("/v1/messages/count_tokens", BODY),
-    "stream": ("/v1/streams/{rid}?stream=false", None),
-    "responses": ("/v1/responses/resp_{response}?stream=true", None),
+HI = {"role": "user", "content": "Hi"}
+CONVERSATION = "/v1/conversations/{conversation}"
+CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "tokenize": ("POST", "/tokenize", PROMPT),
+    "detokenize": ("POST", "/detokenize", {"tokens": [40]}),
+    "template": ("POST", "/apply-template", {"messages": [HI]}),
+    "count": ("POST", "/v1/messages/count_tokens", BODY),
+    "stream": ("GET", "/v1/streams/{rid}?stream=false", None),
+    "responses": ("GET", "/v1/responses/resp_{response}?stream=true", None),
+    "batch of chats": ("POST", f"{CHAT}/batch", {"model": "tiny", "messages": [[HI]]}),
+    "Ollama's chat": ("POST", "/api/chat", {"model": "tiny", "messages": [HI], "stream": False}),
+    "Ollama's loading": ("POST", "/api/generate", {"model": "tiny", "stream": False}),
+    "conversation": ("POST", "/v1/conversations", {}),
+    "metadata": ("POST", CONVERSATION, {"metadata": {}}),
+    "items": ("POST", f"{CONVERSATION}/items", {"items": [HI]}),
+    "item": ("DELETE", f"{CONVERSATION}/items/{{item}}", None),
 }
 
 
@@ -198,23 +208,24 @@ CALLS: dict[str, tuple[str, dict[str, Any] | None]] = {
 async def test_every_call_that_makes_work_is_one_of_the_minute(
     stack: Stack, tmp_path: Path, call: str
 ) -> None:
-    path, body = CALLS[call]
-    running = await stack.start_frontend(api_keys_file=key_file(tmp_path, requests_per_minute=3))
+    method, path, body = CALLS[call]
+    running = await stack.start_frontend(api_keys_file=key_file(tmp_path, requests_per_minute=4))
     async with running.client(headers=ALICE) as client:
         chat = await client.post(CHAT, json=BODY)
         kept = await client.post("/v1/responses", json={"model": "tiny", "input": "Hi"})
+        made = (await client.post("/v1/conversations", json={"items": [HI]})).json()["id"]
+        [item] = (await client.get(f"/v1/conversations/{made}/items")).json()["data"]
         names = {
             "rid": chat.headers["x-request-id"],
             "response": kept.json()["id"].removeprefix("resp_"),
+            "conversation": made,
+            "item": item["id"],
         }
         url = path.format(**names)
-        first, second = [
-            await (client.get(url) if body is None else client.post(url, json=body))
-            for _ in range(2)
-        ]
+        first, second = [await client.request(method, url, json=body) for _ in range(2)]
     assert first.status_code == 200, first.text
     assert second.status_code == 429
-    assert "3 requests per minute" in second.text
+    assert "4 requests per minute" in second.text
 
 
 async def test_joining_a_request_by_its_key_is_one_of_the_minute(
