@@ -56,6 +56,7 @@ class Tenant:
     needles: dict[str, bytes] = field(default_factory=dict)
     rids: list[str] = field(default_factory=list)
     response_id: str = ""
+    conversation_id: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -89,8 +90,16 @@ class Tenant:
         self.needles["prompt"] = struct.pack(f"<{len(ids)}I", *ids)
         kept = await self.post("/v1/responses", input=self.text("response"), max_output_tokens=20)
         self.response_id = kept["id"]
+        await self._converse()
         await self._run_batch()
         await self._die(own)
+
+    async def _converse(self) -> None:
+        items = [{"role": "user", "content": self.text("conversation")}]
+        async with self.http() as http:
+            answer = await http.post("/v1/conversations", json={"items": items})
+        assert answer.status_code == 200, answer.text
+        self.conversation_id = answer.json()["id"]
 
     async def _run_batch(self) -> None:
         content = jsonl(
@@ -166,13 +175,14 @@ async def test_a_tenant_is_erased_and_another_is_not(stack: RoleStack, tmp_path:
     alice, bob = (Tenant(name, stack, tmp_path) for name in TENANTS)
     await alice.ask_everything()
     await bob.ask_everything()
-    everything = {"response", "batch line", "dead letter", "chat's answer"}
+    everything = {"response", "conversation", "batch line", "dead letter", "chat's answer"}
     before = bob.left()
     assert everything <= before
     assert everything <= alice.left()
 
     told = await erase(stack, "--tenant", "alice")
-    assert told["num_requests"] == 6, "chat, two choices, response, batch line, dead letter"
+    kinds = ("chat", "choice", "choice", "response", "conversation", "batch line", "dead letter")
+    assert told["num_requests"] == len(kinds)
     assert (told["num_batches"], told["num_files"]) == (1, 2)
     assert told["gone_by"] is None, "no frame was shared: nothing is left"
     assert alice.left() == set()
@@ -185,11 +195,15 @@ async def test_a_tenant_is_erased_and_another_is_not(stack: RoleStack, tmp_path:
         assert (await http.get("/v1/files")).json()["data"] == []
         assert (await http.get("/v1/batches")).json()["data"] == []
         assert (await http.get(f"/v1/responses/{alice.response_id}")).status_code == 404
+        gone = await http.get(f"/v1/conversations/{alice.conversation_id}")
+        assert gone.status_code == 404
         for rid in alice.rids:
             assert (await http.get(f"/v1/streams/{rid}?stream=false")).status_code == 404
     async with bob.http() as http:
         assert len((await http.get("/v1/files")).json()["data"]) == 2
         assert (await http.get(f"/v1/responses/{bob.response_id}")).status_code == 200
+        kept = await http.get(f"/v1/conversations/{bob.conversation_id}")
+        assert kept.status_code == 200
         for rid in bob.rids:
             assert (await http.get(f"/v1/streams/{rid}?stream=false")).status_code == 200
     await erase_over_nats(bob)
