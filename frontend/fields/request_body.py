@@ -30,6 +30,7 @@ _QUOTE_US = 0.11  # as of a key that no other object has
 _BYTE_US = 0.0012
 _MAX_US = 25_000  # half of what may be felt: another machine, or a busy one, takes longer
 _MAX_FIELDS = 1000
+_MAX_DEPTH = 100  # lists and objects inside each other: what is stored and told nests them in more
 _MAX_MESSAGES = 4096
 _MANY_COMMAS = 4096  # from here on, entries are counted before they are decoded
 _MAX_NOTED = 1000  # fields that nobody knows
@@ -101,9 +102,11 @@ class RawBody:
                 "The body is not valid JSON: one of its texts is not UTF-8.", code="invalid_json"
             ) from exc
         except RecursionError as exc:
-            raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
+            raise _too_deep() from exc
         if not isinstance(body, dict):
             raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+        if self._structure.num_lists > _MAX_DEPTH:
+            check_depth(body)
         if len(body) > _MAX_FIELDS:
             raise InvalidRequest(f"The body has {len(body)} fields, at most {_MAX_FIELDS}.")
         return body
@@ -121,6 +124,28 @@ class RawBody:
 def parse_object(data: bytes) -> dict[str, Any]:
     """A JSON object. Raises InvalidRequest, or RequestTooLarge when it takes long to decode."""
     return RawBody(data).parse()
+
+
+def check_depth(value: Any) -> None:
+    """Of what was read from JSON. Raises InvalidRequest."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(
+        f"The body is nested too deeply: at most {_MAX_DEPTH} lists and objects in each other.",
+        code="invalid_json",
+    )
 
 
 def _check_entries(data: bytes) -> None:

@@ -9,7 +9,9 @@ from typing import IO, Any
 
 import msgspec
 
+from frontend.fields.request_body import check_depth
 from frontend.stored.batches.batch_record import InputError
+from shared.errors import InvalidRequest
 
 MAX_ERRORS = 100  # that are told
 
@@ -117,6 +119,10 @@ def _check_line(
         return InputError(
             "invalid_json_line", f"The line is not a JSON object: {str(exc)[:200]}", number
         )
+    try:
+        check_depth([line.custom_id, line.method, line.url, line.body])
+    except InvalidRequest as exc:
+        return InputError("invalid_json_line", exc.message, number)
     if not isinstance(line.custom_id, str) or not 1 <= len(line.custom_id) <= 512:
         return _missing("custom_id", "a text of 1 to 512 characters", number)
     if line.custom_id in ids:

@@ -98,6 +98,24 @@ def test_entries_are_counted_before_they_are_made(
         raw.parse()
 
 
+def nested(depth: int, kind: str) -> bytes:
+    """A body of so many objects, or lists in an object, one inside the other."""
+    if kind == "objects":
+        return b'{"x":' * depth + b"1" + b"}" * depth
+    return b'{"x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+
+@pytest.mark.parametrize("kind", ["objects", "lists"])
+def test_bodies_are_nested_so_deep_and_no_deeper(kind: str) -> None:
+    """What is made of them for the store and for answers has room for more."""
+    assert RawBody(nested(100, kind)).parse() == json.loads(nested(100, kind))
+    for depth in (101, 300, 940, 20_000):
+        with pytest.raises(InvalidRequest, match="nested too deeply: at most 100"):
+            RawBody(nested(depth, kind)).parse()
+    brackets = {"messages": [{"content": "[{" * 5000}] * 10}
+    assert RawBody(json.dumps(brackets).encode()).parse() == brackets, "texts may hold any"
+
+
 @pytest.mark.parametrize(
     "field", ['"messages": 5', '"messages": {}', '"logit_bias": []', '"messages": null']
 )

@@ -207,6 +207,7 @@ async def test_an_input_file_with_every_mistake(client: AsyncOpenAI, stack: Stac
             line(7) | {"body": "x"},
             line(8, model=None),
             line(9, stream=True),
+            line(10) | {"url": json.loads("[" * 200 + "]" * 200)},
         ),
     )
     batch = await until(client, batch, "failed")
@@ -221,6 +222,7 @@ async def test_an_input_file_with_every_mistake(client: AsyncOpenAI, stack: Stac
         (8, "missing_required_parameter", "body"),
         (9, "missing_required_parameter", "body.model"),
         (10, "unsupported_parameter", "body.stream"),
+        (11, "invalid_json_line", None),
     ]
     assert stack.backend.runs == {}
     assert batch.failed_at is not None
