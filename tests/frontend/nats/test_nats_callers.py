@@ -80,7 +80,13 @@ async def test_what_a_client_has_is_its_own(users: NatsUsers, stack: Stack) -> N
     file, part = await upload(alice, "alice")
     batch = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
     batch_id = json.loads((await ask(alice, "alice", "batches", batch)).data)["id"]
+    items = {"items": [{"role": "user", "content": "Hi"}]}
+    made = json.loads((await ask(alice, "alice", "conversations", items)).data)["id"]
     of_alice: list[tuple[str, Any]] = [
+        ("conversations.get", {"id": made}),
+        ("conversations.items", {"id": made}),
+        ("conversations.items.add", {"id": made, **items}),
+        ("responses", {"model": "tiny", "input": "Hi", "conversation": made}),
         ("responses.get", {"id": response}),
         ("responses.input_items", {"id": response}),
         ("resume", {"rid": rid, "stream": False}),
@@ -96,6 +102,10 @@ async def test_what_a_client_has_is_its_own(users: NatsUsers, stack: Stack) -> N
             ("batches.cancel", {"id": batch_id}),
             ("files.delete", {"id": file}),
             ("responses.delete", {"id": response}),
+            ("conversations.change", {"id": made, "metadata": {}}),
+            ("conversations.delete", {"id": made}),
+            ("erase", {"rid": made.removeprefix("conv_")}),
+            ("erase", {"rid": rid}),
             ("abort", {"rid": rid}),
         ]:
             assert code(await ask(bob, "bob", endpoint, body)) == "404", endpoint
