@@ -146,3 +146,12 @@ def test_importing_the_package_is_cheap() -> None:
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "late"), [("deploy.local.__main__", "httpx"), ("jetflock.commands.models", "rich")]
+)
+def test_what_a_start_does_not_need_is_imported_late(module: str, late: str) -> None:
+    script = f"import sys, {module}; print({late!r} in sys.modules)"
+    done = subprocess.check_output([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
+    assert done == "False\n"
