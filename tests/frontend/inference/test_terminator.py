@@ -261,3 +261,21 @@ async def test_the_prompt_stays_for_a_request_that_is_read_elsewhere(
         assert await objects.find(request.prompt_object) is not None
         stack.backend.hold.set()
         assert "Hello" in (await resumed).text
+
+
+async def test_what_is_being_ended_is_ended_before_its_frontend_is_gone(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.inference.answers.terminator._RETRY_S", 0.5)
+    stack.backend.hold.clear()
+    running = await stack.start_frontend()
+    terminator = terminator_of(running)
+    attachments = running.frontend.side.inference.ends.attachments
+    failing_once(monkeypatch, attachments, "leave", BrokerUnavailable("away"))
+    async with running.client() as client, client.stream("POST", CHAT, json=STREAM) as response:
+        rid = response.headers["x-request-id"]
+    await eventually(lambda: bool(terminator._tasks))
+    await terminator.close(10.0)
+    last = await stack.cluster.ownership.last(rid)
+    assert last is not None
+    assert isinstance(last.record, End)
