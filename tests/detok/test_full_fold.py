@@ -100,3 +100,7 @@ async def test_a_log_that_cannot_be_read_in_time_is_asked_for_again(
     monkeypatch.setattr(full_fold, "_TIMEOUT_S", 0.0)
     with pytest.raises(BrokerUnavailable, match="could not read the log"):
         await fold_from_log(stage.cluster, rid)
+
+
+async def test_of_what_nobody_has_claimed_or_ended_there_is_nothing(stage: Stage) -> None:
+    assert await fold_from_log(stage.cluster, make_rid(stage.cluster)) is None
