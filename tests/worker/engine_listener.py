@@ -8,6 +8,8 @@ from collections.abc import Callable
 from tests.worker.engine_fakes import finishes_of
 from worker.engine_link.engine_messages import EngineEvent
 
+_PATIENCE_S = 90.0  # a busy machine's, with several engines
+
 
 class Listener:
     """Collects what an engine tells, and lets a test wait for it."""
@@ -36,7 +38,7 @@ class Listener:
         await self._until(lambda: bool(self.returncodes))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(_PATIENCE_S):
             while not condition():
                 await self._news.wait()
                 self._news.clear()
