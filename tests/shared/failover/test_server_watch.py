@@ -145,7 +145,7 @@ async def test_without_a_quorum_nobody_moves(nats: PartedCluster) -> None:
     async with writing(nats, nats.servers[0]) as writer:
         for server in nats.servers:
             nats.isolate(server)
-        await time_to_err(25)
+        await time_to_err(60)
         assert writer.cluster.server.is_cut_off
         assert writer.num_moves == 0
         nats.heal()
