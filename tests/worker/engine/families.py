@@ -87,6 +87,65 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
+ALPHA_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0}
+
+# Computed by models/decoder.py, in torch alone.
+FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 24,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "olmo2": ("olmo2", {}),
+    "olmo2 biases": ("olmo2", {"attention_bias": True}),
+    "olmo3": ("olmo3", {"sliding_window": WINDOW} | SLIDING_FIRST),
+    "olmo3 yarn": (
+        "olmo3",
+        {"sliding_window": WINDOW}
+        | SLIDING_FIRST
+        | {
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            }
+        },
+    ),
+    "exaone4": ("exaone4", {"sliding_window": WINDOW} | SLIDING_FIRST),
+    "exaone4 full": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "smollm3": ("smollm3", {"pad_token_id": 2, "no_rope_layers": [1, 0]}),
+    "smollm3 windows": (
+        "smollm3",
+        {
+            "pad_token_id": 2,
+            "no_rope_layers": [1, 0],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+        }
+        | SLIDING_FIRST,
+    ),
+    "cohere": ("cohere", {"logit_scale": 0.3}),
+    "cohere norms": ("cohere", {"logit_scale": 0.3, "use_qk_norm": True, "attention_bias": True}),
+    "cohere2": ("cohere2", {"sliding_window": WINDOW} | SLIDING_FIRST),
+    "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
+    "stablelm": ("stablelm", {"hidden_size": 96, "use_qkv_bias": True}),
+    "stablelm parallel": (
+        "stablelm",
+        {"hidden_size": 96, "use_parallel_residual": True, "qk_layernorm": True},
+    ),
+    "glm4": ("glm4", {"pad_token_id": 2}),
+    "nemotron": ("nemotron", {"mlp_bias": True, "attention_bias": True}),
+    "hunyuan": ("hunyuan_v1_dense", {}),
+    "hunyuan alpha": ("hunyuan_v1_dense", {"rope_parameters": ALPHA_ROPE}),
+}
+
 MOE = {
     "intermediate_size": 104,  # transformers' own bfloat16 wants multiples of 8
     "num_experts": 4,
@@ -103,16 +162,6 @@ LONGROPE = {
 
 # Computed by transformers, over our attention.
 GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma": ("gemma", {}),
-    "gemma2": ("gemma2", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
-    "gemma3": (
-        "gemma3_text",
-        {
-            "sliding_window": WINDOW,
-            "num_hidden_layers": 3,
-            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-        },
-    ),
     "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
     "phi3 longrope": (
         "phi3",
@@ -125,11 +174,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo": ("olmo", {"head_dim": 8}),
-    "olmo2": ("olmo2", {}),
-    "olmo3": (
-        "olmo3",
-        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
     "olmoe": ("olmoe", {"head_dim": 8} | MOE),
     "granitemoe": ("granitemoe", MOE),
     "mixtral": ("mixtral", MOE),
@@ -140,17 +184,10 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", MOE | {"moe_intermediate_size": 32}),
     "phimoe": ("phimoe", MOE),
     "gpt_neox": ("gpt_neox", {}),
-    "cohere": ("cohere", {"logit_scale": 0.3}),
-    "cohere2": (
-        "cohere2",
-        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
-    "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
     "gpt_oss": (
         "gpt_oss",
         MOE | {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
-    "glm4": ("glm4", {"pad_token_id": 2}),
     "glm4_moe": (
         "glm4_moe",
         MOE
@@ -161,13 +198,7 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token_id": 2,
         },
     ),
-    "smollm3": ("smollm3", {"pad_token_id": 2}),
-    "hunyuan": ("hunyuan_v1_dense", {}),
     "arcee": ("arcee", {}),
-    "exaone4": (
-        "exaone4",
-        {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
     "ministral3": ("ministral3", {}),
     "apertus": ("apertus", {}),
     "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),

@@ -17,11 +17,11 @@ from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model import Model
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import EngineConfig
@@ -69,21 +69,19 @@ def _load_decoder(
     gpu: GpuDevice,
     group: RankGroup | None,
 ) -> DecoderModel:
-    rotary = RotaryEmbedding(
-        model_config.rope, model_config.head_dim, setup.max_context_len, setup.dtype
-    )
-    rotary.move_to(gpu.torch_device)
+    ropes = LayerRopes.of(model_config, setup.max_context_len, setup.dtype, gpu.torch_device)
     linears, settle = _make_linears(config, setup.dtype, gpu)
-    ops: LayerOps = PlainGpuLayerOps(rotary)
+    num_ranks = 1 if group is None else group.size
+    divided = divide(model_config, num_ranks)
+    ops: LayerOps = PlainGpuLayerOps(ropes, divided.num_kv_heads)
     if config.attention_backend != "torch":
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
-        ops = TritonLayerOps(rotary, linears)
+        ops = TritonLayerOps(ropes, divided.num_kv_heads, linears)
     if group is not None:
-        model_config = divide(model_config, group.size)
         reader = RankReader(reader, group.rank, group.size)
         ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
-    model = DecoderModel(model_config, ReaderToDevice(reader, gpu.torch_device), ops)
+    model = DecoderModel(divided, ReaderToDevice(reader, gpu.torch_device), ops)
     settle()
     return model
 

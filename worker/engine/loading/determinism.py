@@ -25,6 +25,11 @@ def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
             )
     if not isinstance(model, DecoderConfig):
         raise _not_computed_by_us(model)
+    if model.beyond_llama is not None:
+        raise ConfigError(
+            f"deterministic is not possible with {model.architecture} on a GPU: "
+            f"{model.beyond_llama} is computed by torch there, in an order of its own"
+        )
 
 
 def check_on_cpu(

@@ -20,7 +20,7 @@ from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.models.registry import FUSED_ARCHITECTURES
+from worker.engine.models.registry import DIVIDED_ARCHITECTURES
 
 
 class GpuLoader:
@@ -77,8 +77,9 @@ class TensorParallelLoader:
         if not isinstance(setup.config, DecoderConfig):
             raise ConfigError(
                 f"tp={self._site.config.tp} is not possible with {setup.config.architecture}: only "
-                f"models of {', '.join(FUSED_ARCHITECTURES)} are divided; tp=1 runs it on one GPU"
+                f"models of {', '.join(DIVIDED_ARCHITECTURES)} are divided; tp=1 runs it on one GPU"
             )
+        divide(setup.config, self._site.config.tp)
         self._site.progress.enter("start ranks")
         config = rank_config(
             self._site.config, self._site.step, setup.config, setup.dtype, setup.max_context_len

@@ -1,4 +1,4 @@
-"""A decoder of the Llama shape, with fused projections, over paged attention."""
+"""A decoder with fused projections, over paged attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.engine.layers.linear import Linear
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
-from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.layer_ops import LayerOps, activate
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_lora import (
@@ -23,10 +23,11 @@ from worker.engine.models.model_lora import (
     decoder_projections,
     projection_name,
 )
+from worker.engine.models.norms import FloatNorm, HeadNorm, NoNorm, Norm, NormWeights, RmsNorm
 
 
 class DecoderModel:
-    """Llama and its kind: one computation, told apart by the configuration.
+    """Many families: one computation, told apart by the configuration.
 
     Reads its weights when it is made; afterwards nothing of it changes.
     """
@@ -36,13 +37,12 @@ class DecoderModel:
         self._config = config
         self._ops = ops
         self._attention_layers = config.attention_layers
-        self._eps = config.rms_norm_eps
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
         self._layers = [
             DecoderLayer(config, weights.layer(layer_id), ops, layer_id)
             for layer_id in range(config.num_layers)
         ]
-        self._norm = weights.norm()
+        self._norm = make_norm(config, weights.norm(), ops)
         self._lm_head = ops.head(weights.lm_head(self._embeddings))
 
     @property
@@ -58,14 +58,15 @@ class DecoderModel:
         self._ops.begin(batch.positions)
         for layer in self._layers:
             delta, residual = layer.forward(delta, residual, batch, attention)
-        return self._ops.add_rms_norm(delta, residual, self._norm, self._eps)[0]
+        return self._norm.of_sum(delta, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
         logits = self._lm_head(hidden)
         if self._config.logits_divisor != 1.0:
             logits = logits / self._config.logits_divisor
-        return logits
+        soft_cap = self._config.logits_soft_cap
+        return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
@@ -83,15 +84,16 @@ class DecoderLayer:
         self._lora_names = {
             name: projection_name(layer_id, name) for name in (QKV, OUTPUT, GATE_UP, DOWN)
         }
-        self._eps = config.rms_norm_eps
-        self._head_dim = config.head_dim
-        self._attention_norm = weights.attention_norm
+        self._config = config
+        self._before_attention = make_norm(config, weights.before_attention, ops)
         self._qkv = ops.linears.make(*weights.qkv.dense())
-        self._qk_norm = weights.qk_norm
+        self._head_norm = make_head_norm(config, weights.head_norm)
         self._output = ops.linears.make(*weights.output.dense())
-        self._mlp_norm = weights.mlp_norm
+        self._after_attention = make_norm(config, weights.after_attention, ops)
+        self._before_mlp = make_norm(config, weights.before_mlp, ops)
         self._gate_up = ops.linears.make(*weights.gate_up.dense())
         self._down = ops.linears.make(*weights.down.dense())
+        self._after_mlp = make_norm(config, weights.after_mlp, ops)
 
     def forward(
         self,
@@ -100,15 +102,33 @@ class DecoderLayer:
         batch: ModelInput,
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ops, eps = self._ops, self._eps
-        x, residual = ops.add_rms_norm(delta, residual, self._attention_norm, eps)
+        x, residual = self._before_attention.of_sum(delta, residual)
+        attended = self._attend(x, batch, attention)
+        if self._config.is_parallel:
+            return attended + self._mlp(x, batch), residual
+        x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
+        return self._after_mlp.of(self._mlp(x, batch)), residual
+
+    def _attend(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
         qkv = self._project(self._qkv, QKV, x, batch)
-        heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
-        attended = ops.attend(heads, self._qk_norm, eps, self._layer_id, attention)
-        delta = self._project(self._output, OUTPUT, attended, batch)
-        x, residual = ops.add_rms_norm(delta, residual, self._mlp_norm, eps)
-        activated = ops.silu_mul(self._project(self._gate_up, GATE_UP, x, batch))
-        return self._project(self._down, DOWN, activated, batch), residual
+        heads = qkv.view(len(qkv), -1, self._config.head_dim)  # queries, then keys, then values
+        attended = self._ops.attend(heads, self._head_norm, self._layer_id, attention)
+        return self._project(self._output, OUTPUT, attended, batch)
+
+    def _mlp(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
+        gate_up = self._project(self._gate_up, GATE_UP, x, batch)
+        return self._project(self._down, DOWN, self._activated(gate_up), batch)
+
+    def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        mlp = self._config.mlp
+        if mlp.is_plain:
+            return self._ops.silu_mul(gate_up)
+        if not mlp.is_gated:
+            return activate(gate_up, mlp.activation)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return activate(gate, mlp.activation) * up
 
     def _project(
         self, linear: Linear, name: str, x: torch.Tensor, batch: ModelInput
@@ -117,3 +137,20 @@ class DecoderLayer:
         if batch.loras is not None:
             batch.loras.add(self._lora_names[name], x, output)
         return output
+
+
+def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:
+    """None: there is none at this place."""
+    if weights is None:
+        return NoNorm()
+    if config.norm.is_plain:
+        return RmsNorm(weights.weight, config.norm.eps, ops.add_rms_norm)
+    return FloatNorm(config.norm, weights)
+
+
+def make_head_norm(config: DecoderConfig, weight: torch.Tensor | None) -> HeadNorm | None:
+    """None: queries and keys are attended to as they are projected."""
+    if weight is None:
+        return None
+    assert config.head_norm is not None, "it has told the weights"
+    return HeadNorm(config.head_norm, config.norm, weight, config.num_heads)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classifier
+from worker.engine.models.layer_config import (
+    LLAMA_MLP,
+    LLAMA_PLACES,
+    HeadNormConfig,
+    MlpConfig,
+    NormConfig,
+    NormPlaces,
+)
+from worker.engine.models.model_config import (
+    ConfigFile,
+    ModelConfig,
+    NotFused,
+    is_classifier,
+)
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 QKV_PARTS = ("q_proj", "k_proj", "v_proj")
-GATE_UP_PARTS = ("gate_proj", "up_proj")
 WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
 
 
@@ -30,36 +43,56 @@ class Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(ModelConfig):
-    """A decoder of the Llama shape."""
+    """A decoder of attention and MLP, layer by layer."""
 
     intermediate_size: int
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rms_norm_eps: float
-    rope: RopeConfig
-    has_qk_norm: bool  # of each head, before it is rotated
+    norm: NormConfig
+    norm_places: NormPlaces = LLAMA_PLACES
+    is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
+    rope: RopeConfig  # in whose order heads are kept
+    layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
+    head_norm: HeadNormConfig | None = None
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
     has_tied_embeddings: bool
     stored_qkv: tuple[str, ...] = QKV_PARTS  # modules of queries, keys and values: three, or one
-    stored_gate_up: tuple[str, ...] = GATE_UP_PARTS  # two, or one
+    mlp: MlpConfig = LLAMA_MLP
     embedding_scale: float = 1.0  # what an embedding is multiplied with
     logits_divisor: float = 1.0
+    logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
 
     @property
     def num_projection_values(self) -> int:
         """Of all layers' matrices: without embeddings, head, norms and biases."""
         attention_size = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        mlp_size = 3 * self.hidden_size * self.intermediate_size
+        up_size = sum(self.mlp.up_sizes(self.intermediate_size))
+        mlp_size = (up_size + self.intermediate_size) * self.hidden_size
         return self.num_layers * (attention_size + mlp_size)
 
     @property
     def has_head(self) -> bool:
         """`LlamaModel`, for embeddings alone, has none."""
         return not self.architecture.endswith("Model")
+
+    @property
+    def beyond_llama(self) -> str | None:
+        """The first thing that Llama and Qwen 3 have not: our C++ and ranks know no more."""
+        head_norm = self.head_norm
+        has = {
+            "its kind of norm": not self.norm.is_plain,
+            "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
+            "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
+            "its kind of MLP": not self.mlp.is_plain,
+            "its rotation by layer": {*self.layer_ropes} != {self.rope},
+            "soft caps": self.logits_soft_cap is not None
+            or any(layer.soft_cap is not None for layer in self.attention_layers),
+        }
+        return next((name for name, is_so in has.items() if is_so), None)
 
 
 def decoder_config(
@@ -71,69 +104,85 @@ def decoder_config(
     has_qkv_bias: bool = False,
     has_output_bias: bool = False,
     has_mlp_bias: bool = False,
-    has_qk_norm: bool = False,
     head_dim: int | None = None,
     attention_scale: float | None = None,
+    soft_cap: float | None = None,
+    norm: NormConfig | None = None,
     rope: RopeConfig | None = None,
-    stored_qkv: tuple[str, ...] = QKV_PARTS,
-    stored_gate_up: tuple[str, ...] = GATE_UP_PARTS,
+    mlp: MlpConfig | None = None,
     scales: Scales = Scales(),
 ) -> DecoderConfig:
-    """What all families say in the same words, and what each in its own. Raises ConfigError."""
-    assert scales.residual == 1.0 or not has_qk_norm, "heads are normed with the same epsilon"
-    config.refuse("hidden_act", "silu")
-    vocab_size = config.integer("vocab_size")
+    """What all families say in the same words; what else is a family's own, it replaces.
+
+    Without `norm` and `mlp` they are Llama's. Raises ConfigError.
+    """
+    if mlp is None:
+        config.refuse("hidden_act", "silu")
     hidden_size = config.integer("hidden_size")
-    intermediate_size = config.integer("intermediate_size")
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise ConfigError(f"{config.path}: {num_heads} heads do not share {num_kv_heads} KV heads")
     head_dim = head_dim or config.integer("head_dim", hidden_size // num_heads)
-    has_tied_embeddings = config.boolean("tie_word_embeddings", default=False)
     max_positions = config.integer("max_position_embeddings")
     rope = rope or rope_config(config)
+    _check_pairs(config, rope, head_dim)
+    scale = attention_scale or head_dim**-0.5
+    return _counted(
+        DecoderConfig(
+            architecture=architecture,
+            vocab_size=config.integer("vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=config.integer("intermediate_size"),
+            num_layers=len(windows),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            attention_layers=tuple(
+                AttentionLayer(num_heads, num_kv_heads, head_dim, scale, window, soft_cap)
+                for window in windows
+            ),
+            num_parameters=0,
+            norm=norm or NormConfig(eps=config.number("rms_norm_eps", 1e-6) / scales.residual**2),
+            embedding_scale=scales.embedding / scales.residual,
+            logits_divisor=scales.logits_divisor,
+            max_context_len=max_positions,
+            max_context_limit=rope.max_context_limit(max_positions),
+            rope=rope,
+            layer_ropes=(rope,) * len(windows),
+            has_qkv_bias=has_qkv_bias,
+            has_output_bias=has_output_bias,
+            has_mlp_bias=has_mlp_bias,
+            has_tied_embeddings=config.boolean("tie_word_embeddings", default=False),
+            mlp=mlp or LLAMA_MLP,
+            stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
+            eos_token_ids=eos_token_ids,
+        )
+    )
+
+
+def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
     num_rotated = rope.num_rotated(head_dim)
     if head_dim % 2 or num_rotated % 2 or not num_rotated:
         raise ConfigError(
             f"{config.path}: {num_rotated} of a head's {head_dim} values are no pairs to rotate"
         )
-    assert not (has_qk_norm and (rope.share < 1.0 or rope.has_neighbours)), "norms have an order"
-    attention_size = hidden_size * head_dim * 2 * (num_heads + num_kv_heads)
-    layer_size = attention_size + 3 * hidden_size * intermediate_size  # without norms and biases
-    num_embeddings = 1 if has_tied_embeddings or is_classifier(architecture) else 2
-    return DecoderConfig(
-        architecture=architecture,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_layers=len(windows),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        attention_layers=tuple(
-            AttentionLayer(
-                num_heads, num_kv_heads, head_dim, attention_scale or head_dim**-0.5, window
-            )
-            for window in windows
-        ),
-        num_parameters=len(windows) * layer_size + num_embeddings * vocab_size * hidden_size,
-        rms_norm_eps=config.number("rms_norm_eps", 1e-6) / scales.residual**2,
-        embedding_scale=scales.embedding / scales.residual,
-        logits_divisor=scales.logits_divisor,
-        max_context_len=max_positions,
-        max_context_limit=rope.max_context_limit(max_positions),
-        rope=rope,
-        has_qk_norm=has_qk_norm,
-        has_qkv_bias=has_qkv_bias,
-        has_output_bias=has_output_bias,
-        has_mlp_bias=has_mlp_bias,
-        has_tied_embeddings=has_tied_embeddings,
-        stored_qkv=stored_qkv,
-        stored_gate_up=stored_gate_up,
-        stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
-        eos_token_ids=eos_token_ids,
-    )
+
+
+def _counted(model: DecoderConfig) -> DecoderConfig:
+    """With its number of parameters, but for norms and biases."""
+    num_embeddings = 1 if model.has_tied_embeddings or is_classifier(model.architecture) else 2
+    embeddings_size = num_embeddings * model.vocab_size * model.hidden_size
+    return replace(model, num_parameters=model.num_projection_values + embeddings_size)
+
+
+def with_layer_ropes(
+    config: ConfigFile, model: DecoderConfig, ropes: Sequence[RopeConfig | None]
+) -> DecoderConfig:
+    """`model` with a rope, or none, for each layer. Raises NotFused where no layer has one."""
+    if not any(ropes):
+        raise NotFused(f"{config.path}: it takes no heed of the positions of its tokens")
+    return replace(model, layer_ropes=tuple(ropes))
 
 
 def same_window(config: ConfigFile, window: int | None) -> tuple[int | None, ...]:

@@ -9,8 +9,10 @@ import torch
 
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
+from worker.engine.models.norms import NormWeights
 from worker.engine.models.rotary import head_order
 
 
@@ -30,13 +32,15 @@ class Projection(NamedTuple):
 class LayerWeights:
     """Attention and MLP of one layer."""
 
-    attention_norm: torch.Tensor  # [hidden_size]
+    before_attention: NormWeights | None
     qkv: Projection  # to the heads of queries, then keys, then values
-    qk_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
+    head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
     output: Projection
-    mlp_norm: torch.Tensor  # [hidden_size]
-    gate_up: Projection  # gates, then what they are multiplied with
+    after_attention: NormWeights | None
+    before_mlp: NormWeights | None
+    gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
     down: Projection
+    after_mlp: NormWeights | None
 
 
 class DecoderWeights:
@@ -74,9 +78,9 @@ class DecoderWeights:
         name = "model.embed_tokens" if config.has_tied_embeddings else "lm_head"
         return self._codes.read_codes(f"{name}.weight", config.vocab_size, config.hidden_size)
 
-    def norm(self) -> torch.Tensor:
-        """The last one, [hidden_size]."""
-        return self._read("model.norm.weight", self._config.hidden_size)
+    def norm(self) -> NormWeights:
+        """The last one."""
+        return self._norm("model.", "norm")
 
     def layer(self, layer_id: int) -> LayerWeights:
         config = self._config
@@ -85,34 +89,67 @@ class DecoderWeights:
             num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
         )
         qkv_sizes = stored_sizes(config.stored_qkv, (attention_size, kv_size, kv_size))
-        gate_up_sizes = stored_sizes(config.stored_gate_up, (intermediate_size, intermediate_size))
+        gate_up_sizes = stored_sizes(config.mlp.up, config.mlp.up_sizes(intermediate_size))
+        places = config.norm_places
         layer = f"model.layers.{layer_id}."
         attention, mlp = layer + "self_attn.", layer + "mlp."
         return LayerWeights(
-            attention_norm=self._read(layer + "input_layernorm.weight", hidden_size),
+            before_attention=self._norm_at(layer, places.before_attention),
             qkv=self._ordered(
                 self._join(attention, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias)
             ),
-            qk_norm=self._qk_norm(attention) if config.has_qk_norm else None,
+            head_norm=self._head_norm(attention),
             output=self._join(
                 attention,
                 {"o_proj": hidden_size},
                 attention_size,
                 has_bias=config.has_output_bias,
             ),
-            mlp_norm=self._read(layer + "post_attention_layernorm.weight", hidden_size),
+            after_attention=self._norm_at(layer, places.after_attention),
+            before_mlp=self._norm_at(layer, places.before_mlp),
             gate_up=self._join(mlp, gate_up_sizes, hidden_size, has_bias=config.has_mlp_bias),
             down=self._join(
-                mlp, {"down_proj": hidden_size}, intermediate_size, has_bias=config.has_mlp_bias
+                mlp, {config.mlp.down: hidden_size}, intermediate_size, has_bias=config.has_mlp_bias
             ),
+            after_mlp=self._norm_at(layer, places.after_mlp),
         )
 
-    def _qk_norm(self, prefix: str) -> torch.Tensor:
-        """All query heads share one norm, all keys one."""
+    def _norm_at(self, layer: str, module: str | None) -> NormWeights | None:
+        return None if module is None else self._norm(layer, module)
+
+    def _norm(self, prefix: str, module: str) -> NormWeights:
+        size = self._config.hidden_size
+        bias = self._read(f"{prefix}{module}.bias", size) if self._config.norm.has_bias else None
+        return NormWeights(self._read(f"{prefix}{module}.weight", size), bias)
+
+    def _head_norm(self, prefix: str) -> torch.Tensor | None:
+        """With the values of each head in the order of their pairs."""
         config = self._config
-        q = self._read(prefix + "q_norm.weight", config.head_dim).expand(config.num_heads, -1)
-        k = self._read(prefix + "k_norm.weight", config.head_dim).expand(config.num_kv_heads, -1)
-        return torch.cat([q, k])
+        if config.head_norm is None:
+            return None
+        nums_heads = (config.num_heads, config.num_kv_heads)
+        weight = torch.cat(
+            [
+                self._weights_of_heads(config.head_norm, prefix + module, num_heads)
+                for module, num_heads in zip(config.head_norm.modules, nums_heads, strict=True)
+            ]
+        )
+        order = head_order(config.rope, config.head_dim)
+        return weight if order is None else weight[:, order.to(weight.device)]
+
+    def _weights_of_heads(self, norm: HeadNormConfig, module: str, num_heads: int) -> torch.Tensor:
+        """[num_heads, head_dim]."""
+        head_dim = self._config.head_dim
+        match norm.scope:
+            case "shared":
+                return self._read(f"{module}.weight", head_dim).expand(num_heads, -1)
+            case "own":
+                return self._read(f"{module}.weight", num_heads, head_dim)
+            case "whole":
+                return self._read(f"{module}.weight", num_heads * head_dim).view(num_heads, -1)
+            case "modules":
+                names = [f"{module}.norms.{idx}.weight" for idx in range(num_heads)]
+                return torch.stack([self._read(name, head_dim) for name in names])
 
     def _ordered(self, qkv: Projection) -> Projection:
         """With the values of each head of queries and keys in the order of their pairs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -9,7 +10,10 @@ from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.models.rotary import RotaryEmbedding, rotate
+from worker.engine.models.layer_config import Activation
+from worker.engine.models.layer_ropes import Angles, LayerRopes
+from worker.engine.models.norms import HeadNorm, rms_norm
+from worker.engine.models.rotary import rotate
 
 
 class LayerOps(Protocol):
@@ -31,8 +35,7 @@ class LayerOps(Protocol):
     def attend(
         self,
         qkv: torch.Tensor,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
-        norm: torch.Tensor | None,  # [num_heads + num_kv_heads, head_dim], of each head
-        eps: float,
+        norm: HeadNorm | None,
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
@@ -69,34 +72,46 @@ class PlainLayerOps:
 class TorchLayerOps(PlainLayerOps):
     """On a CPU."""
 
-    def __init__(self, rotary: RotaryEmbedding, num_kv_heads: int, linears: Linears) -> None:
+    def __init__(self, ropes: LayerRopes, num_kv_heads: int, linears: Linears) -> None:
         super().__init__(linears)
-        self._rotary = rotary
+        self._ropes = ropes
         self._num_kv_heads = num_kv_heads
-        self._angles: tuple[torch.Tensor, torch.Tensor] = (rotary.cos[:0], rotary.sin[:0])
 
     def begin(self, positions: torch.Tensor) -> None:
-        self._angles = self._rotary.angles(positions)
+        self._ropes.begin(positions)
 
     def attend(
         self,
         qkv: torch.Tensor,
-        norm: torch.Tensor | None,
-        eps: float,
+        norm: HeadNorm | None,
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        num_rotated = qkv.shape[1] - self._num_kv_heads
-        num_heads = num_rotated - self._num_kv_heads
-        rotated = norm_rotate(qkv[:, :num_rotated], norm, eps, self._angles)
-        return attention.forward(
-            rotated[:, :num_heads], rotated[:, num_heads:], qkv[:, num_rotated:], layer_id
-        )
+        angles = self._ropes.angles(layer_id)
+        return attend_rotated(qkv, self._num_kv_heads, norm, angles, layer_id, attention)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Over the last dimension."""
-    return functional.rms_norm(x, x.shape[-1:], weight, eps)
+def attend_rotated(
+    qkv: torch.Tensor,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
+    num_kv_heads: int,
+    norm: HeadNorm | None,
+    angles: Angles | None,
+    layer_id: int,
+    attention: AttentionBackend,
+) -> torch.Tensor:
+    """Any norm, before or after any rotation, in plain torch."""
+    num_rotated = qkv.shape[1] - num_kv_heads
+    num_heads = num_rotated - num_kv_heads
+    heads = qkv[:, :num_rotated]
+    if norm is not None and not norm.is_after_rope:
+        heads = norm.of(heads)
+    if angles is not None:
+        heads = rotate(heads, *angles)
+    if norm is not None and norm.is_after_rope:
+        heads = norm.of(heads)
+    return attention.forward(
+        heads[:, :num_heads], heads[:, num_heads:], qkv[:, num_rotated:], layer_id
+    )
 
 
 def add_rms_norm(
@@ -126,3 +141,23 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[num_tokens, 2 * intermediate_size] -> [num_tokens, intermediate_size]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate) * up
+
+
+def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
+    """Value by value, in float32.
+
+    Made of functions that give a value the same bits wherever in the tensor it is: torch's own
+    SiLU and GELUs compute the last few of a row, or of a thread's share, in another way.
+    """
+    values = x.float()
+    match kind:
+        case "silu":
+            activated = values / (1.0 + torch.exp(-values))
+        case "gelu":
+            activated = 0.5 * values * (1.0 + torch.erf(values * math.sqrt(0.5)))
+        case "gelu_tanh":
+            inner = math.sqrt(2.0 / math.pi) * (values + 0.044715 * values.pow(3))
+            activated = 0.5 * values * (1.0 + torch.tanh(inner))
+        case "relu2":
+            activated = functional.relu(values).square()
+    return activated.to(x.dtype)

@@ -55,6 +55,10 @@ def is_classifier(architecture: str) -> bool:
     return architecture.endswith("ForSequenceClassification")
 
 
+class NotFused(ConfigError):
+    """The fused decoder does not compute this; where transformers may, it does."""
+
+
 class ConfigFile:
     """A JSON object of a checkpoint; what is missing or of the wrong type is told by its name."""
 
@@ -93,6 +97,12 @@ class ConfigFile:
 
     def optional_number(self, name: str) -> float | None:
         return None if self.get(name, None) is None else self.number(name)
+
+    def positive_number(self, name: str, default: float | None = None) -> float:
+        value = self.number(name, default)
+        if not 0.0 < value < float("inf"):
+            raise ConfigError(f"{self.path}: '{name}' must be a positive number, not {value!r}")
+        return value
 
     def boolean(self, name: str, *, default: bool) -> bool:
         value = self.get(name, default)

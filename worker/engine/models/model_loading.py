@@ -18,10 +18,10 @@ from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.expert_weights import ExpertProducts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
+from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress, QuantizingReader
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import LoadFormat
@@ -51,9 +51,9 @@ def load_model(
         )
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
-        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, dtype)
+        ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
-        model = DecoderModel(config, weights, TorchLayerOps(rotary, config.num_kv_heads, linears))
+        model = DecoderModel(config, weights, TorchLayerOps(ropes, config.num_kv_heads, linears))
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model
 

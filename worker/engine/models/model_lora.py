@@ -123,10 +123,11 @@ def _shapes(config: DecoderConfig) -> dict[str, _Shape]:
     attention_size, kv_size = (
         num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
     )
-    qkv, gate_up = (attention_size, kv_size, kv_size), (intermediate_size, intermediate_size)
+    qkv = (attention_size, kv_size, kv_size)
+    gate_up = config.mlp.up_sizes(intermediate_size)
     qkv_parts = stored_sizes(config.stored_qkv, qkv)
-    gate_up_parts = stored_sizes(config.stored_gate_up, gate_up)
-    output, down = {"o_proj": hidden_size}, {"down_proj": hidden_size}
+    gate_up_parts = stored_sizes(config.mlp.up, gate_up)
+    output, down = {"o_proj": hidden_size}, {config.mlp.down: hidden_size}
     return {
         QKV: _Shape(hidden_size, _parts("self_attn", qkv_parts), qkv),
         OUTPUT: _Shape(attention_size, _parts("self_attn", output), (hidden_size,)),

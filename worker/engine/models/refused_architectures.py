@@ -38,7 +38,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("CpmAntForCausalLM", "DbrxForCausalLM", "DogeForCausalLM", "FalconForCausalLM"),
         *("GPTJForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM"),
         *("JetMoeForCausalLM", "MptForCausalLM"),
-        *("NemotronForCausalLM", "OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
+        *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),
     RECURRENT: (
         *("BailingHybridForCausalLM", "BambaForCausalLM", "FalconH1ForCausalLM"),

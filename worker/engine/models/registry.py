@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,25 +19,37 @@ from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.cohere import cohere_config
+from worker.engine.models.families.cohere2 import cohere2_config
 from worker.engine.models.families.ernie import ernie_config
-from worker.engine.models.families.glm import glm_config
+from worker.engine.models.families.exaone4 import exaone4_config
+from worker.engine.models.families.gemma import gemma_config
+from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
+from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.helium import helium_config
+from worker.engine.models.families.hunyuan import hunyuan_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
+from worker.engine.models.families.nemotron import nemotron_config
+from worker.engine.models.families.olmo import olmo2_config, olmo3_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
 from worker.engine.models.families.seed_oss import seed_oss_config
+from worker.engine.models.families.smollm3 import smollm3_config
+from worker.engine.models.families.stablelm import stablelm_config
+from worker.engine.models.families.starcoder2 import starcoder2_config
 from worker.engine.models.gguf_reader import gguf_code_bits
-from worker.engine.models.model_config import ConfigFile, ModelConfig, token_ids_of
+from worker.engine.models.model_config import ConfigFile, ModelConfig, NotFused, token_ids_of
 from worker.engine.models.transformers_config import (
     read_hf_config,
     read_text_config,
     read_transformers_config,
 )
 
-# None: transformers computes a model of this configuration.
-ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig | None]
+log = logging.getLogger(__name__)
+
+ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
 
 # Computed by models/decoder.py; all others by transformers.
 _PLAIN: dict[str, ReadConfig] = {
@@ -55,7 +68,25 @@ _COMPLETED: dict[str, ReadConfig] = {
     "Phi3ForCausalLM": phi3_config,
     "SeedOssForCausalLM": seed_oss_config,
 }
-FUSED_ARCHITECTURES = _PLAIN | _COMPLETED
+# So are these, which our C++ and ranks do not know: DecoderConfig.beyond_llama says what of them.
+_BEYOND_LLAMA: dict[str, ReadConfig] = {
+    "Cohere2ForCausalLM": cohere2_config,
+    "CohereForCausalLM": cohere_config,
+    "Exaone4ForCausalLM": exaone4_config,
+    "Gemma2ForCausalLM": gemma2_config,
+    "Gemma3ForCausalLM": gemma3_config,
+    "GemmaForCausalLM": gemma_config,
+    "Glm4ForCausalLM": glm4_config,
+    "HunYuanDenseV1ForCausalLM": hunyuan_config,
+    "NemotronForCausalLM": nemotron_config,
+    "Olmo2ForCausalLM": olmo2_config,
+    "Olmo3ForCausalLM": olmo3_config,
+    "SmolLM3ForCausalLM": smollm3_config,
+    "StableLmForCausalLM": stablelm_config,
+    "Starcoder2ForCausalLM": starcoder2_config,
+}
+DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
+FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,
@@ -115,6 +146,12 @@ def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConf
             f"quantization={wanted} is not possible with {model.architecture}: it is computed by "
             "transformers in 16 bits, so that nothing would be saved; leave it out"
         )
+    if model.beyond_llama is not None:
+        raise ConfigError(
+            f"quantization={wanted} is not possible with {model.architecture}: "
+            f"{model.beyond_llama} is computed by torch in 16 bits, so that nothing would be "
+            "saved; leave it out"
+        )
     return dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
 
 
@@ -136,9 +173,7 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
     if architecture in TEXT_ARCHITECTURES:
         return _read_text_model(model_path, architecture, eos_token_ids)
     if architecture in _RAW:
-        model = _RAW[architecture](config, architecture, eos_token_ids)
-        assert model is not None, "it is fused whatever it says"
-        return model
+        return _RAW[architecture](config, architecture, eos_token_ids)
     return _read_completed(model_path, architecture, eos_token_ids)
 
 
@@ -158,9 +193,10 @@ def _read_completed(
     if architecture in FUSED_ARCHITECTURES:
         hf_config = hf_config or read_hf_config(model_path)
         values = ConfigFile(model_path / "config.json", hf_config.to_dict())
-        model = FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
-        if model is not None:
-            return model
+        try:
+            return FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
+        except NotFused as exc:
+            log.info("%s goes through transformers: %s", architecture, exc)
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
 
 

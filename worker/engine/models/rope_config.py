@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shared.errors import ConfigError
-from worker.engine.models.model_config import ConfigFile
+from worker.engine.models.model_config import ConfigFile, NotFused
 
 DEFAULT_THETA = 10000.0
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,36 @@ def rope_config(config: ConfigFile) -> RopeConfig:
     return _rope_config(config)
 
 
+class LayeredRopes(NamedTuple):
+    """Of a model whose layers rotate by their types."""
+
+    main: RopeConfig  # of full attention, which reaches farthest
+    layers: tuple[RopeConfig, ...]
+
+
+def ropes_by_layer(config: ConfigFile) -> LayeredRopes:
+    """Where `rope_parameters` has a section for each of `layer_types`. Raises ConfigError."""
+    parameters = config.section("rope_parameters")
+    ropes = {}
+    for name in LAYER_TYPES:
+        section = None if parameters is None else parameters.section(name)
+        if section is not None:
+            section.refuse("partial_rotary_factor", 1, 1.0)
+            ropes[name] = _rope(config, section)
+    layer_types = config.get("layer_types", None)
+    if not isinstance(layer_types, list) or not {"full_attention", *layer_types} <= ropes.keys():
+        raise ConfigError(
+            f"{config.path}: 'rope_parameters' must have sections {' and '.join(LAYER_TYPES)} for "
+            f"'layer_types' {layer_types!r}"
+        )
+    return LayeredRopes(ropes["full_attention"], tuple(ropes[each] for each in layer_types))
+
+
 def _rope_config(config: ConfigFile) -> RopeConfig:
-    parameters = config.section("rope_parameters") or config.section("rope_scaling")
+    return _rope(config, config.section("rope_parameters") or config.section("rope_scaling"))
+
+
+def _rope(config: ConfigFile, parameters: ConfigFile | None) -> RopeConfig:
     top_theta = config.number("rope_theta", DEFAULT_THETA)
     if parameters is None:
         return RopeConfig("default", top_theta)
@@ -92,7 +121,7 @@ def _rope_config(config: ConfigFile) -> RopeConfig:
                 high_freq_factor=parameters.number("high_freq_factor"),
             )
         case _:
-            raise ConfigError(f"{config.path}: rope type {kind!r} is not supported")
+            raise NotFused(f"{config.path}: rope type {kind!r} is not supported")
 
 
 def _original_max_positions(config: ConfigFile, parameters: ConfigFile) -> int:

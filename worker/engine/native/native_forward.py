@@ -44,7 +44,7 @@ class NativeForward:
             head_dim=pool.group.head_dim,
             page_size=pool.group.page_size,
             kv_format=KV_FORMATS[pool.group.dtype],
-            norm_eps=config.rms_norm_eps,
+            norm_eps=config.norm.eps,
             embeddings=weights.embeddings.data_ptr(),
             cosines=rotary.cos.data_ptr(),
             sines=rotary.sin.data_ptr(),

@@ -31,7 +31,7 @@ class NativeWeights:
             for layer_id, attention in enumerate(config.attention_layers)
         ]
         self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
-        self.final_norm = self._packed.floats(weights.norm())
+        self.final_norm = self._packed.floats(weights.norm().weight)
         head: torch.Tensor | ScaledWeight | None = weights.lm_head_codes()
         head = weights.lm_head(embeddings) if head is None else head
         self.lm_head = self._packed.linear(Projection(head, None))
@@ -39,14 +39,16 @@ class NativeWeights:
 
     def _layer(self, weights: LayerWeights, attention: AttentionLayer) -> LayerStruct:
         """Without its part of the KV pool."""
-        norm = weights.qk_norm
+        norm, before_mlp = weights.head_norm, weights.before_mlp
+        assert weights.before_attention is not None, "it is a layer of Llama's kind"
+        assert before_mlp is not None, "so is this"
         return LayerStruct(
-            attention_norm=self._packed.floats(weights.attention_norm),
+            attention_norm=self._packed.floats(weights.before_attention.weight),
             qkv=self._packed.linear(weights.qkv),
             query_norm=None if norm is None else self._packed.floats(norm[0]),
             key_norm=None if norm is None else self._packed.floats(norm[-1]),
             output=self._packed.linear(weights.output),
-            mlp_norm=self._packed.floats(weights.mlp_norm),
+            mlp_norm=self._packed.floats(before_mlp.weight),
             gate_up=self._packed.linear(weights.gate_up, interleaved=True),
             down=self._packed.linear(weights.down),
             window=attention.window or 0,

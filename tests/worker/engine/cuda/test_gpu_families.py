@@ -18,7 +18,7 @@ from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
-from tests.worker.engine.families import GENERAL
+from tests.worker.engine.families import FUSED_IN_TORCH, GENERAL
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
@@ -35,7 +35,7 @@ def strict() -> Iterator[StrictDevice]:
 
 
 def save_family(path: Path, family: str, **changes: Any) -> Path:
-    model_type, overrides = GENERAL[family]
+    model_type, overrides = (FUSED_IN_TORCH | GENERAL)[family]
     return save_tiny_model(path, model_type, **(overrides | changes))
 
 
@@ -54,7 +54,7 @@ def assert_like_the_cpu(
     assert all(ours.values())
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "olmo2", "cohere2", "hunyuan", "gpt_oss"])
 def test_a_family_gives_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> None:
     """In chunks, with graphs, with windows, soft caps, experts and sinks."""
     path = save_family(tmp_path, family)
@@ -133,7 +133,7 @@ def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictD
 def test_adapters_are_put_where_the_model_is(
     tmp_path: Path, strict: StrictDevice, interpreter: None
 ) -> None:
-    path = save_family(tmp_path / "base", "olmo2")
+    path = save_family(tmp_path / "base", "vaultgemma")
     load = LoadAdapter("one", str(save_adapter(tmp_path / "one", path)))
     adds = [
         make_add(run_id, random_prompt(9, run_id), max_tokens=3, adapter=adapter)
@@ -167,7 +167,14 @@ def test_what_cannot_be_captured_runs_without_graphs_and_says_so(
             GpuRig(path, WaitingDevice(), **{name: (16,)})
 
 
-def test_no_family_is_divided(tmp_path: Path) -> None:
-    path = save_family(tmp_path, "olmo2")
-    with pytest.raises(ConfigError, match="tp=2 is not possible with Olmo2ForCausalLM: only"):
+@pytest.mark.parametrize(
+    ("family", "sentence"),
+    [
+        ("vaultgemma", "tp=2 is not possible with VaultGemmaForCausalLM: only"),
+        ("olmo2", "tp=2 is not possible with Olmo2ForCausalLM: its places of norms cannot"),
+    ],
+)
+def test_no_family_is_divided(tmp_path: Path, family: str, sentence: str) -> None:
+    path = save_family(tmp_path, family)
+    with pytest.raises(ConfigError, match=sentence):
         GpuRig(path, None, tp=2, device="cpu")

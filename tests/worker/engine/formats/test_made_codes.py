@@ -130,9 +130,18 @@ def test_a_quantized_checkpoint_is_left_as_it_is(source: Path, tmp_path: Path) -
         read_model_config(quantized, "fp8")
 
 
-def test_models_of_transformers_are_not_made_codes(source: Path, tmp_path: Path) -> None:
-    path = save_tiny_model(tmp_path / "gemma", "gemma2")
-    with pytest.raises(ConfigError, match="not possible with Gemma2ForCausalLM"):
+@pytest.mark.parametrize(
+    ("model_type", "sentence"),
+    [
+        ("vaultgemma", "not possible with VaultGemmaForCausalLM: it is computed by transformers"),
+        ("gemma2", "not possible with Gemma2ForCausalLM: its kind of norm is computed by torch"),
+    ],
+)
+def test_what_our_cpp_does_not_compute_is_not_made_codes(
+    tmp_path: Path, model_type: str, sentence: str
+) -> None:
+    path = save_tiny_model(tmp_path, model_type)
+    with pytest.raises(ConfigError, match=sentence):
         read_model_config(path, "int8")
 
 

@@ -34,7 +34,7 @@ LLAMA_8B = {
 
 @pytest.mark.parametrize(
     ("model_type", "tied", "weights"),
-    [("llama", False, "14.96 GiB"), ("llama", True, "14.96 GiB"), ("olmo2", True, "13.98 GiB")],
+    [("llama", False, "14.96 GiB"), ("llama", True, "14.96 GiB"), ("olmo", True, "13.98 GiB")],
 )
 def test_what_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, tied: bool, weights: str

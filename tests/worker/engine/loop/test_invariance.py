@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from shared.protocol.logprobs import record_bytes
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama
+from tests.worker.engine.families import FUSED_IN_TORCH
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AddRequest
 
@@ -158,4 +159,21 @@ def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
     alone, rig = Rig(path), Rig(path)
     alone.run(subject())
     rig.run(*company(), subject())
+    assert_same_logits(rig, alone)
+
+
+@pytest.mark.parametrize("family", FUSED_IN_TORCH)
+def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> None:
+    """Retractions and prefix hits, too."""
+    model_type, overrides = FUSED_IN_TORCH[family]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    short = make_add(1, PROMPT, max_tokens=20, ignore_eos=True)
+    others = [
+        make_add(run_id, random_prompt(length, run_id), max_tokens=4 * run_id, ignore_eos=True)
+        for run_id, length in enumerate((1, 5, 40, 130, 33), start=2)
+    ]
+    alone, rig = Rig(path), Rig(path, num_kv_tokens=400, max_step_tokens=33)
+    alone.run(short)
+    tokens = rig.run(*others[:3], short, *others[3:])
+    assert tokens[1] == alone.channel.tokens()[1]
     assert_same_logits(rig, alone)

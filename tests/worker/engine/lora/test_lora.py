@@ -37,7 +37,9 @@ MODELS: dict[str, MakeModel] = {
     "qwen3": lambda path: save_tiny_model(path, "qwen3"),
     "glm": lambda path: save_tiny_model(path, "glm", pad_token_id=2),
     "phi3": lambda path: save_tiny_model(path, "phi3", pad_token_id=2),
-    "transformers": lambda path: save_tiny_model(path, "gemma"),
+    "gemma": lambda path: save_tiny_model(path, "gemma"),
+    "cohere": lambda path: save_tiny_model(path, "cohere"),
+    "transformers": lambda path: save_tiny_model(path, "vaultgemma"),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worker.engine.families import FUSED, GENERAL
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -20,7 +20,7 @@ from tests.worker.engine_fakes import make_add
 BFLOAT16_FACTOR = 1.5
 BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
 
-FAMILIES = FUSED | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | GENERAL
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

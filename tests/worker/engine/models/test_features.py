@@ -10,13 +10,21 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
-from tests.worker.engine.families import FUSED, GENERAL, LLAMA3_ROPE, PARTIAL_ROPE, YARN_ROPE
+from tests.worker.engine.families import (
+    FUSED,
+    FUSED_IN_TORCH,
+    GENERAL,
+    LLAMA3_ROPE,
+    PARTIAL_ROPE,
+    YARN_ROPE,
+)
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
-FAMILIES = FUSED | GENERAL
+SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
+FAMILIES = FUSED | FUSED_IN_TORCH | GENERAL
 # Family -> what is switched off, each by itself.
 SWITCHES: dict[str, list[dict[str, Any]]] = {
     "llama linear": [{"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}],
@@ -36,15 +44,45 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"residual_multiplier": 1.0},
     ],
     "cohere": [{"logit_scale": 1.0}],
-    "cohere2": [{"sliding_window": 400}],
-    "exaone4": [{"sliding_window": 400}],
+    "cohere2": [{"sliding_window": 400}, {"sliding_window": 400, **SLIDING}],
+    "exaone4": [{"sliding_window": 400}, {"sliding_window": None, **FULL}],
+    "gemma": [{"hidden_act": "silu"}],
     "gemma2": [
         {"attn_logit_softcapping": None},
         {"final_logit_softcapping": None},
         {"query_pre_attn_scalar": 16},
+        {"hidden_activation": "silu"},
         FULL,
     ],
-    "gemma3": [{"layer_types": ["full_attention"] * 3}],
+    "gemma3": [
+        {"layer_types": ["full_attention"] * 3},
+        {"final_logit_softcapping": None},
+        {"query_pre_attn_scalar": 16},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        },
+    ],
+    "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
+    "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
+    "nemotron": [
+        {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
+        {"hidden_act": "silu"},
+    ],
+    "olmo3 yarn": [
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            }
+        }
+    ],
+    "smollm3": [{"no_rope_layers": [1, 1]}, {"no_rope_layers": [0, 1]}],
+    "smollm3 windows": [{"use_sliding_window": False}],
+    "stablelm": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
+    "stablelm parallel": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "gpt_oss": [FULL],
     "granitemoe": [{"num_experts_per_tok": 1}],
     "mixtral": [{"num_experts_per_tok": 1}],
@@ -53,7 +91,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "phi3 window": [{"sliding_window": None}],
     "phi3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "qwen3_moe": [{"norm_topk_prob": True}],
-    "starcoder2": [{"sliding_window": None}],
+    "starcoder2": [{"sliding_window": None}, {"hidden_act": "silu"}],
 }
 CASES = [(family, switch) for family, switches in SWITCHES.items() for switch in switches]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.errors import ConfigError
-from tests.worker.engine.families import FUSED, GENERAL
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LONGROPE
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -22,6 +22,10 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.models import transformers_config
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_config import (
+    TransformersConfig,
+    read_transformers_config,
+)
 
 DOCS = Path(__file__).parents[4] / "docs" / "models.md"
 
@@ -43,7 +47,7 @@ def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str
 
 def test_the_documents_list_what_the_tests_prove() -> None:
     assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
-    assert architectures_of(FUSED) == set(FUSED_ARCHITECTURES)
+    assert architectures_of(FUSED | FUSED_IN_TORCH) == set(FUSED_ARCHITECTURES)
     fused, general = DOCS.read_text().split("## Every decoder")[0].split("## Through transformers")
     names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
     assert set(names.findall(fused)) == set(FUSED_ARCHITECTURES)
@@ -67,7 +71,6 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             r"keys of \d+ and values of",
         ),
         ("llama4_text", "Llama4ForCausalLM", {}, "blocks, chunks or selected positions"),
-        ("stablelm", "StableLmForCausalLM", {"num_hidden_layers": 1}, "does not pass keywords on"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),
         ("bert", "BertForMaskedLM", {"num_hidden_layers": 1}, "BertForMaskedLM is not the text"),
@@ -81,6 +84,26 @@ def test_what_is_refused(
     path = save_config(tmp_path, model_type, architecture, **values)
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(path)
+
+
+def test_a_model_that_keeps_keywords_to_itself(tmp_path: Path) -> None:
+    path = save_config(tmp_path, "stablelm", "StableLmForCausalLM", num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="does not pass keywords on"):
+        read_transformers_config(path, "StableLmForCausalLM", ())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("olmo2", {"hidden_act": "gelu_new"}),
+        ("smollm3", {"pad_token_id": 2, "rope_parameters": LONGROPE}),
+    ],
+)
+def test_what_the_fused_decoder_does_not_know_goes_to_transformers(
+    tmp_path: Path, model_type: str, values: dict[str, Any]
+) -> None:
+    path = save_tiny_model(tmp_path, model_type, **values)
+    assert isinstance(read_model_config(path), TransformersConfig)
 
 
 def test_a_value_of_the_wrong_type_is_named(tmp_path: Path) -> None:
@@ -109,7 +132,7 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 def test_an_untested_family_is_taken_with_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = save_tiny_model(tmp_path, "olmo2")
+    path = save_tiny_model(tmp_path, "arcee")
     with caplog.at_level(logging.WARNING):
         read_model_config(path)
     assert caplog.messages == []
@@ -117,7 +140,7 @@ def test_an_untested_family_is_taken_with_a_word(
     with caplog.at_level(logging.WARNING):
         read_model_config(path)
     assert caplog.messages == [
-        "untested family: no test compares Olmo2ForCausalLM with transformers"
+        "untested family: no test compares ArceeForCausalLM with transformers"
     ]
 
 

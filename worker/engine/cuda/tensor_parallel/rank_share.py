@@ -14,6 +14,7 @@ from worker.engine.layers.linear import Linear
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.norms import HeadNorm
 
 # What these give is divided among the ranks...
 _DIVIDED_ROWS = tuple(
@@ -28,7 +29,12 @@ _SUMMED_BIASES = (".o_proj.bias", ".down_proj.bias")
 
 def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
     """What one rank computes. Raises ConfigError when the ranks' shares are not the same."""
-    joined = [each for each in (config.stored_qkv, config.stored_gate_up) if len(each) == 1]
+    if num_ranks > 1 and config.beyond_llama is not None:
+        raise ConfigError(
+            f"tp={num_ranks} is not possible with {config.architecture}: {config.beyond_llama} "
+            "cannot be divided yet; tp=1 runs it on one GPU"
+        )
+    joined = [each for each in (config.stored_qkv, config.mlp.up) if len(each) == 1]
     if joined and num_ranks > 1:
         raise ConfigError(
             f"tp={num_ranks} is not possible with {config.architecture}: its {joined[0][0]} is "
@@ -116,12 +122,11 @@ class RankLayerOps:
     def attend(
         self,
         qkv: torch.Tensor,
-        norm: torch.Tensor | None,
-        eps: float,
+        norm: HeadNorm | None,
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        return self._ops.attend(qkv, norm, eps, layer_id, attention)
+        return self._ops.attend(qkv, norm, layer_id, attention)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self._ops.silu_mul(gate_up)

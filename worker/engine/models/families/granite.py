@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     Scales,
@@ -25,18 +24,10 @@ def granite_config(
         has_qkv_bias=has_bias,
         has_output_bias=has_bias,
         has_mlp_bias=config.boolean("mlp_bias", default=False),
-        attention_scale=_positive(config, "attention_multiplier"),
+        attention_scale=config.positive_number("attention_multiplier", 1.0),
         scales=Scales(
-            embedding=_positive(config, "embedding_multiplier"),
-            residual=_positive(config, "residual_multiplier"),
-            logits_divisor=_positive(config, "logits_scaling"),
+            embedding=config.positive_number("embedding_multiplier", 1.0),
+            residual=config.positive_number("residual_multiplier", 1.0),
+            logits_divisor=config.positive_number("logits_scaling", 1.0),
         ),
     )
-
-
-def _positive(config: ConfigFile, name: str) -> float:
-    """One by default."""
-    value = config.number(name, 1.0)
-    if not 0.0 < value < float("inf"):
-        raise ConfigError(f"{config.path}: '{name}' must be a positive number, not {value!r}")
-    return value

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.layer_config import MlpConfig, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
 def phi3_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig | None:
-    """None with longrope, which transformers computes. Raises ConfigError, as the others do."""
-    parameters = config.section("rope_parameters")
-    if parameters is not None and parameters.get("rope_type", None) == "longrope":
-        return None
-    return decoder_config(
+) -> DecoderConfig:
+    """Raises ConfigError, as the others do; NotFused with longrope."""
+    model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=same_window(config, config.optional_integer("sliding_window", None)),
         rope=partial_rope_config(config),
-        stored_qkv=("qkv_proj",),
-        stored_gate_up=("gate_up_proj",),
+        mlp=MlpConfig(activation=activation(config), up=("gate_up_proj",)),
     )
+    return replace(model, stored_qkv=("qkv_proj",))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from worker.engine.models.decoder_config import DecoderConfig, decoder_config, windows_of_types
+from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 
 
@@ -20,16 +23,16 @@ def qwen3_config(
 ) -> DecoderConfig:
     """The dense models of Qwen 3."""
     has_bias = config.boolean("attention_bias", default=False)
-    return decoder_config(
+    model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=qwen_windows(config),
         has_qkv_bias=has_bias,
         has_output_bias=has_bias,
-        has_qk_norm=True,
         head_dim=config.integer("head_dim", 128),
     )
+    return replace(model, head_norm=HeadNormConfig())
 
 
 def qwen_windows(config: ConfigFile) -> tuple[int | None, ...]:

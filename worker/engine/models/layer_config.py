@@ -1,0 +1,99 @@
+"""How a layer of the fused decoder is made, as far as families differ: norms, MLP, activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from worker.engine.models.model_config import ConfigFile, NotFused
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+ACTIVATION_OF_NAME: dict[str, Activation] = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
+GATE_UP_PARTS = ("gate_proj", "up_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormConfig:
+    """How a vector is brought to one length: by its root mean square, or its variance."""
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float
+    weight_offset: float = 0.0  # what checkpoints have subtracted from each weight
+    has_bias: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Llama's."""
+        return self.kind == "rms" and not self.weight_offset and not self.has_bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormPlaces:
+    """The modules whose norms come there; None: there is none."""
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+
+LLAMA_PLACES = NormPlaces()
+PARALLEL = NormPlaces(before_mlp=None)  # one norm, of which attention and MLP both read
+POST_NORMS = NormPlaces(
+    before_attention=None,
+    after_attention="post_attention_layernorm",
+    before_mlp=None,
+    after_mlp="post_feedforward_layernorm",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNormConfig:
+    """Of queries and of keys, with the epsilon and the kind of the layers' norms."""
+
+    modules: tuple[str, str] = ("q_norm", "k_norm")
+    # shared: each head by itself, with one weight for all; own: with weights of its own;
+    # modules: the same, each head's in a module; whole: all heads at once.
+    scope: Literal["shared", "own", "modules", "whole"] = "shared"
+    is_after_rope: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Qwen 3's."""
+        return self.scope == "shared" and not self.is_after_rope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpConfig:
+    """Gated: the activation of one projection times another one; else the activation alone."""
+
+    activation: Activation = "silu"
+    is_gated: bool = True
+    up: tuple[str, ...] = GATE_UP_PARTS  # modules; one may hold gates and values
+    down: str = "down_proj"
+
+    @property
+    def is_plain(self) -> bool:
+        """Llama's."""
+        return self.activation == "silu" and self.is_gated and self.down == "down_proj"
+
+    def up_sizes(self, intermediate_size: int) -> tuple[int, ...]:
+        """Values of its inner projections, by piece."""
+        return (intermediate_size, intermediate_size) if self.is_gated else (intermediate_size,)
+
+
+LLAMA_MLP = MlpConfig()
+
+
+def activation(config: ConfigFile, name: str = "hidden_act") -> Activation:
+    """Raises NotFused for one that we do not compute."""
+    value = config.get(name, "silu")
+    known = ACTIVATION_OF_NAME.get(value) if isinstance(value, str) else None
+    if known is None:
+        raise NotFused(f"{config.path}: {name}={value!r} is not supported")
+    return known
