@@ -140,7 +140,7 @@ def norm_rotate(
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[num_tokens, 2 * intermediate_size] -> [num_tokens, intermediate_size]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return activate(gate, "silu") * up
 
 
 def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
