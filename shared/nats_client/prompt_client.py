@@ -86,12 +86,16 @@ class PromptClient(Client):
         chores = self._chores = asyncio.Queue()  # those of an earlier connection are void
         parser = WireParser(self._on_message, self._on_line)
 
+        is_broken = False
+
         def on_bytes(data: bytes) -> None:
-            if self._transport is not transport:
+            nonlocal is_broken
+            if is_broken or self._transport is not transport:
                 return  # it was given up
             try:
                 parser.feed(data)
             except nats.errors.ProtocolError as exc:
+                is_broken = True
                 chores.put_nowait((self._process_op_err, (exc,)))
 
         def on_end(exc: Exception | None) -> None:
@@ -262,7 +266,7 @@ class PromptClient(Client):
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Behind all that was sent before: who waits for the answer knows that it has arrived."""
-        self._write_pending()
+        self._hand_over()
         await super()._send_ping(future)
 
     def _write_soon(self) -> None:
@@ -275,12 +279,16 @@ class PromptClient(Client):
         """As far as the connection takes it: the rest goes when it does, or by the next one."""
         self._is_write_due = False
         transport = self._transport
-        if not self._pending or not self.is_connected or not isinstance(transport, WireTransport):
-            return
-        if transport.takes_more:
+        if self.is_connected and isinstance(transport, WireTransport) and transport.takes_more:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To the connection, which keeps what it cannot send yet."""
+        assert self._transport is not None, "there is a connection"
+        if self._pending:
             pending, self._pending = self._pending, []
             self._pending_data_size = 0
-            transport.writelines(pending)
+            self._transport.writelines(pending)
 
 
 def _run(call: Awaitable[None]) -> None:
