@@ -27,10 +27,10 @@ COMPONENTS = Path(__file__).parents[2]
 class RolePrograms:
     """How each role is started; tests put stand-ins here."""
 
-    frontend: Sequence[str] = (sys.executable, "-m", "frontend")
-    worker: Sequence[str] = (sys.executable, "-m", "worker")
-    detok: Sequence[str] = (sys.executable, "-m", "detok")
-    admin: Sequence[str] = (sys.executable, "-m", "jetflock.commands.admin")
+    frontend: Sequence[str] = (sys.executable, "-P", "-m", "frontend")
+    worker: Sequence[str] = (sys.executable, "-P", "-m", "worker")
+    detok: Sequence[str] = (sys.executable, "-P", "-m", "detok")
+    admin: Sequence[str] = (sys.executable, "-P", "-m", "jetflock.commands.admin")
 
 
 class RoleLaunches:

@@ -38,7 +38,7 @@ class EngineSilent(JetflockError):
 
 def engine_reports(*paths: Path) -> list[EngineReport]:
     """One of each, with the defaults of every flag. Raises EngineSilent."""
-    argv = [sys.executable, "-m", "worker.engine.loading.model_report", *map(str, paths)]
+    argv = [sys.executable, "-P", "-m", "worker.engine.loading.model_report", *map(str, paths)]
     try:
         done = subprocess.run(  # noqa: S603 - our own program
             argv, capture_output=True, text=True, check=False, timeout=_REPORT_S

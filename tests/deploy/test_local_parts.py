@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -89,6 +90,21 @@ def test_children_find_the_roles() -> None:
     env = make_launches(ServeConfig().completed("m"), PYTHONPATH="/x").detok().env
     assert env["PYTHONPATH"] == f"{COMPONENTS}{os.pathsep}/x"
     assert (COMPONENTS / "shared" / "config.py").is_file()
+
+
+def test_children_take_no_modules_from_the_folder_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "nats.py").write_text("raise SystemExit('another nats')")
+    launch = make_launches(ServeConfig().completed("m")).detok()
+    done = subprocess.run(
+        [*launch.command, "--help"],
+        cwd=tmp_path,
+        env={**os.environ, **launch.env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
