@@ -273,16 +273,16 @@ async def test_a_run_that_started_too_early_starts_again_behind_the_prefix(stage
     request = make_request(text=TextParams(stop=("cd",)))
     seq = 1
     epoch = await stage.append(request.rid, make_claim(request, "dead", request_seq=seq))
-    await stage.write("dead", request.rid, epoch, 0, ids("abc"))
+    await stage.write("dead", request.rid, epoch, 0, ids("dabc"))
     async with running_worker(stage) as worker:
         assert await stage.submit(request) == seq
         early = await worker.engine.next_run()
-        worker.engine.emit(early.run_id, ids("xyc"), STOP)  # another choice than the log's
+        worker.engine.emit(early.run_id, ids("xyc"), STOP)  # which with the log's "d" were a stop
         run = await worker.engine.next_run()
-        assert output_of(run) == ids("abc")
+        assert output_of(run) == ids("dabc")
         worker.engine.emit(run.run_id, ids("d"))
         fold = await stage.until_finished(request.rid)
-        assert fold.tokens == ids("abcd")
+        assert fold.tokens == ids("dabcd")
         assert fold.finish == Finish(FinishReason.STOP, matched="cd")
         await worker.until_idle()
 
