@@ -38,6 +38,10 @@ class DecoderModel:
         self._ops = ops
         self._attention_layers = config.attention_layers
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
+        self._embedding_scale = config.embedding_scale
+        if config.is_embedding_scale_rounded:
+            rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
+            self._embedding_scale = float(rounded)
         self._layers = [
             DecoderLayer(config, weights.layer(layer_id), ops, layer_id)
             for layer_id in range(config.num_layers)
@@ -52,8 +56,8 @@ class DecoderModel:
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
         residual = functional.embedding(batch.input_ids, self._embeddings)
-        if self._config.embedding_scale != 1.0:
-            residual = residual * self._config.embedding_scale
+        if self._embedding_scale != 1.0:
+            residual = residual * self._embedding_scale
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.positions)
         for layer in self._layers:

@@ -37,6 +37,7 @@ class Scales:
     """
 
     embedding: float = 1.0
+    is_embedding_rounded: bool = False  # to the dtype of the weights, as the model was trained
     residual: float = 1.0
     logits_divisor: float = 1.0
 
@@ -63,6 +64,7 @@ class DecoderConfig(ModelConfig):
     stored_qkv: tuple[str, ...] = QKV_PARTS  # modules of queries, keys and values: three, or one
     mlp: MlpConfig = LLAMA_MLP
     embedding_scale: float = 1.0  # what an embedding is multiplied with
+    is_embedding_scale_rounded: bool = False
     logits_divisor: float = 1.0
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
 
@@ -145,6 +147,7 @@ def decoder_config(
             num_parameters=0,
             norm=norm or NormConfig(eps=config.number("rms_norm_eps", 1e-6) / scales.residual**2),
             embedding_scale=scales.embedding / scales.residual,
+            is_embedding_scale_rounded=scales.is_embedding_rounded,
             logits_divisor=scales.logits_divisor,
             max_context_len=max_positions,
             max_context_limit=rope.max_context_limit(max_positions),

@@ -16,6 +16,8 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
+from worker.engine.cpu.model_runner import TorchForward
+from worker.engine.models.decoder import DecoderModel
 
 BFLOAT16_FACTOR = 1.5
 BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
@@ -59,3 +61,14 @@ def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Pat
     error, their_error = ((each - exact).norm() / exact.norm() for each in (ours, theirs))
     assert error < BFLOAT16_FACTOR * their_error
     assert error < BFLOAT16_ERROR
+
+
+def test_gemma_scales_embeddings_as_it_was_trained(tmp_path: Path) -> None:
+    """By a factor in the dtype of its weights."""
+    path = save_tiny_model(tmp_path, "gemma2", hidden_size=48)
+    for dtype, factor in (("float32", 48**0.5), ("bfloat16", 6.9375)):
+        forward = Rig(path, dtype=dtype).runner._forward._forward
+        assert isinstance(forward, TorchForward)
+        decoder = forward._model
+        assert isinstance(decoder, DecoderModel)
+        assert decoder._embedding_scale == pytest.approx(factor, rel=1e-6)

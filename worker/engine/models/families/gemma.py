@@ -49,5 +49,5 @@ def any_gemma(
         norm=NormConfig(eps=config.number("rms_norm_eps"), weight_offset=1.0),
         rope=rope,
         mlp=MlpConfig(activation=activation(config, activation_name)),
-        scales=Scales(embedding=config.integer("hidden_size") ** 0.5),
+        scales=Scales(embedding=config.integer("hidden_size") ** 0.5, is_embedding_rounded=True),
     )
