@@ -11,7 +11,7 @@
 
 #include "coded_weights.h"
 #include "linear_weights.h"
-#include "turning.h"
+#include "lanes_turning.h"
 
 namespace jetflock {
 
@@ -81,17 +81,14 @@ inline void pack_block(const BlockedRows& blocked, int64_t block, const bf16* al
   const int64_t num_whole = in_features / (2 * kTurned) * (2 * kTurned);
   for (int64_t input = 0; input < num_whole; input += 2 * kTurned) {
     for (int64_t lane = 0; lane < kBlockCols; lane += kTurned) {
-      __m256i pairs[kTurned];
+      Words32 pairs[kTurned];
       for (int idx = 0; idx < kTurned; ++idx) {
         const bf16* row = from.rows[lane + idx];
-        pairs[idx] = row == nullptr
-                         ? _mm256_setzero_si256()
-                         : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + input));
+        pairs[idx] = load_words32(row == nullptr ? nullptr : row + input);
       }
       turn(pairs);
       for (int idx = 0; idx < kTurned; ++idx) {
-        bf16* pair = to + (input + 2 * idx) * kBlockCols + lane * 2;
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair), pairs[idx]);
+        store(to + (input + 2 * idx) * kBlockCols + lane * 2, pairs[idx]);
       }
     }
   }

@@ -8,8 +8,20 @@ namespace jetflock {
 
 constexpr int kTurned = 8;
 
+using Words32 = __m256i;  // eight of 32 bits
+
+// Zeros from nullptr.
+inline Words32 load_words32(const void* from) {
+  if (from == nullptr) return _mm256_setzero_si256();
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+
+inline void store(void* to, Words32 words) {
+  _mm256_storeu_si256(static_cast<__m256i*>(to), words);
+}
+
 // Of 32 bits.
-inline void turn(__m256i (&rows)[kTurned]) {
+inline void turn(Words32 (&rows)[kTurned]) {
   __m256i twos[kTurned], fours[kTurned];
   for (int at = 0; at < kTurned; at += 2) {
     twos[at] = _mm256_unpacklo_epi32(rows[at], rows[at + 1]);
