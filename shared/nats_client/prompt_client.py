@@ -278,17 +278,18 @@ class PromptClient(Client):
     def _write_pending(self) -> None:
         """As far as the connection takes it: the rest goes when it does, or by the next one."""
         self._is_write_due = False
-        transport = self._transport
-        if self.is_connected and isinstance(transport, WireTransport) and transport.takes_more:
+        if isinstance(self._transport, WireTransport) and self._transport.takes_more:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """To the connection, which keeps what it cannot send yet."""
-        assert self._transport is not None, "there is a connection"
-        if self._pending:
+        """To the connection, which keeps what it cannot send yet. Without one it waits."""
+        transport = self._transport
+        if not self._pending or not self.is_connected or not isinstance(transport, WireTransport):
+            return
+        if transport.is_open:
             pending, self._pending = self._pending, []
             self._pending_data_size = 0
-            self._transport.writelines(pending)
+            transport.writelines(pending)
 
 
 def _run(call: Awaitable[None]) -> None:

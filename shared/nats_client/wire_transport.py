@@ -126,7 +126,12 @@ class WireTransport(Transport):
     @property
     def takes_more(self) -> bool:
         """Whether what is written goes out now, as far as is known."""
-        return bool(self) and not self._protocol.is_full
+        return self.is_open and not self._protocol.is_full
+
+    @property
+    def is_open(self) -> bool:
+        """As far as is known."""
+        return self._transport is not None and not self._transport.is_closing()
 
     def write(self, payload: bytes) -> None:
         """Without effect on a connection that has ended: whoever drains it is told."""
@@ -160,7 +165,8 @@ class WireTransport(Transport):
             self._transport.abort()
 
     def at_eof(self) -> bool:
-        return not self
+        return not self.is_open
 
     def __bool__(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        """Whether there was a connection: nats-py asks it."""
+        return self._transport is not None
