@@ -13,7 +13,6 @@ from frontend.streams.generation import Generation
 from frontend.tenants.ledger import TenantLedger
 from frontend.text.text_stream import TextStream
 from shared.errors import ProtocolError
-from shared.nats_client.prompt_client import prompt
 from shared.protocol.codec import decode_text_frame
 from shared.telemetry.log import get_logger
 from shared.telemetry.malformed_count import MalformedCount
@@ -46,7 +45,9 @@ class ReplyRouter:
         self.on_gap = asyncio.Event()  # some stream needs a replay now
 
     async def start(self) -> None:
-        self._subscription = await self._nc.subscribe(self.subject, cb=self._on_message)
+        self._subscription = await self._nc.subscribe(
+            self.subject, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
 
     @property
     def generations(self) -> list[Generation]:
@@ -92,7 +93,6 @@ class ReplyRouter:
                 stream.asked_at -= stream.backoff_s
         self.on_gap.set()
 
-    @prompt
     async def _on_message(self, message: Msg) -> None:
         try:
             frame = decode_text_frame(message.data)

@@ -9,7 +9,6 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from shared.nats_client.wire_transport import WireTransport
 from shared.telemetry.log import get_logger
 
 _CLOSE_S = 1.0
@@ -35,9 +34,9 @@ async def end_connection(nc: Client) -> None:
 
 def abort_transport(nc: Client) -> None:
     """What waits to be written is lost; nats-py has no way to do this."""
-    transport = nc._transport
-    if isinstance(transport, WireTransport):
-        transport.abort()
+    writer: asyncio.StreamWriter | None = getattr(nc._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
 
 
 async def end_subscription(subscription: Subscription) -> None:

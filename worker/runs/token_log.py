@@ -19,7 +19,6 @@ from nats.errors import Error as NatsError
 from shared.broker.jetstream import parse_pub_ack
 from shared.liveness.log_watch import LogMark
 from shared.nats_client.connection_end import end_subscription
-from shared.nats_client.prompt_client import prompt
 from shared.protocol.codec import encode_token_frame
 from shared.protocol.log_records import TokenEntry, TokenFrame
 from shared.subjects import Subjects
@@ -288,7 +287,6 @@ class TokenLog:
             reply=f"{self._inbox}.{partition}.{frame.number}",
         )
 
-    @prompt
     async def _on_ack(self, message: Msg) -> None:
         _, partition, number = message.subject.rsplit(".", 2)
         ack = parse_pub_ack(message.data)
