@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bench.chaos.tcp_proxy import TcpProxy
+from bench.chaos.tcp_proxy import Side, TcpProxy
 from detok.lease import Lease, LeaseKeeper, Link, RenewalPace, Tenure
 from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.cluster import Cluster, open_cluster
@@ -149,10 +149,12 @@ async def test_it_is_not_valid_without_its_connection_and_renewed_on_the_next(
         async with open_cluster(ClusterConfig(nats_url=url), "test") as cluster:
             holder = Holder(cluster)
             async with holder.running():
-                nonce, valid_until = holder.keeper.lease.nonce, holder.keeper.lease.valid_until
+                nonce = holder.keeper.lease.nonce
+                proxy.hold(*Side)  # the next connection is not there before we have looked
                 proxy.cut()
                 await eventually(lambda: not holder.is_valid)
-                assert time.monotonic() < valid_until
+                assert time.monotonic() < holder.keeper.lease.valid_until
+                proxy.release(*Side)
                 await eventually(lambda: holder.is_valid)
                 assert (holder.num_valid, holder.num_ended) == (2, 0)
                 assert holder.keeper.lease.nonce == nonce
