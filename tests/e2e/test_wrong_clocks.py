@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
-from tests.frontend.sse import sse_events, text_of
+from tests.frontend.sse import events_after, sse_events, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -49,14 +49,7 @@ async def test_a_stream_moves_between_hosts_whose_clocks_disagree(
                 await stack.wait_ready(2)
                 doomed.kill()
                 first.kill()
-            last_id = seen[-1].event_id
-            async with client.stream(
-                "GET",
-                f"{stack.url(other)}/v1/streams/{last_id.split('.')[0]}",
-                headers={"Last-Event-ID": last_id},
-            ) as response:
-                assert response.status_code == 200
-                rest = [event async for event in sse_events(response)]
+            rest = await events_after(client, stack.url(other), seen[-1])
             whole = await client.post(f"{stack.url(other)}/v1/completions", json=BODY)
     assert whole.json()["choices"][0]["finish_reason"] == "length"
     assert text_of([*seen, *rest]) == whole.json()["choices"][0]["text"]

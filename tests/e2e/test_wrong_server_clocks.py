@@ -15,7 +15,7 @@ import pytest
 
 from shared.config import ClusterConfig
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
-from tests.frontend.sse import sse_events, text_of
+from tests.frontend.sse import events_after, sse_events, text_of
 from tests.nats_cluster import BINARY, NatsCluster
 from tests.stream_leaders import make_lead
 from tests.wrong_clock import server_with_wrong_clock
@@ -79,14 +79,7 @@ async def test_a_leader_whose_clock_is_wrong(tmp_path: Path, first: str, ahead_s
             doomed.kill()
             worker.kill()
             stack.start_worker(*SCRIPTED)
-            last_id = seen[-1].event_id
-            async with client.stream(
-                "GET",
-                f"{stack.url(other)}/v1/streams/{last_id.split('.')[0]}",
-                headers={"Last-Event-ID": last_id},
-            ) as response:
-                assert response.status_code == 200
-                rest = [event async for event in sse_events(response)]
+            rest = await events_after(client, stack.url(other), seen[-1])
             answers = await asyncio.gather(*waiting)
             await lead_all(stack, second)
             answers.append(await client.post(other_url, json=BODY, headers=keyed))

@@ -41,5 +41,15 @@ async def sse_events(response: httpx.Response) -> AsyncIterator[SseEvent]:
             data = []
 
 
+async def events_after(client: httpx.AsyncClient, url: str, last: SseEvent) -> list[SseEvent]:
+    """The rest of a stream, from the frontend at `url`."""
+    rid = last.event_id.split(".")[0]
+    async with client.stream(
+        "GET", f"{url}/v1/streams/{rid}", headers={"Last-Event-ID": last.event_id}
+    ) as response:
+        assert response.status_code == 200
+        return [event async for event in sse_events(response)]
+
+
 def text_of(events: list[SseEvent]) -> str:
     return "".join(event.text for event in events)
