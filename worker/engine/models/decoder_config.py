@@ -103,8 +103,8 @@ def decoder_config(
     eos_token_ids: tuple[int, ...],
     *,
     windows: tuple[int | None, ...],
-    has_qkv_bias: bool = False,
-    has_output_bias: bool = False,
+    has_attention_bias: bool = False,  # of queries, keys, values, and the output
+    has_qkv_bias: bool = False,  # of all but the output
     has_mlp_bias: bool = False,
     head_dim: int | None = None,
     attention_scale: float | None = None,
@@ -153,8 +153,8 @@ def decoder_config(
             max_context_limit=rope.max_context_limit(max_positions),
             rope=rope,
             layer_ropes=(rope,) * len(windows),
-            has_qkv_bias=has_qkv_bias,
-            has_output_bias=has_output_bias,
+            has_qkv_bias=has_attention_bias or has_qkv_bias,
+            has_output_bias=has_attention_bias,
             has_mlp_bias=has_mlp_bias,
             has_tied_embeddings=config.boolean("tie_word_embeddings", default=False),
             mlp=mlp or LLAMA_MLP,

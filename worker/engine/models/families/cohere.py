@@ -34,14 +34,12 @@ def any_cohere(
     windows: tuple[int | None, ...],
 ) -> DecoderConfig:
     """What all of them share."""
-    has_bias = config.boolean("attention_bias", default=False)
     model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=windows,
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_eps")),
         rope=replace(rope_config(config), has_neighbours=True),
         mlp=MlpConfig(activation=activation(config)),

@@ -17,8 +17,7 @@ def ernie_config(
         architecture,
         eos_token_ids,
         windows=same_window(config, None),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=has_bias,
         has_mlp_bias=has_bias,
         rope=partial_rope_config(config, has_neighbours=True),
     )

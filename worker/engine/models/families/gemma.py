@@ -36,14 +36,12 @@ def any_gemma(
     """What all of them share."""
     if config.boolean("use_bidirectional_attention", default=False):
         raise NotFused(f"{config.path}: its tokens see later ones")
-    has_bias = config.boolean("attention_bias", default=False)
     return decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=windows,
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         attention_scale=attention_scale,
         soft_cap=soft_cap,
         norm=NormConfig(eps=config.number("rms_norm_eps"), weight_offset=1.0),

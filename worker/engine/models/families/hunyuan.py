@@ -16,14 +16,12 @@ def hunyuan_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    has_bias = config.boolean("attention_bias", default=False)
     model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=same_window(config, None),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         rope=_rope(config),
         mlp=MlpConfig(activation=activation(config)),
     )

@@ -11,13 +11,11 @@ def llama_config(
 ) -> DecoderConfig:
     """Llama 1 to 3. Raises ConfigError, as the other readers do."""
     config.refuse("sliding_window")
-    has_bias = config.boolean("attention_bias", default=False)
     return decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=same_window(config, None),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
     )

@@ -12,15 +12,13 @@ def nemotron_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    has_bias = config.boolean("attention_bias", default=False)
     eps = config.number("norm_eps")
     return decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=same_window(config, None),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         norm=NormConfig(kind="layer", eps=eps, weight_offset=1.0, has_bias=True),
         rope=partial_rope_config(config),

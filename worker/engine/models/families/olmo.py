@@ -42,14 +42,12 @@ def _olmo(
     windows: tuple[int | None, ...],
     rope: RopeConfig,
 ) -> DecoderConfig:
-    has_bias = config.boolean("attention_bias", default=False)
     model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=windows,
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         rope=rope,
         mlp=MlpConfig(activation=activation(config)),
     )

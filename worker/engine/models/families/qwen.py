@@ -22,14 +22,12 @@ def qwen3_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """The dense models of Qwen 3."""
-    has_bias = config.boolean("attention_bias", default=False)
     model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=qwen_windows(config),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         head_dim=config.integer("head_dim", 128),
     )
     return replace(model, head_norm=HeadNormConfig())

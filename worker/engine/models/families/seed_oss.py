@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
 from worker.engine.models.model_config import ConfigFile
 
@@ -10,13 +12,13 @@ def seed_oss_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    return decoder_config(
+    model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=True),
-        has_output_bias=config.boolean("attention_out_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         head_dim=config.integer("head_dim", 128),
     )
+    return replace(model, has_output_bias=config.boolean("attention_out_bias", default=False))

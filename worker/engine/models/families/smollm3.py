@@ -19,14 +19,12 @@ def smollm3_config(
     """Raises ConfigError, as the other readers do."""
     has_window = config.boolean("use_sliding_window", default=False)
     window = config.optional_integer("sliding_window", None) if has_window else None
-    has_bias = config.boolean("attention_bias", default=False)
     model = decoder_config(
         config,
         architecture,
         eos_token_ids,
         windows=windows_of_types(config, config.get("layer_types", None), window),
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         mlp=MlpConfig(activation=activation(config)),
     )
