@@ -38,7 +38,10 @@ class DetokClient:
         return await self._ask_for_all(request, timeout_s)
 
     async def _ask_for_all(self, first: ReplayRequest, timeout_s: float) -> ReplayReply:
-        """Piece by piece: text and tokens only grow, so that pieces of two moments fit together."""
+        """Piece by piece: text and tokens only grow, so that pieces of two moments fit together.
+
+        Where one says that there is no text now, there is none: it is to be asked for again.
+        """
         whole = await self._ask(first, timeout_s)
         chunks = [] if whole.chunk is None else [whole.chunk]
         has_more = whole.has_more
@@ -47,7 +50,9 @@ class DetokClient:
             offset = last.offset + len(last.text)
             request = ReplayRequest(first.rid, offset, first.subject, last.position)
             piece = await self._ask(request, timeout_s)
-            if piece.chunk is None or piece.chunk.offset > offset:
+            if piece.chunk is None:
+                return ReplayReply(piece.status, whole.reply)
+            if piece.chunk.offset > offset:
                 raise BrokerUnavailable("the detokenizer has changed amid its answer")
             chunks.append(piece.chunk)
             whole, has_more = ReplayReply(piece.status, whole.reply), piece.has_more
