@@ -10,7 +10,10 @@ from typing import Any
 
 import gguf
 import numpy as np
+import pytest
 from numpy.typing import NDArray
+
+from shared.gguf.checkpoint_folder import checkpoint_folder
 
 Values = NDArray[np.float32]
 Choose = Callable[[str, Values], gguf.GGMLQuantizationType]
@@ -46,6 +49,16 @@ _NAMES = {
 }
 F32 = gguf.GGMLQuantizationType.F32
 SMALL_VOCAB_SIZE = 260
+
+
+def stored_folder(file: Path) -> Path:
+    """The folder that stands for a GGUF file, in a cache beside it.
+
+    The engine's cache stays where it is: in an empty one it compiles its C++ anew.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(file.parent / "cache"))
+        return checkpoint_folder(file)
 
 
 def all_f32(name: str, values: Values) -> gguf.GGMLQuantizationType:

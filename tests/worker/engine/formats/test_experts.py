@@ -11,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shared.gguf.checkpoint_folder import checkpoint_folder
-from tests.gguf_files import matrices_as, write_gguf
+from tests.gguf_files import matrices_as, stored_folder, write_gguf
 from tests.worker.engine.formats.quantized_copies import (
     change_config,
     save_dense,
@@ -181,10 +180,9 @@ def model_of(rig: Rig) -> TransformersModel:
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
-    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, kind: str, tmp_path: Path
 ) -> None:
     """Beside the same file computed by torch, whose weights are made dense."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sizes: dict[str, Any] = SHAPES | {"intermediate_size": 64, "num_experts_per_tok": 2}
     if family == "qwen3_moe":
         sizes |= {"moe_intermediate_size": 64, "num_experts": 4}
@@ -193,7 +191,7 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     source = save_tiny_model(tmp_path / "source", family, **sizes)
     file = tmp_path / "model.gguf"
     write_gguf(source, file, matrices_as(gguf.GGMLQuantizationType[kind]))
-    folder = checkpoint_folder(file)
+    folder = stored_folder(file)
     ours = Rig(folder, dtype="bfloat16")
     theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
     (_, logits), (_, reference) = (first_logits(rig) for rig in (ours, theirs))

@@ -12,8 +12,7 @@ import torch
 
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import checkpoint_folder
-from tests.gguf_files import matrices_as, write_gguf
+from tests.gguf_files import matrices_as, stored_folder, write_gguf
 from tests.worker.engine.models.test_checkpoints import load
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import save_tiny_model
@@ -88,18 +87,14 @@ def test_what_is_counted_is_what_is_taken(tmp_path: Path, kind: MadeFormat) -> N
 
 @needs_bfloat16
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_codes_of_a_gguf_file_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tied: bool
-) -> None:
+def test_codes_of_a_gguf_file_are_counted(tmp_path: Path, is_tied: bool) -> None:
     """Its head, too; the embeddings are read by row, in numbers."""
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
     path = save_tiny_model(
         tmp_path / "model", "llama", vocab_size=320, tie_word_embeddings=is_tied, **sizes
     )
     choose = matrices_as(gguf.GGMLQuantizationType.Q4_1)
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", choose))
+    folder = stored_folder(write_gguf(path, tmp_path / "model.gguf", choose))
     weights = weights_of(native_rig(folder))
     counted = memory_check.weight_bytes(read_model_config(folder), torch.bfloat16, in_codes=True)
     assert counted == pytest.approx(weights.num_bytes, rel=0.01)

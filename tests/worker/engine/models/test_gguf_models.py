@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import checkpoint_folder
 from shared.gguf.gguf_file import GgufTensor
 from shared.gguf.gguf_model import GgufModel
 from shared.gguf.tensor_types import TENSOR_TYPES
-from tests.gguf_files import add_tokenizer, all_f32, matrices_as, write_gguf
+from tests.gguf_files import add_tokenizer, all_f32, matrices_as, stored_folder, write_gguf
 from tests.worker.engine.families import LLAMA3_ROPE, LONGROPE, MOE, WINDOW, YARN_ROPE
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -97,15 +96,10 @@ def saved(tmp_path: Path, family: str) -> Path:
     return save_tiny_model(tmp_path / "model", model_type, **overrides)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_in_float32_gives_the_logits_of_its_checkpoint(tmp_path: Path, family: str) -> None:
     path = saved(tmp_path, family)
-    folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf"))
+    folder = stored_folder(write_gguf(path, tmp_path / "model.gguf"))
     rig = Rig(folder)
     prompt = random_prompt(60, seed=1)
     output = rig.run(make_add(1, prompt, max_tokens=12, ignore_eos=True))[1]
@@ -126,7 +120,7 @@ def test_a_quantised_file_gives_the_logits_of_its_weights(tmp_path: Path, kind: 
     }
     path = save_tiny_model(tmp_path / "model", "llama", **overrides)
     choose = matrices_as(quantised)
-    folder = checkpoint_folder(write_gguf(path, tmp_path / "model.gguf", choose))
+    folder = stored_folder(write_gguf(path, tmp_path / "model.gguf", choose))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     for parameter in model.parameters():
         values = parameter.detach().numpy()
@@ -197,7 +191,7 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 def test_the_demo_model_says_the_same_from_a_file(tmp_path: Path) -> None:
     """Tokens, text and template, with its own tokenizer in the file."""
-    folder = checkpoint_folder(
+    folder = stored_folder(
         write_gguf(
             DEMO, tmp_path / "demo.gguf", matrices_as(BF16), metadata=add_tokenizer(DEMO, "smollm")
         )
@@ -221,7 +215,7 @@ def test_a_split_file_is_one_model(tmp_path: Path) -> None:
     assert len(parts.paths) == 3
     assert parts.tensors.keys() == GgufModel.read(whole).tensors.keys()
     read, expected = (
-        GgufReader(checkpoint_folder(each), torch.float32, lambda _: None)
+        GgufReader(stored_folder(each), torch.float32, lambda _: None)
         for each in (tmp_path / "m-00001-of-00003.gguf", whole)
     )
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -232,9 +226,7 @@ def test_a_split_file_is_one_model(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_and_what_is_missing_is_named(tmp_path: Path) -> None:
-    folder = checkpoint_folder(
-        write_gguf(saved(tmp_path, "llama"), tmp_path / "model.gguf", all_f32)
-    )
+    folder = stored_folder(write_gguf(saved(tmp_path, "llama"), tmp_path / "model.gguf", all_f32))
     told: list[float] = []
     with GgufReader(folder, torch.float32, told.append) as reader:
         reader.read("model.norm.weight", 48)

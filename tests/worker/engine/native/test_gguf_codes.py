@@ -12,8 +12,7 @@ import torch
 
 from bench.products import Product
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import checkpoint_folder
-from tests.gguf_files import Choose, Values, matrices_as, write_gguf
+from tests.gguf_files import Choose, Values, matrices_as, stored_folder, write_gguf
 from tests.worker.engine.models.test_gguf_models import finite_blocks, write_tensor
 from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import assert_like_reference, random_prompt, save_tiny_model
@@ -126,9 +125,7 @@ def source(tmp_path: Path) -> Path:
 
 def stored(source: Path, choose: Choose) -> Path:
     """The folder that stands for the model's GGUF file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(source.parent / "cache"))
-        return checkpoint_folder(write_gguf(source, source.parent / "model.gguf", choose))
+    return stored_folder(write_gguf(source, source.parent / "model.gguf", choose))
 
 
 @needs_bfloat16
