@@ -37,10 +37,11 @@ def sse(events: list[Event]) -> bytes:
 
 
 def _sse(event: Event) -> bytes:
-    event_id, data, name = event
+    event_id, data, name, repeats_id = event
     if name:
         return b"event: " + name + b"\ndata: " + data + b"\n\n"
-    if event_id:
+    # LiteLLM takes a line between finish and usage for the stream's end, and misses the usage.
+    if event_id and not repeats_id:
         return b"id: " + event_id + b"\ndata: " + data + b"\n\n"
     return b"data: " + data + b"\n\n"
 

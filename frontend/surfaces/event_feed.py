@@ -27,6 +27,7 @@ class Event(NamedTuple):
     event_id: bytes
     data: bytes
     name: bytes = b""
+    repeats_id: bool = False  # that of the event before it, which clients of SSE keep
 
 
 class Feed(Protocol):
@@ -102,7 +103,9 @@ class EventFeed:
                     return events
             if self._num_running == 0:
                 event_id = self._event_id()
-                events += [Event(event_id, data) for data in self._writer.closing()]
+                events += [
+                    Event(event_id, data, repeats_id=True) for data in self._writer.closing()
+                ]
                 self.is_ended = True
             if events:
                 return events

@@ -149,3 +149,8 @@ def test_sse_framing() -> None:
     events = [Event(b"a.1.1.00", b'{"x":1}'), Event(b"a.2.2.00", b'{"x":2}')]
     assert sse(events[:1]) == b'id: a.1.1.00\ndata: {"x":1}\n\n'
     assert sse(events) == b'id: a.1.1.00\ndata: {"x":1}\n\nid: a.2.2.00\ndata: {"x":2}\n\n'
+
+
+def test_the_closing_event_leaves_the_id_of_the_one_before_it() -> None:
+    finish, usage = Event(b"g.1", b"{}"), Event(b"g.1", b"[]", repeats_id=True)
+    assert sse([finish, usage]) == b"id: g.1\ndata: {}\n\ndata: []\n\n"
