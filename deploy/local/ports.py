@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from shared.errors import ConfigError
@@ -20,9 +21,13 @@ def check_port(host: str, port: int, flag: str) -> None:
             probe.bind(address)
             probe.listen(1)
     except OSError as exc:
+        remedy = f"stop what holds the port, or choose another by {flag}"
+        if isinstance(exc, socket.gaierror) or exc.errno == errno.EADDRNOTAVAIL:
+            remedy = "--host must be an address of this machine"
+        elif exc.errno == errno.EACCES:
+            remedy = f"ports below 1024 are root's: choose another by {flag}"
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {exc.strerror or exc}; "
-            f"stop what holds the port, or choose another by {flag}"
+            f"cannot listen on {host}:{port}: {exc.strerror or exc}; {remedy}"
         ) from exc
 
 

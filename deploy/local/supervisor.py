@@ -92,9 +92,10 @@ class Supervisor:
         self._fleet.add(config.worker_range.least)
 
     async def run(self) -> None:
-        """Returns after SIGINT or SIGTERM. Raises JetflockError when it cannot start."""
+        """Returns after SIGINT, SIGTERM or SIGHUP. Raises JetflockError when it cannot start."""
         self._shutdown.listen()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._shutdown.ask)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(self._serve_or_fail(tasks))
             await self._shutdown.asked.wait()
@@ -130,6 +131,11 @@ class Supervisor:
             _meanwhile(name),
             reports_ready=reports_ready,
         )
+
+    def _hang_up(self) -> None:
+        """The terminal is closed. Its shell may say so as well, which is no second order."""
+        if not self._shutdown.asked.is_set():
+            self._shutdown.ask()
 
     def _fail(self, failure: JetflockError) -> None:
         if not self._shutdown.asked.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import socket
@@ -182,8 +183,10 @@ def test_ports_are_checked() -> None:
         check_port("127.0.0.1", taken.getsockname()[1], "--port")
     with pytest.raises(ConfigError, match="--port is 70000"):
         check_port("127.0.0.1", 70000, "--port")
-    with pytest.raises(ConfigError, match="cannot listen on no-such-host"):
+    with pytest.raises(ConfigError, match=r"cannot listen on no-such-host.*an address of this"):
         check_port("no-such-host.invalid", 8000, "--port")
+    with pytest.raises(ConfigError, match="--host must be an address of this machine"):
+        check_port("203.0.113.7", 8000, "--port")
 
 
 def test_the_ready_block_can_be_read_aloud() -> None:
@@ -267,6 +270,17 @@ async def test_a_gate_lets_children_go_on_together() -> None:
 def test_lines_of_a_role_bear_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal().log_sink("detok")("[bold]hello")
     assert capsys.readouterr().err == "[detok] [bold]hello\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, io.TextIOWrapper(full, write_through=True))
+        terminal = Terminal(as_json=as_json)
+        terminal.log_sink("detok")("hello")
+        terminal.say("stopping")
+        terminal.show("ready", {"event": "ready"})
 
 
 def test_each_worker_has_gpus_of_its_own(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from nats.aio.client import Client
 
@@ -25,8 +26,15 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.subjects import Subjects
-from tests.deploy.local_stack import LocalStack, any_alive, wait_until
+from tests.deploy.local_stack import (
+    REPOSITORY,
+    STAND_INS,
+    LocalStack,
+    any_alive,
+    wait_until,
+)
 from tests.gguf_files import write_small_llama
+from tests.jetflock.terminal_program import TerminalProgram
 from tests.lora_adapters import make_lora_files
 from tests.nats_server import NatsServer, free_port
 
@@ -73,6 +81,23 @@ def test_sigterm_ends_it_as_well(make_stack: MakeStack) -> None:
     stack = make_stack().start().wait_ready()
     stack.interrupt(signal.SIGTERM)
     assert stack.wait_exit() == 0
+
+
+def test_a_closed_terminal_ends_it_as_well(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(tmp_path)}
+    argv = [*STAND_INS, "--port", str(free_port()), "--data-dir", str(tmp_path / "data")]
+    with TerminalProgram(argv, env) as terminal:
+        terminal.wait_for("Ctrl-C stops it.", timeout_s=60)
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+        assert terminal.close() == 0
+    wait_until(lambda: not any_alive(tree), timeout_s=1)
+
+
+def test_under_nohup_it_outlives_its_terminal(make_stack: MakeStack) -> None:
+    stack = make_stack(program=("nohup", *STAND_INS)).start().wait_ready()
+    status = Path(f"/proc/{stack.process.pid}/status").read_text()
+    [ignored] = re.findall(r"^SigIgn:\s*(\w+)$", status, re.MULTILINE)
+    assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
 
 
 def test_second_ctrl_c_gives_everybody_a_moment(make_stack: MakeStack) -> None:

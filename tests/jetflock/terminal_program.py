@@ -41,6 +41,7 @@ class TerminalProgram:
         os.close(child)
         self.raw = ""
         self._waited_len = 0
+        self._is_closed = False
 
     def __enter__(self) -> TerminalProgram:
         return self
@@ -49,12 +50,23 @@ class TerminalProgram:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        os.close(self._fd)
+        if not self._is_closed:
+            os.close(self._fd)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def text(self) -> str:
         """All that was shown, without what moves the cursor."""
         return _ESCAPES.sub("", self.raw).replace("\r", "")
+
+    def close(self) -> int:
+        """As the window of a terminal is closed. Returns the status of the program."""
+        self._is_closed = True
+        os.close(self._fd)
+        return self._process.wait(30.0)
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
