@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import select
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from jetflock.command_line.command_table import COMMANDS
 
 _HELP = ("--help", "-h", "help")
 _VERSION = ("--version", "version")
 _VARIABLES = "JETFLOCK_"
+_FAILED = 1
 _USAGE = 2
+_INTERRUPTED = 130  # as a shell says it
 _COLUMN = 12
 
 
 def main() -> None:
     """Entry point of the command."""
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:  # before a program listens for it
+        raise SystemExit(_INTERRUPTED) from None
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC and not _is_output_lost():
+            raise
+        _end_without_output(exc)
+
+
+def _run() -> None:
     find_components()
     name, *rest = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
@@ -29,6 +48,27 @@ def main() -> None:
     else:
         sys.stderr.write(unknown(name))
         raise SystemExit(_USAGE)
+
+
+def _is_output_lost() -> bool:
+    """Its reader is gone, or what could not be written is kept, and fails again."""
+    readers = select.poll()
+    readers.register(sys.stdout.fileno(), 0)
+    if readers.poll(0):
+        return True
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _end_without_output(exc: OSError) -> NoReturn:
+    """A reader that has seen enough, as `head`, is no error worth a word; a full disk is."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
+    if exc.errno == errno.ENOSPC:
+        sys.stderr.write(f"jetflock: cannot write: {exc.strerror}\n")
+    raise SystemExit(_FAILED) from None
 
 
 def find_components() -> None:

@@ -29,7 +29,9 @@ class WorkerRange:
         least = int(match[1])
         most = int(match[2]) if match[2] is not None else least
         if most < max(1, least):
-            raise ConfigError(f"--workers is {value}, must allow at least 1, and not fall")
+            raise ConfigError(
+                f"--workers is {value}, must be 1 or more, or a range from few to many like 0..4"
+            )
         return cls(least, most)
 
     @property

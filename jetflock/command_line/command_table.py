@@ -34,9 +34,11 @@ COMMANDS = {
     "top": Command("jetflock.top", "Workers and queues, live.", LOOK, "serve"),
     "models": Command("jetflock.commands.models", "What is served.", LOOK, "serve"),
     "config": Command(
-        "jetflock.commands.config_show", "What a role is told, and by what.", LOOK, "serve"
+        "jetflock.commands.config_show", "Each value, and where it comes from.", LOOK, "serve"
     ),
-    "events": Command("jetflock.commands.events", "What happens to the pools.", LOOK, "serve"),
+    "events": Command(
+        "jetflock.commands.events", "Workers that came, went and died.", LOOK, "serve"
+    ),
     "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command(
         "jetflock.commands.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"

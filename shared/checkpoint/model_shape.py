@@ -39,15 +39,15 @@ def _of_file(path: Path) -> str:
 def _kind_of_folder(path: Path) -> str:
     """Empty for one that looks like nothing known."""
     if (path / "adapter_config.json").is_file():
-        return "is a LoRA adapter: serve its base model with --lora NAME=PATH, or"
+        return "is a LoRA adapter: serve its base model with --lora NAME=PATH"
     if (path / "model_index.json").is_file():
         return "is a pipeline of diffusers, which makes images"
     if (path / "manifests").is_dir() and (path / "blobs").is_dir():
-        return "is Ollama's store: link its largest blob to a name that ends in .gguf, or"
+        return "is Ollama's store: link its largest blob to a name that ends in .gguf"
     if (path / "snapshots").is_dir():
-        return "is the hub's cache of a model: give its id, or a folder in snapshots,"
+        return "is the hub's cache of a model: give its id, or a folder in its snapshots"
     if (path / "params.json").is_file():
         return "is in the format of the model's makers (params.json)"
     if nested := sorted(each.parent.name for each in path.glob("*/config.json")):
-        return f"has no config.json, but its folder {nested[0]} has:"
+        return f"has no config.json, but its folder {nested[0]} has one"
     return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cyclopts
-from cyclopts import CycloptsError, UnknownOptionError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from shared.config import ENV_PREFIX
 from shared.errors import ConfigError, JetflockError
@@ -45,7 +45,10 @@ class Program:
     takes_peer_flags: bool = False  # vLLM's and others' flags are taken, or answered
 
     def app(self, argv: list[str], *observers: Callable[..., Any]) -> cyclopts.App:
-        """Takes `--config` out of `argv`. `observers` see all values before they are read."""
+        """Takes `--config` out of `argv`. `observers` see all values before they are read.
+
+        Raises ConfigError.
+        """
         app = cyclopts.App(
             name=self.name,
             help=self.summary,
@@ -66,8 +69,8 @@ class Program:
         """An error of ours ends the program with one sentence and its status."""
         argv = sys.argv[1:] if argv is None else argv
         words = [word for word in argv if word not in self.ignored]
-        app = self.app(words)
         try:
+            app = self.app(words)
             if self.takes_peer_flags:
                 words = self._translated(words)
             app(words, exit_on_error=False, print_error=False)
@@ -87,8 +90,8 @@ class Program:
     def bound(self, argv: Iterable[str], *observers: Callable[..., Any]) -> inspect.BoundArguments:
         """What `argv` would give to its function, defaults included. Raises ConfigError."""
         words = list(argv)
-        app = self.app(words, *observers)
         try:
+            app = self.app(words, *observers)
             if self.takes_peer_flags:
                 words = self._translated(words)
             _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
@@ -155,6 +158,8 @@ class Program:
 def _fault(exc: CycloptsError) -> str:
     """cyclopts suggests flags, and no keys of files."""
     exc.verbose = False
+    if isinstance(exc, UnusedCliTokensError):
+        return f"Unexpected argument {(exc.unused_tokens or [''])[0]!r}."
     if not isinstance(exc, UnknownOptionError) or exc.token.source == "cli":
         return str(exc).strip()
     key = (exc.token.keyword or "").strip("[]")
@@ -167,14 +172,32 @@ def _fault(exc: CycloptsError) -> str:
 def _sources(yaml_file: Path | None) -> list[Any]:
     sources: list[Any] = [cyclopts.config.Env(ENV_PREFIX, command=False)]
     if yaml_file is not None:
+        _check_yaml(yaml_file)
         sources.append(cyclopts.config.Yaml(yaml_file, must_exist=True, use_commands_as_keys=False))
     return sources
 
 
+def _check_yaml(path: Path) -> None:
+    """Raises ConfigError: what the library says of a file that it cannot read does not name it."""
+    import yaml  # late: most are started without a file
+
+    try:
+        yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"cannot read --config {path}: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--config {path} is no YAML: {' '.join(str(exc).split())}") from exc
+
+
 def config_file(argv: list[str]) -> Path | None:
-    """The YAML file named by `--config` or JETFLOCK_CONFIG; removes the flag from `argv`."""
+    """The YAML file named by `--config` or JETFLOCK_CONFIG; removes the flag from `argv`.
+
+    Raises ConfigError.
+    """
     for i, word in enumerate(argv):
-        if word == "--config" and i + 1 < len(argv):
+        if word == "--config":
+            if i + 1 == len(argv):
+                raise ConfigError("--config needs the name of a YAML file")
             del argv[i]
             return Path(argv.pop(i))
         if word.startswith("--config="):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +52,7 @@ def test_a_wrong_flag_is_one_sentence_with_a_remedy() -> None:
         ("serve", "--port", "x"): 'Invalid value for --port: unable to convert "x" into int.',
         ("admin", "drian", "x"): 'Unknown command "drian". Did you mean "drain"?',
         ("worker",): "Parameter MODEL requires an argument.",
+        ("serve", "here", "there"): "Unexpected argument 'there'.",
     }.items():
         done = run(*argv)
         name = f"jetflock {argv[0]}"
@@ -155,3 +158,31 @@ def test_what_a_start_does_not_need_is_imported_late(module: str, late: str) -> 
     script = f"import sys, {module}; print({late!r} in sys.modules)"
     done = subprocess.check_output([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
     assert done == "False\n"
+
+
+def test_a_reader_that_has_seen_enough_hears_no_complaint() -> None:
+    for argv in (["--help"], ["completion", "bash"], ["config", "show", "serve"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with os.fdopen(write_end, "wb") as closed:
+            done = subprocess.run(
+                [sys.executable, "-m", "jetflock", *argv],
+                cwd=REPOSITORY,
+                stdout=closed,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "jetflock", "completion", "zsh"],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"jetflock: cannot write: No space left on device\n"
