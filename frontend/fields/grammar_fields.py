@@ -108,8 +108,11 @@ def _response_format(value: Any, name: str) -> Iterator[WantedGrammar]:
         case "text":
             _only(value, {"type"}, name)
         case "json_object":
-            _only(value, {"type"}, name)
-            yield WantedGrammar(_grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT), name)
+            _only(value, {"type", "schema"}, name)
+            if value.get("schema") not in (None, {}):  # as llama.cpp has it
+                yield _schema(value["schema"], f"{name}.schema")
+            else:
+                yield WantedGrammar(_grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT), name)
         case "json_schema":
             _only(value, {"type", "json_schema"}, name)
             yield _named_schema(value.get("json_schema"), f"{name}.json_schema")

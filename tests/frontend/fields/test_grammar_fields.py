@@ -45,6 +45,18 @@ def named(**fields: Any) -> dict[str, Any]:
     ("fields", "kind", "text", "whitespace"),
     [
         ({"response_format": {"type": "json_object"}}, "json_schema", '{"type":"object"}', None),
+        (
+            {"response_format": {"type": "json_object", "schema": {}}},
+            "json_schema",
+            '{"type":"object"}',
+            None,
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            "json_schema",
+            SCHEMA_TEXT,
+            None,
+        ),
         ({"response_format": named()}, "json_schema", SCHEMA_TEXT, None),
         ({"response_format": named(strict=False)}, "json_schema", SCHEMA_TEXT, None),
         ({"response_format": named(strict=True)}, "json_schema", CLOSED_TEXT, None),
@@ -115,7 +127,9 @@ def test_a_free_output_has_no_grammar(fields: dict[str, Any]) -> None:
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice", ""),
         ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
         ({"response_format": {}}, "response_format.type", "null"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", ""),
+        ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema", ""),
+        ({"response_format": {"type": "json_object", "schema": 0}}, "response_format.schema", ""),
+        ({"response_format": {"type": "json_object", "other": {}}}, "response_format.other", ""),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "object"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
