@@ -371,10 +371,23 @@ def _checked_message(
     tool_calls = checked.get("tool_calls")
     if content is None and role != "assistant":
         raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
-    checked["content"] = "" if content is None else _text_of(content, f"{where}.content", images)
+    if content is None:
+        checked["content"] = _refusal_of(message, where)
+    else:
+        checked["content"] = _text_of(content, f"{where}.content", images)
     if tool_calls is not None:
         checked["tool_calls"] = checked_tool_calls(tool_calls, f"{where}.tool_calls")
     return checked
+
+
+def _refusal_of(message: dict[str, Any], where: str) -> str:
+    """What an assistant said in place of content: OpenAI's service keeps it in the conversation."""
+    refusal = message.get("refusal") or ""
+    if not isinstance(refusal, str):
+        raise InvalidRequest(
+            f"'{where}.refusal' must be a string", param=f"{where}.refusal", code="invalid_type"
+        )
+    return refusal
 
 
 def _text_of(content: Any, where: str, images: list[ImageSource]) -> str:

@@ -158,6 +158,11 @@ async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_type"),
         (
+            {"messages": [{"role": "assistant", "refusal": 5}]},
+            "messages[0].refusal",
+            "invalid_type",
+        ),
+        (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
             "messages[0].content[0]",
             "invalid_value",
@@ -422,6 +427,15 @@ async def test_text_parts_and_roles() -> None:
         b"<|im_start|>assistant\n<|im_end|>\n<|im_start|>user\n\xf0\x9f\x99\x82<|im_end|>\n"
         b"<|im_start|>assistant\n"
     )
+
+
+async def test_what_an_assistant_refused_stays_in_the_conversation() -> None:
+    messages = [
+        {"role": "user", "content": "A"},
+        {"role": "assistant", "content": None, "refusal": "I will not."},
+    ]
+    text = bytes_of(await chat(messages=messages))
+    assert b"<|im_start|>assistant\nI will not.<|im_end|>\n" in text
 
 
 async def test_a_final_message_can_be_continued() -> None:
