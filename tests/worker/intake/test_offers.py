@@ -75,9 +75,16 @@ async def two_workers(
         holder.engine.emit(run.run_id, [1, 2], STOP)
         await holder.until_idle()
         await holder.runner._stop_pulling()
-        await eventually(lambda: puller.runner.parts.prefixes.has_others)
+        await until_known(puller, make_turn())
         puller.engine.become_ready()
         yield holder, puller
+
+
+async def until_known(puller: RunningWorker, request: GenerateRequest) -> None:
+    """It knows whom to offer the request to; a card alone may tell of a worker without prefixes."""
+    prefixes = puller.runner.parts.prefixes
+    chain = prefixes.chain(request)
+    await eventually(lambda: prefixes.place_for(request, chain) is not None)
 
 
 async def finish(worker: RunningWorker) -> None:
@@ -127,9 +134,10 @@ async def test_what_the_answer_was_counts_as_prefix_too(stage: Stage) -> None:
         holder.engine.emit(run.run_id, answer, STOP)
         await holder.until_idle()
         await holder.runner._stop_pulling()
+        request = make_request(prompt_ids=pack_token_ids([1, 2, 3, *answer, 9]))
+        await until_known(puller, request)
         puller.engine.become_ready()
-        await eventually(lambda: puller.runner.parts.prefixes.has_others)
-        await stage.submit(make_request(prompt_ids=pack_token_ids([1, 2, 3, *answer, 9])))
+        await stage.submit(request)
         await finish(holder)
         await stage.until_queue_is_empty()
         assert puller.engine.runs == {}
@@ -202,8 +210,8 @@ async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
         await holder.runner._stop_pulling()
         await holder.worker._heartbeat.beat()
         async with running_worker(stage) as puller:
-            await eventually(lambda: puller.runner.parts.prefixes.has_others)
             request = make_turn()
+            await until_known(puller, request)
             await stage.submit(request)
             await finish(holder)
             await assert_answered_once(stage, request, by=holder)
@@ -221,10 +229,10 @@ async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
         await finish(home)
         await home.until_idle()
         await home.runner._stop_pulling()
-        await eventually(lambda: puller.runner.parts.prefixes.has_others)
-        puller.engine.become_ready()
         turn = make_turn(40, session="s")
         request = msgspec.structs.replace(turn, prompt_ids=b"", prompt_object="prompt-1")
+        await until_known(puller, request)
+        puller.engine.become_ready()
         await home.runner.claims.taker._catalog.put_object("prompt-1", turn.prompt_ids)
         await stage.submit(request)
         run = await home.engine.next_run()
