@@ -149,6 +149,13 @@ class IdStream:
             assert time.monotonic() < deadline, f"only {len(self.ids)} ids came"
             await asyncio.sleep(0.005)
 
+    async def wait_for_id_of(self, ids: range, timeout_s: float = 30.0) -> None:
+        """Until the worker that makes these ids makes this stream."""
+        deadline = time.monotonic() + timeout_s
+        while self.ids[-1] not in ids:
+            assert time.monotonic() < deadline, f"none of {ids} came"
+            await asyncio.sleep(0.005)
+
     def _take(self, event: dict[str, Any]) -> None:
         assert "error" not in event, event
         self.ids += event["output_ids"]

@@ -16,8 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleStack
-from tests.e2e.streams import IdStream, Stream, completion_body, run_stream
+from shared.protocol.codec import decode
+from shared.protocol.role_cards import WorkerCard
+from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleProcess, RoleStack
+from tests.e2e.streams import IdStream, Stream, completion_body, http_client, run_stream
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 
@@ -75,6 +77,22 @@ class Disturbed:
         assert all(stream.is_done for stream in self.streams)
         assert {stream.finish_reason for stream in self.streams} == {"length"}
         assert all(stream.error is None for stream in self.streams)
+
+
+async def worker_of(stack: RoleStack, stream: Stream) -> str:
+    """Who makes its tokens now."""
+    async with http_client() as client:
+        answer = await client.get(f"{stack.url()}/v1/streams/{stream.rid}/path")
+    return str(answer.raise_for_status().json()["paths"][0][-1]["worker"])
+
+
+async def holder_of(stack: RoleStack, stream: Stream) -> RoleProcess:
+    """Who makes its tokens now: any other worker may hold no stream at all."""
+    name = await worker_of(stack, stream)
+    entries = await stack.cluster.bucket(stack.cluster.subjects.workers_bucket).entries()
+    cards = [decode(WorkerCard, entry.value) for entry in entries]
+    pids = {card.worker: card.pid for card in cards}
+    return next(role for role in stack.roles if role.pid == pids[name])
 
 
 async def assert_queue_empty(stack: RoleStack) -> None:
@@ -154,46 +172,61 @@ async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> 
 
 
 async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> None:
-    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    for _ in range(2):
+        stack.start_worker(*SCRIPTED)
     await stack.wait_ready(2)
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
     await disturbed.start()
-    first.freeze()
+    frozen = await holder_of(stack, disturbed.streams[0])
+    frozen.freeze()
     await disturbed.finish()  # the other worker has taken all of them over
-    first.thaw()
+    frozen.thaw()
     disturbed.assert_texts(expected)
     await assert_queue_empty(stack)
-    assert first.is_alive
-    await stack.wait_until(lambda: "fenced" in first.log)
+    assert frozen.is_alive
+    await stack.wait_until(lambda: "fenced" in frozen.log)
 
 
 async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     stack: RoleStack,
 ) -> None:
-    first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
+    for _ in range(2):
+        stack.start_worker(*SCRIPTED)
     await stack.wait_ready(2)
     num_tokens = 700
     expected = await expected_texts(stack, num_tokens)
     disturbed = Disturbed(stack, num_tokens)
     await disturbed.start()
-    first.freeze()
-    first.engine().suspend()
-    held = [stream for stream in disturbed.streams if not await stream.moves()]
-    assert held, "the frozen worker held nothing"
-    for stream, num_tokens_before in [(stream, stream.position) for stream in held]:
-        await stream.wait_for_tokens(num_tokens_before + 30)
-    first.engine().resume()
-    first.thaw()
+    workers = {stream.rid: await worker_of(stack, stream) for stream in disturbed.streams}
+    frozen_name = workers[disturbed.streams[0].rid]
+    frozen = await holder_of(stack, disturbed.streams[0])
+    frozen.freeze()
+    frozen.engine().suspend()
+    for stream in disturbed.streams:
+        if workers[stream.rid] == frozen_name:
+            await until_elsewhere(stack, stream, frozen_name)
+            await stream.wait_for_tokens(stream.position + 30)
+    frozen.engine().resume()
+    frozen.thaw()
     await disturbed.finish()
     disturbed.assert_texts(expected)
     await assert_queue_empty(stack)
 
 
+async def until_elsewhere(stack: RoleStack, stream: Stream, worker: str) -> None:
+    """Until another one than this worker makes its tokens."""
+    async with asyncio.timeout(60):
+        while await worker_of(stack, stream) == worker:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 async def test_tokens_of_a_woken_worker_never_mix_with_its_successors(stack: RoleStack) -> None:
     """The two workers make different tokens: each stream may go over once, and never back."""
-    first = stack.start_worker(*SCRIPTED[:-4], *token_range(300, 700))
-    stack.start_worker(*SCRIPTED[:-4], *token_range(700, 1100))
+    ranges = [range(300, 700), range(700, 1100)]
+    workers = [
+        stack.start_worker(*SCRIPTED[:-4], *token_range(ids.start, ids.stop)) for ids in ranges
+    ]
     await stack.wait_ready(2)
     streams = [IdStream() for _ in range(NUM_STREAMS)]
     running = [
@@ -202,20 +235,21 @@ async def test_tokens_of_a_woken_worker_never_mix_with_its_successors(stack: Rol
     ]
     for stream in streams:
         await stream.wait_for_ids(40)
-    first.freeze()
-    first.engine().suspend()
-    held = [stream for stream in streams if stream.ids[-1] < 700]
-    assert held, "the frozen worker held nothing"
-    for stream, num_ids in [(stream, len(stream.ids)) for stream in held]:
-        await stream.wait_for_ids(num_ids + 60)
-    first.engine().resume()
-    first.thaw()
+    (number,) = [place for place, ids in enumerate(ranges) if streams[0].ids[-1] in ids]
+    frozen, own_ids = workers[number], ranges[number]
+    frozen.freeze()
+    frozen.engine().suspend()
+    for stream in [stream for stream in streams if stream.ids[-1] in own_ids]:
+        await stream.wait_for_id_of(ranges[1 - number])
+        await stream.wait_for_ids(len(stream.ids) + 60)
+    frozen.engine().resume()
+    frozen.thaw()
     async with asyncio.timeout(60):
         await asyncio.gather(*running)
     for stream in streams:
         assert len(stream.ids) == 700
-        makers = [token_id < 700 for token_id in stream.ids]
-        assert makers == sorted(makers, reverse=True), "tokens of the first worker came again"
+        makers = [token_id in own_ids for token_id in stream.ids]
+        assert makers == sorted(makers, reverse=True), "tokens of the frozen worker came again"
         assert stream.finish_type == "length"
 
 
