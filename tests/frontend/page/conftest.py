@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.async_api import expect as expect_in_loop
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.deploy.local_stack import REAL_ROLES, LocalStack
@@ -16,6 +17,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WAIT_MS = 60_000  # for what a busy machine does late
 KEY = "the-key-of-these-tests"
 PHONE = {"width": 390, "height": 844}
+
+expect.set_options(timeout=WAIT_MS)
+expect_in_loop.set_options(timeout=WAIT_MS)
 
 
 def find_chromium() -> str | None:
