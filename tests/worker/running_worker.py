@@ -106,8 +106,9 @@ class FakeEngine:
         self._on_event(EngineFailed(message))
         self._on_exit(1)
 
-    def become_ready(self) -> None:
-        self._on_event(EngineReady(1000, 29, self._max_running, 100_000, 512))
+    def become_ready(self, *, has_prefixes: bool = True) -> None:
+        limits = 1000, 29, self._max_running, 100_000, 512
+        self._on_event(EngineReady(*limits, has_prefixes=has_prefixes))
 
     def die(self) -> None:
         self.is_dead = True

@@ -115,8 +115,8 @@ class RequestRunner:
 
     def on_ready(self) -> None:
         """The engine can take requests."""
-        if self._has_affinity and self._engine.ready is not None:
-            ready = self._engine.ready
+        ready = self._engine.ready
+        if self._has_affinity and ready is not None and ready.has_prefixes:
             self.parts.prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
         self._maybe_pull()
 

@@ -146,6 +146,30 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan alpha": ("hunyuan_v1_dense", {"rope_parameters": ALPHA_ROPE}),
 }
 
+# Computed by models/decoder.py, in torch alone, with a state beside keys and values.
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": (
+        "lfm2",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "conv_L_cache": 3,
+            "block_multiple_of": 8,
+        },
+    ),
+    "lfm2 biases": (
+        "lfm2",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "conv", "full_attention"],
+            "conv_L_cache": 4,
+            "conv_bias": True,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+}
+
 MOE = {
     "intermediate_size": 104,  # transformers' own bfloat16 wants multiples of 8
     "num_experts": 4,

@@ -163,5 +163,10 @@ class Rig:
         return forward._model
 
     @property
+    def has_prefixes(self) -> bool:
+        """Whether what one request computed serves others."""
+        return self.engine._scheduler.has_prefixes
+
+    @property
     def logits(self) -> Logits:
         return self.runner.logits

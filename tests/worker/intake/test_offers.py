@@ -217,6 +217,20 @@ async def test_a_worker_that_starts_later_learns_the_prefixes_from_the_cards(
             await assert_answered_once(stage, request, by=holder)
 
 
+async def test_a_worker_whose_engine_keeps_no_prefix_tells_of_none(stage: Stage) -> None:
+    async with running_worker(stage, is_ready=False) as holder, running_worker(stage) as other:
+        await other.runner._stop_pulling()
+        holder.engine.become_ready(has_prefixes=False)
+        request = make_turn()
+        await stage.submit(request)
+        await finish(holder)
+        await holder.until_idle()
+        await holder.worker._heartbeat.beat()
+        await other.runner.claims.prefix_reporter.look()
+        assert not other.runner.parts.prefixes.has_others
+        assert not holder.runner.parts.prefixes.is_open
+
+
 async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
     stage: Stage,
 ) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_adapter import LoraBatch, lora_batch
 from worker.engine.models.model import ImageRows
 from worker.engine.request.req import Req
@@ -42,6 +43,7 @@ class ForwardBatch:
     sample_idx: torch.Tensor  # [num_samples] int64, indices into the tokens
     image_rows: tuple[ImageRows, ...] = ()
     loras: LoraBatch | None = None  # None: no request of this step has an adapter
+    states: StepStates | None = None  # None: no layer of the model keeps one
 
     @classmethod
     def from_schedule_batch(
@@ -51,6 +53,7 @@ class ForwardBatch:
         page_size: int,
         last_token_ids: Mapping[Req, int | SampleError],
         image_rows: tuple[ImageRows, ...] = (),
+        states: StepStates | None = None,
     ) -> Self:
         """`last_token_ids`: chosen last, for those that await them."""
         entries, others = batch.entries, batch.others
@@ -88,6 +91,7 @@ class ForwardBatch:
             ),
             image_rows=image_rows,
             loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
+            states=states,
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
@@ -50,12 +51,14 @@ class ModelRunner:
         num_outputs: int,  # of the model's head: the tokens to choose from
         grammars: GrammarBackend | None = None,
         image_encoder: ImageEncoder | None = None,
+        states: StateCache | None = None,
     ) -> None:
         self._forward = forward
         self._kv_cache_pool = kv_cache_pool
         self._req_to_token = req_to_token
         self._sampling = StepSampling(num_outputs, grammars)
         self._image_encoder = image_encoder
+        self._states = states
         self._sampler = Sampler(num_outputs)
         self._pooler = Pooler()
         # The token chosen last, by request: input of a step planned before it is known.
@@ -71,6 +74,7 @@ class ModelRunner:
             self._kv_cache_pool.page_size,
             self._last_token_ids,
             () if self._image_encoder is None else self._image_encoder.rows(image_spans(batch)),
+            None if self._states is None else self._states.step(batch),
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)

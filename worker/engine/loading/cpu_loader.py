@@ -13,12 +13,13 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
+from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
-from worker.engine.loading import determinism
+from worker.engine.loading import determinism, recurrent_limits
 from worker.engine.loading.memory_check import check_memory
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
@@ -77,6 +78,7 @@ class CpuLoader:
         else:
             loaded = self._load_native(setup, library)
         pool, forward = loaded.pool, loaded.forward
+        state_layers, num_slots = setup.config.state_layers, self._site.step.max_running
         return LoadedModel(
             pool,
             lambda req_to_token: ModelRunner(
@@ -86,9 +88,11 @@ class CpuLoader:
                 setup.config.num_outputs,
                 grammars,
                 loaded.image_encoder,
+                StateCache(state_layers, num_slots) if state_layers else None,
             ),
             forward.lora_projections,
-            remark=INT8_KV if self._site.config.kv_dtype == "int8" else "",
+            has_prefixes=not state_layers,
+            remark=self._remark(setup.config),
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
@@ -138,6 +142,11 @@ class CpuLoader:
             coded_share=experts.num_coded / setup.config.num_parameters,
         )
 
+    def _remark(self, model: ModelConfig) -> str:
+        if model.state_layers:
+            return recurrent_limits.remark(model)
+        return INT8_KV if self._site.config.kv_dtype == "int8" else ""
+
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
         layers = setup.config.attention_layers
@@ -152,6 +161,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     """
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
+    recurrent_limits.check_on_cpu(config, model)
     may_be_native = may_choose_native(config, model, dtype)
     may_have_experts = may_choose_native_experts(config, model, dtype)
     in_codes = may_be_native or may_have_experts

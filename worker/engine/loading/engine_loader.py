@@ -151,6 +151,7 @@ class EngineLoader:
             max_running,
             setup.max_context_len,
             self._config.max_pinned_share,
+            has_prefixes=loaded.has_prefixes,
         )
         return (
             Scheduler(
@@ -176,14 +177,19 @@ class EngineLoader:
             num_kv_tokens=pool.num_tokens,
             max_step_tokens=self._step.max_step_tokens,
             one_token_step_s=one_token_step_s,
-            num_pinnable_tokens=int(pool.num_pages * self._config.max_pinned_share)
-            * pool.page_size,
+            num_pinnable_tokens=self._num_pinnable_tokens(loaded),
             startup_s=self._progress.end(),
             remark="; ".join(filter(None, (loaded.remark, self._remark_on_weights(setup, loaded)))),
             gpu=loaded.gpu if self._on_gpu else None,
             kernel_set=loaded.kernel_set,
             weights=weights_format(setup.config, setup.dtype),
+            has_prefixes=loaded.has_prefixes,
         )
+
+    def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:
+        if not loaded.has_prefixes:
+            return 0
+        return int(loaded.pool.num_pages * self._config.max_pinned_share) * loaded.pool.page_size
 
     def _remark_on_weights(self, setup: ModelSetup, loaded: LoadedModel) -> str:
         if self._config.load_format == "dummy":

@@ -12,6 +12,7 @@ from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.transformers_config import TransformersConfig
+from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 
 MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
@@ -31,18 +32,23 @@ def check_memory(
     kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype)
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
+    num_states = StepLimits.of(config, on_gpu=False).max_running if model.state_layers else 0
+    state_bytes = num_states * model.state_bytes
     available = available_memory_bytes()
-    if num_weight_bytes + kv_bytes <= available:
+    if num_weight_bytes + kv_bytes + state_bytes <= available:
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     has_codes = num_weight_bytes != weight_bytes(model, dtype)
     coded = "projections" if isinstance(model, DecoderConfig) else "experts"
     kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
+    states = ""
+    if state_bytes:
+        states = f", recurrent states {_gib(state_bytes)} (max_running={num_states})"
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(num_weight_bytes)}{kept}, keys and values "
-        f"{_gib(kv_bytes)} ({num_kv_tokens} tokens), and {_gib(available)} are "
+        f"{_gib(kv_bytes)} ({num_kv_tokens} tokens){states}, and {_gib(available)} are "
         f"available{stored}"
     )
 

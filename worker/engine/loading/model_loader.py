@@ -45,6 +45,7 @@ class LoadedModel:
     pool: KVSize
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
+    has_prefixes: bool = True  # whether pages alone let another request go on behind them
     pooling: PoolingParams | None = None  # set: it gives this, and no tokens
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted

@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_limits import available_memory_bytes
+from worker.engine.loading import recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.stored_weights import remark_on_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -91,6 +92,10 @@ def report_on_gpu(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, gpu: GpuDevice
 ) -> ModelReport:
     """Of one that takes its weights to `gpu`."""
+    try:
+        recurrent_limits.check_on_gpu(model)
+    except ConfigError as exc:
+        return ModelReport(refusal=str(exc))
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
     usable_bytes = min(gpu.free_bytes(), share_bytes)
     num_weight_bytes = weight_bytes(model, dtype)
@@ -110,9 +115,10 @@ def _name(dtype: torch.dtype) -> str:
 
 def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:
     kv_bytes = model.kv_bytes_per_token(dtype)
+    state = f", a request's state {model.state_bytes / 1024:.1f} KiB" if model.state_bytes else ""
     return (
         f"weights take {num_weight_bytes / (1 << 30):.2f} GiB, a token of the cache "
-        f"{kv_bytes / 1024:.1f} KiB; {usable_bytes / (1 << 30):.2f} GiB are available"
+        f"{kv_bytes / 1024:.1f} KiB{state}; {usable_bytes / (1 << 30):.2f} GiB are available"
     )
 
 

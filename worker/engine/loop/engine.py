@@ -35,6 +35,10 @@ from worker.engine_link.engine_messages import (
 
 GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0
+NO_BEAMS = (
+    "beam search is not possible with this model: no prefix is cached beside the state of its "
+    "recurrent layers, so that each token of each beam would compute its whole text again"
+)
 
 
 class FreeMemory(Protocol):
@@ -177,6 +181,8 @@ class Engine:
         beam = command.options.sampling.beam
         if error is not None:
             self._refuse(command.run_id, error)
+        elif beam is not None and not self._scheduler.has_prefixes:
+            self._refuse(command.run_id, NO_BEAMS)
         elif beam is not None:
             self._beams.begin(arrival, beam)
         else:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Protocol, Self
 
 import torch
 from torch.nn import functional
 
+from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights
+from worker.engine.models.decoder_weights import (
+    AttentionWeights,
+    DecoderWeights,
+    LayerWeights,
+    Projection,
+)
 from worker.engine.models.layer_ops import LayerOps, activate
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
@@ -24,6 +32,7 @@ from worker.engine.models.model_lora import (
     projection_name,
 )
 from worker.engine.models.norms import FloatNorm, HeadNorm, NoNorm, Norm, NormWeights, RmsNorm
+from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
 
 
 class DecoderModel:
@@ -43,8 +52,8 @@ class DecoderModel:
             rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
             self._embedding_scale = float(rounded)
         self._layers = [
-            DecoderLayer(config, weights.layer(layer_id), ops, layer_id)
-            for layer_id in range(config.num_layers)
+            DecoderLayer(config, weights.layer(layer_id), mixer, ops, layer_id)
+            for layer_id, mixer in enumerate(make_mixers(config, weights, ops))
         ]
         self._norm = make_norm(config, weights.norm(), ops)
         self._lm_head = ops.head(weights.lm_head(self._embeddings))
@@ -74,29 +83,70 @@ class DecoderModel:
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
+        if self._config.recurrent:
+            raise ConfigError(
+                f"adapters are not supported with {self._config.architecture}: its layers keep a "
+                "state beside keys and values"
+            )
         return decoder_projections(self._config, weights, self._ops.linears)
 
 
-class DecoderLayer:
-    """Attention and MLP. What each adds is given on, for the next norm to add."""
+class Mixer(Protocol):
+    """What joins the tokens of a layer."""
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        ...
+
+
+class AttentionMixer:
+    """Attention, between its projections."""
 
     def __init__(
-        self, config: DecoderConfig, weights: LayerWeights, ops: LayerOps, layer_id: int
+        self,
+        config: DecoderConfig,
+        weights: AttentionWeights,
+        ops: LayerOps,
+        layer_id: int,
+        attention_id: int,  # its place among the layers that attend
     ) -> None:
         self._ops = ops
-        self._layer_id = layer_id
-        self._lora_names = {
-            name: projection_name(layer_id, name) for name in (QKV, OUTPUT, GATE_UP, DOWN)
-        }
+        self._attention_id = attention_id
+        self._head_dim = config.head_dim
+        self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
+        self._head_norm = make_head_norm(config, weights.head_norm)
+        self._output = LoraLinear.of(weights.output, ops, layer_id, OUTPUT)
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        qkv = self._qkv(x, batch)
+        heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
+        attended = self._ops.attend(heads, self._head_norm, self._attention_id, attention)
+        return self._output(attended, batch)
+
+
+class DecoderLayer:
+    """A mixer and an MLP. What each adds is given on, for the next norm to add."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: LayerWeights,
+        mixer: Mixer,
+        ops: LayerOps,
+        layer_id: int,
+    ) -> None:
+        self._ops = ops
         self._config = config
         self._before_attention = make_norm(config, weights.before_attention, ops)
-        self._qkv = ops.linears.make(*weights.qkv.dense())
-        self._head_norm = make_head_norm(config, weights.head_norm)
-        self._output = ops.linears.make(*weights.output.dense())
+        self._mixer = mixer
         self._after_attention = make_norm(config, weights.after_attention, ops)
         self._before_mlp = make_norm(config, weights.before_mlp, ops)
-        self._gate_up = ops.linears.make(*weights.gate_up.dense())
-        self._down = ops.linears.make(*weights.down.dense())
+        self._gate_up = LoraLinear.of(weights.gate_up, ops, layer_id, GATE_UP)
+        self._down = LoraLinear.of(weights.down, ops, layer_id, DOWN)
         self._after_mlp = make_norm(config, weights.after_mlp, ops)
 
     def forward(
@@ -107,23 +157,14 @@ class DecoderLayer:
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, residual = self._before_attention.of_sum(delta, residual)
-        attended = self._attend(x, batch, attention)
+        attended = self._mixer.forward(x, batch, attention)
         if self._config.is_parallel:
             return attended + self._mlp(x, batch), residual
         x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
         return self._after_mlp.of(self._mlp(x, batch)), residual
 
-    def _attend(
-        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
-    ) -> torch.Tensor:
-        qkv = self._project(self._qkv, QKV, x, batch)
-        heads = qkv.view(len(qkv), -1, self._config.head_dim)  # queries, then keys, then values
-        attended = self._ops.attend(heads, self._head_norm, self._layer_id, attention)
-        return self._project(self._output, OUTPUT, attended, batch)
-
     def _mlp(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
-        gate_up = self._project(self._gate_up, GATE_UP, x, batch)
-        return self._project(self._down, DOWN, self._activated(gate_up), batch)
+        return self._down(self._activated(self._gate_up(x, batch)), batch)
 
     def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
         mlp = self._config.mlp
@@ -134,13 +175,36 @@ class DecoderLayer:
         gate, up = gate_up.chunk(2, dim=-1)
         return activate(gate, mlp.activation) * up
 
-    def _project(
-        self, linear: Linear, name: str, x: torch.Tensor, batch: ModelInput
-    ) -> torch.Tensor:
-        output = linear(x)
+
+class LoraLinear:
+    """A projection, and what the adapters of a step add to it."""
+
+    def __init__(self, linear: Linear, name: str) -> None:
+        self._linear = linear
+        self._name = name  # by which adapters know it
+
+    @classmethod
+    def of(cls, weights: Projection, ops: LayerOps, layer_id: int, projection: str) -> Self:
+        return cls(ops.linears.make(*weights.dense()), projection_name(layer_id, projection))
+
+    def __call__(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
+        output = self._linear(x)
         if batch.loras is not None:
-            batch.loras.add(self._lora_names[name], x, output)
+            batch.loras.add(self._name, x, output)
         return output
+
+
+def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -> Iterator[Mixer]:
+    """By layer."""
+    state_ids = count()
+    for layer_id, attention_id in enumerate(config.attention_ids):
+        if attention_id is not None:
+            yield AttentionMixer(config, weights.attention(layer_id), ops, layer_id, attention_id)
+            continue
+        recurrent = config.recurrent[layer_id]
+        assert recurrent is not None, "what does not attend keeps a state"
+        prefix = f"model.layers.{layer_id}.recurrent."
+        yield ShortConvMixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
 
 
 def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:

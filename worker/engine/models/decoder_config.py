@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, count
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -21,6 +22,7 @@ from worker.engine.models.model_config import (
     NotFused,
     is_classifier,
 )
+from worker.engine.models.recurrent.recurrent_config import RecurrentConfig
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 QKV_PARTS = ("q_proj", "k_proj", "v_proj")
@@ -44,7 +46,10 @@ class Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(ModelConfig):
-    """A decoder of attention and MLP, layer by layer."""
+    """A decoder of attention and MLP, layer by layer.
+
+    `attention_layers` and `layer_ropes` are of the layers that attend, `state_layers` of others.
+    """
 
     intermediate_size: int
     num_layers: int
@@ -56,6 +61,7 @@ class DecoderConfig(ModelConfig):
     is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
+    recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None: it attends; (): all do
     head_norm: HeadNormConfig | None = None
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
@@ -66,6 +72,7 @@ class DecoderConfig(ModelConfig):
     embedding_scale: float = 1.0  # what an embedding is multiplied with
     is_embedding_scale_rounded: bool = False
     logits_divisor: float = 1.0
+    stored_names: tuple[tuple[str, str], ...] = ()  # parts of a tensor's name: ours, and theirs
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
 
     @property
@@ -74,7 +81,16 @@ class DecoderConfig(ModelConfig):
         attention_size = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         up_size = sum(self.mlp.up_sizes(self.intermediate_size))
         mlp_size = (up_size + self.intermediate_size) * self.hidden_size
-        return self.num_layers * (attention_size + mlp_size)
+        recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
+        num_attending = len(self.attention_layers)
+        return num_attending * attention_size + recurrent_size + self.num_layers * mlp_size
+
+    @property
+    def attention_ids(self) -> tuple[int | None, ...]:
+        """By layer, its place among those that attend; None: it keeps a state."""
+        ids = count()
+        recurrent = self.recurrent or (None,) * self.num_layers
+        return tuple(next(ids) if each is None else None for each in recurrent)
 
     @property
     def has_head(self) -> bool:
@@ -86,6 +102,7 @@ class DecoderConfig(ModelConfig):
         """The first thing that Llama and Qwen 3 have not: our C++ and ranks know no more."""
         head_norm = self.head_norm
         has = {
+            "a state beside keys and values": bool(self.recurrent),
             "its kind of norm": not self.norm.is_plain,
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
@@ -186,6 +203,28 @@ def with_layer_ropes(
     if not any(ropes):
         raise NotFused(f"{config.path}: it takes no heed of the positions of its tokens")
     return replace(model, layer_ropes=tuple(ropes))
+
+
+def with_recurrent_layers(
+    config: ConfigFile, model: DecoderConfig, recurrent: Sequence[RecurrentConfig | None]
+) -> DecoderConfig:
+    """`model`, all of whose layers attend, with these in the place of some. Raises ConfigError
+    where none would be left: then there are no pages to serve from.
+    """
+    attends = [each is None for each in recurrent]
+    if not any(attends):
+        raise ConfigError(f"{config.path}: no layer attends: not supported")
+    if all(attends):
+        return model
+    return _counted(
+        replace(
+            model,
+            recurrent=tuple(recurrent),
+            attention_layers=tuple(compress(model.attention_layers, attends)),
+            layer_ropes=tuple(compress(model.layer_ropes, attends)),
+            state_layers=tuple(each.state_layer for each in recurrent if each),
+        )
+    )
 
 
 def same_window(config: ConfigFile, window: int | None) -> tuple[int | None, ...]:

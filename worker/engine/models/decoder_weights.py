@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,13 +30,19 @@ class Projection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerWeights:
-    """Attention and MLP of one layer."""
+class AttentionWeights:
+    """Attention of one layer."""
 
-    before_attention: NormWeights | None
     qkv: Projection  # to the heads of queries, then keys, then values
     head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
     output: Projection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """Norms and MLP of one layer."""
+
+    before_attention: NormWeights | None
     after_attention: NormWeights | None
     before_mlp: NormWeights | None
     gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
@@ -53,7 +60,7 @@ class DecoderWeights:
         self, config: DecoderConfig, checkpoint: WeightReader, codes: CodeReader | None = None
     ) -> None:
         self._config = config
-        self._checkpoint = checkpoint
+        self._checkpoint = RenamingReader(checkpoint, config.stored_names)
         self._codes = codes
         self._qkv_rows = _qkv_rows(config)  # as they are stored, by place; None: the same
 
@@ -82,29 +89,34 @@ class DecoderWeights:
         """The last one."""
         return self._norm("model.", "norm")
 
-    def layer(self, layer_id: int) -> LayerWeights:
+    def attention(self, layer_id: int) -> AttentionWeights:
+        """Of a layer that attends."""
         config = self._config
-        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+        hidden_size = config.hidden_size
         attention_size, kv_size = (
             num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
         )
         qkv_sizes = stored_sizes(config.stored_qkv, (attention_size, kv_size, kv_size))
+        prefix = f"model.layers.{layer_id}.self_attn."
+        return AttentionWeights(
+            qkv=self._ordered(
+                self._join(prefix, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias)
+            ),
+            head_norm=self._head_norm(prefix),
+            output=self._join(
+                prefix, {"o_proj": hidden_size}, attention_size, has_bias=config.has_output_bias
+            ),
+        )
+
+    def layer(self, layer_id: int) -> LayerWeights:
+        config = self._config
+        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
         gate_up_sizes = stored_sizes(config.mlp.up, config.mlp.up_sizes(intermediate_size))
         places = config.norm_places
         layer = f"model.layers.{layer_id}."
-        attention, mlp = layer + "self_attn.", layer + "mlp."
+        mlp = layer + "mlp."
         return LayerWeights(
             before_attention=self._norm_at(layer, places.before_attention),
-            qkv=self._ordered(
-                self._join(attention, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias)
-            ),
-            head_norm=self._head_norm(attention),
-            output=self._join(
-                attention,
-                {"o_proj": hidden_size},
-                attention_size,
-                has_bias=config.has_output_bias,
-            ),
             after_attention=self._norm_at(layer, places.after_attention),
             before_mlp=self._norm_at(layer, places.before_mlp),
             gate_up=self._join(mlp, gate_up_sizes, hidden_size, has_bias=config.has_mlp_bias),
@@ -188,8 +200,26 @@ class DecoderWeights:
             parts.append(part)
         return join_rows(parts)
 
+    @property
+    def reader(self) -> WeightReader:
+        """Of what else a layer has."""
+        return self._checkpoint
+
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         return self._checkpoint.read(name, *shape)
+
+
+class RenamingReader:
+    """A `WeightReader` of names that are stored in other words."""
+
+    def __init__(self, reader: WeightReader, stored_names: Sequence[tuple[str, str]]) -> None:
+        self._reader = reader
+        self._stored_names = stored_names
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        for ours, theirs in self._stored_names:
+            name = name.replace(ours, theirs)
+        return self._reader.read(name, *shape)
 
 
 def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
+from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 
@@ -41,6 +42,11 @@ class ModelInput(Protocol):
     @property
     def loras(self) -> LoraBatch | None:
         """None: no request of this step has an adapter."""
+        ...
+
+    @property
+    def states(self) -> StepStates | None:
+        """None: no layer of the model keeps one."""
         ...
 
 

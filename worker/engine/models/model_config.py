@@ -15,6 +15,7 @@ from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import kv_vector_bytes
+from worker.engine.layers.state_layer import StateLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class ModelConfig:
     hidden_size: int
     num_parameters: int  # tied embeddings count once
     attention_layers: tuple[AttentionLayer, ...]  # one for each layer of the KV pool
+    state_layers: tuple[StateLayer, ...] = ()  # one for each that keeps a state in its place
     max_context_len: int  # by default
     max_context_limit: int  # at most; more than the default where positions can be stretched
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
@@ -41,6 +43,11 @@ class ModelConfig:
     def num_outputs(self) -> int:
         """Of its head: tokens that may follow, or the one label of a classifier."""
         return 1 if is_classifier(self.architecture) else self.vocab_size
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a request, however long it is."""
+        return sum(layer.num_bytes for layer in self.state_layers)
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of keys and values in `dtype`."""

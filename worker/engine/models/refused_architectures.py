@@ -7,7 +7,7 @@ from collections.abc import Mapping
 ENCODER = "its tokens see later ones, or a text of another model: it is an encoder, or has one"
 LATENT = "its keys and values are made of a latent (MLA), or differ in size"
 OWN_ATTENTION = "its attention is computed in its own code, where ours cannot take its place"
-RECURRENT = "it has recurrent or convolutional layers, whose state the KV pool has no place for"
+RECURRENT = "it has recurrent or convolutional layers of a kind that is not computed here"
 SELECTED = "its tokens see blocks, chunks or selected positions, not all that lie before them"
 SEVERAL_SHAPES = "its layers have keys of different shapes, and the KV pool holds one"
 SEVERAL_READERS = "one of its layers attends more than once in a step"

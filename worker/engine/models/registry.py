@@ -29,6 +29,7 @@ from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
+from worker.engine.models.families.lfm2 import lfm2_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
 from worker.engine.models.families.nemotron import nemotron_config
@@ -85,8 +86,12 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "StableLmForCausalLM": stablelm_config,
     "Starcoder2ForCausalLM": starcoder2_config,
 }
+# And these, some of whose layers keep a state beside keys and values: on CPUs alone.
+_RECURRENT: dict[str, ReadConfig] = {
+    "Lfm2ForCausalLM": lfm2_config,
+}
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
-FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA
+FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,

@@ -7,7 +7,12 @@ import torch
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_weights import DecoderWeights, LayerWeights, Projection
+from worker.engine.models.decoder_weights import (
+    AttentionWeights,
+    DecoderWeights,
+    LayerWeights,
+    Projection,
+)
 from worker.engine.models.loader import CodeReader
 from worker.engine.native.native_library import LayerStruct, NativeLibrary
 from worker.engine.native.packed_weights import PackedWeights
@@ -27,7 +32,7 @@ class NativeWeights:
         is_scaled = config.embedding_scale != 1.0
         self.embeddings = embeddings * config.embedding_scale if is_scaled else embeddings
         self.layers = [
-            self._layer(weights.layer(layer_id), attention)
+            self._layer(weights.layer(layer_id), weights.attention(layer_id), attention)
             for layer_id, attention in enumerate(config.attention_layers)
         ]
         self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
@@ -37,17 +42,19 @@ class NativeWeights:
         self.lm_head = self._packed.linear(Projection(head, None))
         self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 
-    def _layer(self, weights: LayerWeights, attention: AttentionLayer) -> LayerStruct:
+    def _layer(
+        self, weights: LayerWeights, attention_weights: AttentionWeights, attention: AttentionLayer
+    ) -> LayerStruct:
         """Without its part of the KV pool."""
-        norm, before_mlp = weights.head_norm, weights.before_mlp
+        norm, before_mlp = attention_weights.head_norm, weights.before_mlp
         assert weights.before_attention is not None, "it is a layer of Llama's kind"
         assert before_mlp is not None, "so is this"
         return LayerStruct(
             attention_norm=self._packed.floats(weights.before_attention.weight),
-            qkv=self._packed.linear(weights.qkv),
+            qkv=self._packed.linear(attention_weights.qkv),
             query_norm=None if norm is None else self._packed.floats(norm[0]),
             key_norm=None if norm is None else self._packed.floats(norm[-1]),
-            output=self._packed.linear(weights.output),
+            output=self._packed.linear(attention_weights.output),
             mlp_norm=self._packed.floats(before_mlp.weight),
             gate_up=self._packed.linear(weights.gate_up, interleaved=True),
             down=self._packed.linear(weights.down),

@@ -30,7 +30,11 @@ class KVLedger:
         max_context_len: int,
         max_pinned_share: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        has_prefixes: bool = True,
     ) -> None:
+        """Without prefixes no page outlives its request: pages alone do not tell how it goes on."""
+        self.has_prefixes = has_prefixes
         self.page_size = page_size
         self.num_pages = num_pages
         self.allocator = PageAllocator(num_pages)
@@ -74,7 +78,7 @@ class KVLedger:
         Looked up, and thereby used, again only when the cache has changed.
         """
         if req.last_match is None or req.last_match[0] != self.cache.version:
-            num_tokens = req.num_tokens - 1 if req.reads_cache else 0
+            num_tokens = req.num_tokens - 1 if req.reads_cache and self.has_prefixes else 0
             keys = self._keys(req, 0, num_tokens // self.page_size)
             req.last_match = self.cache.version, self.cache.match(keys)
         return req.last_match[1]
@@ -128,6 +132,8 @@ class KVLedger:
 
     def commit(self, req: Req) -> None:
         """Puts its full computed pages into the cache, where others find them."""
+        if not self.has_prefixes:
+            return
         start, end = req.num_cached_pages, req.num_computed // self.page_size
         if start >= end:
             return

@@ -26,6 +26,8 @@ class PendingPrefixes:
 
     def add(self, req: Req) -> None:
         """Its prefill begins: its cached pages are known."""
+        if not self._ledger.has_prefixes:
+            return
         hashes = self._ledger.prefix_hashes(req)[req.num_cached_pages :]
         self._hashes[req.run_id] = hashes
         self._num_fillers.update(hashes)

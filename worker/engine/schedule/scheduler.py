@@ -57,6 +57,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._reqs)
 
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether what one request computed serves others."""
+        return self._ledger.has_prefixes
+
     def add(self, req: Req) -> None:
         finish = self._refusal(req) or req.finish_by_tokens() or self._finish_by_memory(req)
         if finish is not None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from shared.protocol.logprobs import record_bytes
-from tests.worker.engine.families import FUSED_IN_TORCH
+from tests.worker.engine.families import FUSED_IN_TORCH, RECURRENT
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine_link.engine_messages import AddRequest
+from worker.engine_link.engine_messages import AbortRequest, AddRequest
 
 PROMPT = random_prompt(37, seed=1)
 MAX_TOKENS = 100
@@ -162,10 +162,13 @@ def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
     assert_same_logits(rig, alone)
 
 
-@pytest.mark.parametrize("family", FUSED_IN_TORCH)
+FAMILIES = FUSED_IN_TORCH | RECURRENT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> None:
     """Retractions and prefix hits, too."""
-    model_type, overrides = FUSED_IN_TORCH[family]
+    model_type, overrides = FAMILIES[family]
     path = save_tiny_model(tmp_path, model_type, **overrides)
     short = make_add(1, PROMPT, max_tokens=20, ignore_eos=True)
     others = [
@@ -177,3 +180,43 @@ def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> N
     tokens = rig.run(*others[:3], short, *others[3:])
     assert tokens[1] == alone.channel.tokens()[1]
     assert_same_logits(rig, alone)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family: str) -> None:
+    """In chunks of any length, token by token, and resumed behind any of them."""
+    model_type, overrides = RECURRENT[family]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    prompt = random_prompt(146, seed=9)
+    whole = Rig(path)
+    output = whole.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1]
+    for max_step_tokens in (16, 63, 64, 65, 145):
+        rig = Rig(path, max_step_tokens=max_step_tokens)
+        assert rig.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1] == output
+        assert_same_logits(rig, whole)
+    for num_made in (1, 45, 46, 47, 69):
+        rig = Rig(path)
+        rest = rig.run(make_add(1, prompt, output[:num_made], max_tokens=70, ignore_eos=True))[1]
+        assert output[:num_made] + rest == output
+        assert_same_logits(rig, whole)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_many_short_and_long_texts_keep_their_states_apart(tmp_path: Path, family: str) -> None:
+    """More requests than slots, of lengths around blocks, with retractions and aborts."""
+    model_type, overrides = RECURRENT[family]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    adds = [
+        make_add(run_id, random_prompt(length, run_id), max_tokens=90, ignore_eos=True)
+        for run_id, length in enumerate((1, 2, 3, 63, 64, 65, 127, 128, 129, 145), start=1)
+    ]
+    rig = Rig(path, max_running=4, num_kv_tokens=352, max_step_tokens=37)
+    aborted = make_add(99, random_prompt(70, 99), max_tokens=90, ignore_eos=True)
+    rig.run(*adds[:4], aborted, AbortRequest(99), *adds[4:])
+    alone = Rig(path)
+    for add in adds:
+        alone.run(add)
+    assert rig.channel.steps[-1].load.num_preemptions > 0
+    keys = [key for key in rig.logits if key[0] != 99]
+    assert keys
+    assert all(torch.equal(rig.logits[key], alone.logits[key]) for key in keys)

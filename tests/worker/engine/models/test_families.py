@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, RECURRENT
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -22,7 +22,7 @@ from worker.engine.models.decoder import DecoderModel
 BFLOAT16_FACTOR = 1.5
 BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
 
-FAMILIES = FUSED | FUSED_IN_TORCH | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | GENERAL
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -47,7 +47,7 @@ def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
         assert len(outputs[run_id]) == 32
         assert_like_reference(path, rig, run_id, prompt + outputs[run_id])
     assert rig.channel.steps[-1].load.num_preemptions > 0
-    assert rig.channel.steps[-1].load.num_prefix_hits > 0
+    assert (rig.channel.steps[-1].load.num_prefix_hits > 0) == rig.has_prefixes
     assert any(len({end - start for _, start, end in batch}) > 1 for batch in rig.runner.batches)
 
 

@@ -16,6 +16,7 @@ from tests.worker.engine.families import (
     GENERAL,
     LLAMA3_ROPE,
     PARTIAL_ROPE,
+    RECURRENT,
     YARN_ROPE,
 )
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
@@ -24,7 +25,7 @@ from tests.worker.engine_fakes import make_add
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
-FAMILIES = FUSED | FUSED_IN_TORCH | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | GENERAL
 # Family -> what is switched off, each by itself.
 SWITCHES: dict[str, list[dict[str, Any]]] = {
     "llama linear": [{"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}],
@@ -67,6 +68,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     ],
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
+    "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
+    "lfm2 biases": [{"norm_eps": 0.1}],
     "nemotron": [
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
         {"hidden_act": "silu"},

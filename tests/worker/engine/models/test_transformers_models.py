@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.errors import ConfigError
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LONGROPE
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LONGROPE, RECURRENT
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -47,7 +47,7 @@ def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str
 
 def test_the_documents_list_what_the_tests_prove() -> None:
     assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
-    assert architectures_of(FUSED | FUSED_IN_TORCH) == set(FUSED_ARCHITECTURES)
+    assert architectures_of(FUSED | FUSED_IN_TORCH | RECURRENT) == set(FUSED_ARCHITECTURES)
     fused, general = DOCS.read_text().split("## Every decoder")[0].split("## Through transformers")
     names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
     assert set(names.findall(fused)) == set(FUSED_ARCHITECTURES)
@@ -62,7 +62,7 @@ def test_the_documents_list_what_the_tests_prove() -> None:
         ("gptj", "GPTJForCausalLM", {}, "computed in its own code"),
         ("mpt", "MptForCausalLM", {}, "computed in its own code"),
         ("musicgen", "MusicgenForCausalLM", {}, "reads or writes sound"),
-        ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": [0]}, "layers of type conv"),
+        ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": []}, "no layer attends"),
         ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, "made of a latent"),
         (
             "glm4_moe_lite",

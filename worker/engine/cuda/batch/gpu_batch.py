@@ -70,3 +70,4 @@ class GpuBatch:
     page_table: torch.Tensor  # [num_rows, max_pages] int32
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
+    states: None = None  # no model that keeps one is computed on a GPU

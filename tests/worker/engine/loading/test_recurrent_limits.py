@@ -1,0 +1,112 @@
+"""What is refused or told of a model whose layers keep a state beside keys and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.protocol.finish import FinishReason
+from shared.protocol.request import KeepPrefix
+from shared.protocol.sampling import BeamParams
+from tests.lora_adapters import save_adapter
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from tests.worker.engine.families import RECURRENT
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.loading import memory_check
+from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.model_report import report_on, report_on_gpu
+from worker.engine.models.registry import read_model_config
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import AdapterLoaded, EngineReady, LoadAdapter
+
+STATE_BYTES = 3 * 2 * 48 * 4  # three convolutions, which keep two inputs of 48 values in float32
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_type, overrides = RECURRENT["lfm2"]
+    return save_tiny_model(tmp_path_factory.mktemp("lfm2"), model_type, **overrides)
+
+
+def test_no_prefix_is_kept_or_announced(path: Path) -> None:
+    rig = Rig(path, max_pinned_share=0.5)
+    prompt = random_prompt(200, seed=3)
+    keep = KeepPrefix(seconds=600)
+    for run_id in (1, 2):
+        rig.run(make_add(run_id, prompt, max_tokens=4, ignore_eos=True, keep=keep))
+    load = rig.channel.steps[-1].load
+    assert (load.num_prefix_queries, load.num_prefix_hits) == (400, 0)
+    assert (load.num_free_tokens, load.num_pinned_tokens) == (load.num_kv_tokens, 0)
+    ready = next(event for event in rig.channel.events if isinstance(event, EngineReady))
+    assert (ready.has_prefixes, ready.num_pinnable_tokens) == (False, 0)
+    assert ready.remark.startswith("a request keeps 1.1 KiB of state beside its keys and values")
+
+
+def test_guesses_are_refused(path: Path) -> None:
+    sentence = "speculate=ngram is not possible with Lfm2ForCausalLM: the state of its recurrent"
+    with pytest.raises(ConfigError, match=sentence):
+        Rig(path, speculate="ngram")
+
+
+def test_a_gpu_is_refused(path: Path) -> None:
+    sentence = "Lfm2ForCausalLM is not possible on a GPU: .*; device=cpu serves it"
+    with pytest.raises(ConfigError, match=sentence):
+        GpuRig(path, LateDevice())
+    model = read_model_config(path)
+    report = report_on_gpu(EngineConfig(), model, torch.float32, LateDevice())
+    assert "device=cpu serves it" in report.refusal
+
+
+def test_several_ranks_are_refused(path: Path) -> None:
+    sentence = "tp=2 is not possible with Lfm2ForCausalLM: a state beside keys and values"
+    with pytest.raises(ConfigError, match=sentence):
+        GpuRig(path, None, tp=2, device="cpu")
+
+
+def test_codes_and_our_code_are_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="quantization=int8 is not possible with Lfm2"):
+        Rig(path, quantization="int8")
+    with pytest.raises(ConfigError, match=r"cpu_kernels=native is not possible: .* torch alone"):
+        Rig(path, cpu_kernels="native")
+    with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible: .* torch alone"):
+        Rig(path, kv_dtype="int8")
+
+
+def test_an_adapter_is_refused(path: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(tmp_path, path, modules=("q_proj",))
+    rig = Rig(path)
+    rig.run(LoadAdapter("one", str(adapter)))
+    (loaded,) = (event for event in rig.channel.events if isinstance(event, AdapterLoaded))
+    assert "adapters are not supported with Lfm2ForCausalLM" in loaded.error
+
+
+def test_beams_are_refused(path: Path) -> None:
+    rig = Rig(path)
+    rig.run(
+        make_add(1, [5, 6], beam=BeamParams(2, 2), max_tokens=4), make_add(2, [5], max_tokens=4)
+    )
+    finish = rig.channel.finishes()[1]
+    assert finish.reason is FinishReason.ERROR
+    assert finish.message is not None
+    assert finish.message.startswith("beam search is not possible with this model")
+    assert len(rig.channel.tokens()[2]) == 4
+
+
+def test_states_count_as_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read_model_config(path)
+    assert model.state_bytes == STATE_BYTES
+    assert "a request's state 1.1 KiB" in report_on(path).need
+    config = EngineConfig(
+        model_path=str(path), max_running=1 << 20, max_step_tokens=1 << 20, num_kv_tokens=16
+    )
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 1 << 30)
+    sentence = r"recurrent states 1\.12 GiB \(max_running=1048576\), and 1\.00 GiB are available"
+    with pytest.raises(ConfigError, match=sentence):
+        check_memory(config, model, torch.float32, 2048)
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 2 << 30)
+    check_memory(config, model, torch.float32, 2048)

@@ -1,0 +1,51 @@
+"""LFM2's layers without attention."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linears
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.recurrent.recurrent_config import ShortConvConfig
+from worker.engine.models.recurrent.short_convolution import ShortConvolution
+
+
+class ShortConvMixer:
+    """Gates its input, joins it with the last ones of the text, and gates the sum."""
+
+    def __init__(
+        self,
+        config: ShortConvConfig,
+        reader: WeightReader,
+        prefix: str,  # of the names of its tensors
+        linears: Linears,
+        state_id: int,  # its place among the recurrent layers
+    ) -> None:
+        size = config.num_channels
+
+        def bias(name: str, length: int) -> torch.Tensor | None:
+            return reader.read(f"{prefix}{name}.bias", length) if config.has_bias else None
+
+        self._state_id = state_id
+        self._in = linears.make(
+            reader.read(f"{prefix}in_proj.weight", 3 * size, size), bias("in_proj", 3 * size)
+        )
+        self._convolution = ShortConvolution(
+            reader.read(f"{prefix}conv.weight", size, 1, config.kernel_size), bias("conv", size)
+        )
+        self._out = linears.make(
+            reader.read(f"{prefix}out_proj.weight", size, size), bias("out_proj", size)
+        )
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """[num_tokens, num_channels] -> the same."""
+        states = batch.states
+        assert states is not None, "the runner has a cache of them"
+        gate_in, gate_out, values = self._in(x).chunk(3, dim=-1)
+        (past,) = states.layers[self._state_id]
+        joined = self._convolution.forward(gate_in * values, past, states)
+        return self._out(gate_out * joined.to(x.dtype))
