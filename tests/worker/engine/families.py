@@ -146,6 +146,15 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan alpha": ("hunyuan_v1_dense", {"rope_parameters": ALPHA_ROPE}),
 }
 
+MAMBA = {
+    "num_local_experts": 0,
+    "shared_intermediate_size": 100,
+    "mamba_n_heads": 12,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 20,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
 # Computed by models/decoder.py, in torch alone, with a state beside keys and values.
 RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
@@ -166,6 +175,33 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_bias": True,
             "block_auto_adjust_ff_dim": False,
             "tie_word_embeddings": False,
+        },
+    ),
+    "granite hybrid": (
+        "granitemoehybrid",
+        MAMBA
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.125,
+            "logits_scaling": 8.0,
+            "time_step_limit": [0.01, 3.0],
+        },
+    ),
+    "granite hybrid biases": (
+        "granitemoehybrid",
+        MAMBA
+        | {
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention", "linear_attention"],
+            "position_embedding_type": "rope",
+            "mamba_n_groups": 1,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
         },
     ),
 }

@@ -40,14 +40,22 @@ class StepStates:
     starts: tuple[int, ...]  # [num_rows], position of each row's first token in its text
     query_lens: tuple[int, ...]  # [num_rows], tokens of each in this step
     layers: Sequence[tuple[torch.Tensor, ...]]  # by recurrent layer; [num_slots, *shape] each
-    # By their number, where a row's last inputs lie: made by the first layer that asks.
+    # Made by the first layer that asks. By their number, where a row's last inputs lie:
     _past_places: dict[int, PastPlaces] = field(default_factory=dict)
+    _scan_orders: list[ScanOrder] = field(default_factory=list)  # one, or none yet
 
     def past_places(self, num_past: int) -> PastPlaces:
         """For layers that see the last `num_past` inputs beside each token's own."""
         if num_past not in self._past_places:
             self._past_places[num_past] = PastPlaces.of(self.query_lens, num_past)
         return self._past_places[num_past]
+
+    @property
+    def scan_order(self) -> ScanOrder:
+        """For layers that take one token after the other."""
+        if not self._scan_orders:
+            self._scan_orders.append(ScanOrder.of(self.query_lens))
+        return self._scan_orders[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,4 +84,22 @@ class PastPlaces:
         return cls(
             place(row_of_token.expand(num_past + 1, -1), offsets + back),
             place(rows[:, None].expand(-1, num_past), behind),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanOrder:
+    """A token of each row at a time, the longest rows first: those that go on stay ahead."""
+
+    rows: torch.Tensor  # [num_rows] int64
+    tokens: tuple[torch.Tensor, ...]  # by turn: int64, of the first rows, one each
+
+    @classmethod
+    def of(cls, query_lens: Sequence[int]) -> ScanOrder:
+        lens = torch.tensor(query_lens)
+        rows = lens.argsort(descending=True, stable=True)
+        first_tokens = (lens.cumsum(0) - lens)[rows]
+        nums_rows = [sum(length > turn for length in query_lens) for turn in range(max(query_lens))]
+        return cls(
+            rows, tuple(first_tokens[:num_rows] + turn for turn, num_rows in enumerate(nums_rows))
         )

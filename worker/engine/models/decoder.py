@@ -32,7 +32,7 @@ from worker.engine.models.model_lora import (
     projection_name,
 )
 from worker.engine.models.norms import FloatNorm, HeadNorm, NoNorm, Norm, NormWeights, RmsNorm
-from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
+from worker.engine.models.recurrent.recurrent_mixer import make_recurrent_mixer
 
 
 class DecoderModel:
@@ -204,7 +204,7 @@ def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -
         recurrent = config.recurrent[layer_id]
         assert recurrent is not None, "what does not attend keeps a state"
         prefix = f"model.layers.{layer_id}.recurrent."
-        yield ShortConvMixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
+        yield make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
 
 
 def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:

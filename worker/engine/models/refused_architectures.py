@@ -42,7 +42,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     ),
     RECURRENT: (
         *("BailingHybridForCausalLM", "BambaForCausalLM", "FalconH1ForCausalLM"),
-        *("FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM", "Inkling2ForCausalLM"),
+        *("FalconMambaForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM", "Lfm2MoeForCausalLM"),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
         *("NemotronHForCausalLM", "OlmoHybridForCausalLM", "Qwen3NextForCausalLM"),

@@ -27,6 +27,7 @@ from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
 from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.granite import granite_config
+from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
 from worker.engine.models.families.lfm2 import lfm2_config
@@ -88,6 +89,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
 }
 # And these, some of whose layers keep a state beside keys and values: on CPUs alone.
 _RECURRENT: dict[str, ReadConfig] = {
+    "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "Lfm2ForCausalLM": lfm2_config,
 }
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED

@@ -69,6 +69,15 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
+    "granite hybrid": [
+        {"time_step_limit": [0.0, 1e9]},
+        {"position_embedding_type": "rope"},
+        {"attention_multiplier": 1.0},
+        {"embedding_multiplier": 1.0},
+        {"residual_multiplier": 1.0},
+        {"logits_scaling": 1.0},
+    ],
+    "granite hybrid biases": [{"position_embedding_type": None}],
     "lfm2 biases": [{"norm_eps": 0.1}],
     "nemotron": [
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},

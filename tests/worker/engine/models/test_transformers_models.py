@@ -63,6 +63,12 @@ def test_the_documents_list_what_the_tests_prove() -> None:
         ("mpt", "MptForCausalLM", {}, "computed in its own code"),
         ("musicgen", "MusicgenForCausalLM", {}, "reads or writes sound"),
         ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": []}, "no layer attends"),
+        (
+            "granitemoehybrid",
+            "GraniteMoeHybridForCausalLM",
+            {"num_local_experts": 4},
+            "num_local_experts=4 is not supported: of Granite 4's hybrids the dense ones",
+        ),
         ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, "made of a latent"),
         (
             "glm4_moe_lite",

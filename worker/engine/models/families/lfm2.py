@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
@@ -13,7 +12,7 @@ from worker.engine.models.decoder_config import (
 )
 from worker.engine.models.layer_config import LLAMA_MLP, HeadNormConfig, NormConfig, NormPlaces
 from worker.engine.models.model_config import ConfigFile
-from worker.engine.models.recurrent.recurrent_config import ShortConvConfig
+from worker.engine.models.recurrent.recurrent_config import ShortConvConfig, layers_that_attend
 
 _PLACES = NormPlaces(before_attention="operator_norm", before_mlp="ffn_norm")
 _STORED_NAMES = (
@@ -50,24 +49,8 @@ def lfm2_config(
         kernel_size=config.integer("conv_L_cache", least=2),
         has_bias=config.boolean("conv_bias", default=False),
     )
-    attends = _attends(config, model.num_layers)
+    attends = layers_that_attend(config, model.num_layers, "conv")
     return with_recurrent_layers(config, model, [None if each else convolution for each in attends])
-
-
-def _attends(config: ConfigFile, num_layers: int) -> list[bool]:
-    """By layer."""
-    layer_types = config.get("layer_types", None)
-    known = {"full_attention": True, "conv": False}
-    if (
-        not isinstance(layer_types, list)
-        or len(layer_types) != num_layers
-        or not all(isinstance(each, str) and each in known for each in layer_types)
-    ):
-        raise ConfigError(
-            f"{config.path}: 'layer_types' must say full_attention or conv for each of "
-            f"{num_layers} layers, not {layer_types!r}"
-        )
-    return [known[each] for each in layer_types]
 
 
 def _intermediate_size(config: ConfigFile) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from shared.errors import ConfigError
 from worker.engine.layers.state_layer import StateLayer
+from worker.engine.models.model_config import ConfigFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,4 +27,60 @@ class ShortConvConfig:
         return 4 * self.num_channels * self.num_channels
 
 
-RecurrentConfig = ShortConvConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaConfig:
+    """Mamba 2's: a convolution, then heads that each keep a matrix, and forget it by and by."""
+
+    hidden_size: int
+    num_heads: int
+    head_dim: int
+    num_groups: int  # of heads that read and write their matrices by the same vectors
+    state_size: int  # length of such a vector
+    kernel_size: int
+    has_conv_bias: bool
+    has_projection_bias: bool
+    step_limits: tuple[float, float]  # of what a token's time takes
+    norm_eps: float
+
+    @property
+    def num_values(self) -> int:
+        """Of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: values, then vectors to write by, then vectors to read by."""
+        return self.num_values + 2 * self.num_groups * self.state_size
+
+    @property
+    def projection_size(self) -> int:
+        """Gates, channels and a time for each head."""
+        return self.num_values + self.num_channels + self.num_heads
+
+    @property
+    def state_layer(self) -> StateLayer:
+        matrices = self.num_heads, self.head_dim, self.state_size
+        return StateLayer(((self.kernel_size - 1, self.num_channels), matrices))
+
+    @property
+    def num_projection_values(self) -> int:
+        return self.hidden_size * (self.projection_size + self.num_values)
+
+
+RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig
+
+
+def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:
+    """By layer: it attends, or is of the type `recurrent`. Raises ConfigError."""
+    layer_types = config.get("layer_types", None)
+    known = {"full_attention": True, recurrent: False}
+    if (
+        not isinstance(layer_types, list)
+        or len(layer_types) != num_layers
+        or not all(isinstance(each, str) and each in known for each in layer_types)
+    ):
+        raise ConfigError(
+            f"{config.path}: 'layer_types' must say full_attention or {recurrent} for each of "
+            f"{num_layers} layers, not {layer_types!r}"
+        )
+    return [known[each] for each in layer_types]

@@ -1,0 +1,73 @@
+"""A recurrence gives a token the same bits wherever its text is cut, on any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.models.recurrent.selective_scan import selective_scan
+
+NUM_HEADS, HEAD_DIM = 12, 33
+Tokens = tuple[torch.Tensor, ...]  # decays, values, writers, readers: [num_tokens, ...] each
+
+
+@pytest.fixture(params=[1, 3])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(usual)
+
+
+def make_tokens(num_tokens: int, state_size: int, seed: int) -> Tokens:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(num_tokens, NUM_HEADS, *shape, generator=generator)
+
+    decays = torch.rand(num_tokens, NUM_HEADS, generator=generator)
+    return decays, normal(HEAD_DIM), normal(state_size), normal(state_size)
+
+
+def empty(num_rows: int, state_size: int) -> torch.Tensor:
+    return torch.zeros(num_rows, NUM_HEADS, HEAD_DIM, state_size)
+
+
+def test_rows_come_by_their_length() -> None:
+    order = ScanOrder.of((2, 3, 1))
+    assert order.rows.tolist() == [1, 0, 2]
+    assert [tokens.tolist() for tokens in order.tokens] == [[2, 0, 5], [3, 1], [4]]
+
+
+def test_it_is_the_recurrence() -> None:
+    decays, values, writers, readers = make_tokens(3, 5, seed=0)
+    matrix = empty(1, 5)
+    outputs = selective_scan(matrix, ScanOrder.of((3,)), decays, values, writers, readers)
+    expected = empty(1, 5)[0]
+    for token in range(3):
+        written = torch.einsum("hp,hn->hpn", values[token], writers[token])
+        expected = expected * decays[token][:, None, None] + written
+        read = torch.einsum("hpn,hn->hp", expected, readers[token])
+        torch.testing.assert_close(outputs[token], read)
+    torch.testing.assert_close(matrix[0], expected)
+
+
+@pytest.mark.parametrize("state_size", [5, 64, 131])
+def test_a_text_in_company_and_in_pieces(num_threads: int, state_size: int) -> None:
+    lens = (7, 1, 12, 1, 30)
+    texts = [make_tokens(length, state_size, seed) for seed, length in enumerate(lens)]
+    order = ScanOrder.of(lens)
+    matrices = empty(len(lens), state_size)
+    joined = (torch.cat(parts) for parts in zip(*texts, strict=True))
+    together = selective_scan(matrices, order, *joined).split(lens)
+    for place, row in enumerate(order.rows.tolist()):
+        alone = empty(1, state_size)
+        for start, end in ((0, 1), (1, 6), (6, lens[row])):
+            piece = [part[start:end] for part in texts[row]]
+            if len(piece[0]):
+                outputs = selective_scan(alone, ScanOrder.of((len(piece[0]),)), *piece)
+                assert torch.equal(outputs, together[row][start:end])
+        assert torch.equal(alone[0], matrices[place])

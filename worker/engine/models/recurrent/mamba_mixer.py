@@ -1,0 +1,110 @@
+"""Mamba 2's layers, as hybrids have them."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linear, Linears
+from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.models.layer_ops import activate
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.recurrent.recurrent_config import MambaConfig
+from worker.engine.models.recurrent.selective_scan import selective_scan
+from worker.engine.models.recurrent.short_convolution import ShortConvolution
+
+_MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
+
+
+class MambaMixer:
+    """Joins a token with the last ones by a convolution, with all by matrices that it changes."""
+
+    def __init__(
+        self,
+        config: MambaConfig,
+        reader: WeightReader,
+        prefix: str,  # of the names of its tensors
+        linears: Linears,
+        state_id: int,  # its place among the recurrent layers
+    ) -> None:
+        size, projection_size = config.hidden_size, config.projection_size
+
+        def read(name: str, *shape: int) -> torch.Tensor:
+            return reader.read(prefix + name, *shape)
+
+        def projection(name: str, num_outputs: int, num_inputs: int) -> Linear:
+            bias = read(f"{name}.bias", num_outputs) if config.has_projection_bias else None
+            return linears.make(read(f"{name}.weight", num_outputs, num_inputs), bias)
+
+        self._config = config
+        self._state_id = state_id
+        self._in = projection("in_proj", projection_size, size)
+        self._convolution = ShortConvolution(
+            read("conv1d.weight", config.num_channels, 1, config.kernel_size),
+            read("conv1d.bias", config.num_channels) if config.has_conv_bias else None,
+        )
+        self._time_bias = read("dt_bias", config.num_heads).float()
+        self._rates = -torch.exp(read("A_log", config.num_heads).float())
+        self._skip = read("D", config.num_heads).float()[:, None]
+        self._norm = read("norm.weight", config.num_values).float()
+        self._out = projection("out_proj", size, config.num_values)
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        states, config = batch.states, self._config
+        assert states is not None, "the runner has a cache of them"
+        past, matrices = states.layers[self._state_id]
+        sizes = [config.num_values, config.num_channels, config.num_heads]
+        gates, channels, times = torch.split(self._in(x), sizes, dim=-1)
+        joined = activate(self._convolution.forward(channels, past, states), "silu")
+        slots = states.slots[states.scan_order.rows]
+        rows = matrices[slots]
+        output = self._scan(joined, self._times(times), rows, states.scan_order)
+        matrices[slots] = rows
+        return self._out(self._gated_norm(output.flatten(1), gates).to(x.dtype))
+
+    def _times(self, times: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_heads] float32: how far a token is from the one before it."""
+        raw = times.float() + self._time_bias
+        softplus = torch.where(raw > _MAX_EXPONENT, raw, torch.log1p(torch.exp(raw)))
+        return softplus.clamp(*self._config.step_limits)
+
+    def _scan(
+        self,
+        joined: torch.Tensor,  # [num_tokens, num_channels]
+        times: torch.Tensor,
+        matrices: torch.Tensor,
+        order: ScanOrder,
+    ) -> torch.Tensor:
+        """[num_tokens, num_heads, head_dim]."""
+        config = self._config
+        num_vector_values = config.num_groups * config.state_size
+        sizes = [config.num_values, num_vector_values, num_vector_values]
+        flat, writers, readers = torch.split(joined, sizes, dim=-1)
+        values = flat.reshape(-1, config.num_heads, config.head_dim)
+        output = selective_scan(
+            matrices,
+            order,
+            torch.exp(times * self._rates),
+            values * times[..., None],
+            self._by_head(writers),
+            self._by_head(readers),
+        )
+        return output + values * self._skip
+
+    def _by_head(self, vectors: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_groups * state_size] -> [num_tokens, num_heads, state_size]."""
+        config = self._config
+        grouped = vectors.reshape(-1, config.num_groups, config.state_size)
+        return grouped.repeat_interleave(config.num_heads // config.num_groups, dim=1)
+
+    def _gated_norm(self, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """Each group of heads by itself, in float32."""
+        gated = x * activate(gates.float(), "silu")
+        gated = gated.reshape(len(gated), self._config.num_groups, -1)
+        normed = functional.rms_norm(gated, gated.shape[-1:], None, self._config.norm_eps)
+        return normed.flatten(1) * self._norm

@@ -1,0 +1,22 @@
+"""The layer that a configuration tells of."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from worker.engine.layers.linear import Linears
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.recurrent.mamba_mixer import MambaMixer
+from worker.engine.models.recurrent.recurrent_config import RecurrentConfig, ShortConvConfig
+from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
+
+RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer
+
+
+def make_recurrent_mixer(
+    config: RecurrentConfig, reader: WeightReader, prefix: str, linears: Linears, state_id: int
+) -> RecurrentMixer:
+    """`prefix` of the names of its tensors, `state_id` its place among the recurrent layers."""
+    if isinstance(config, ShortConvConfig):
+        return ShortConvMixer(config, reader, prefix, linears, state_id)
+    return MambaMixer(config, reader, prefix, linears, state_id)

@@ -1,0 +1,29 @@
+"""Mamba 2's recurrence."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.layers.state_layer import ScanOrder
+
+
+def selective_scan(
+    matrices: torch.Tensor,  # [num_rows, num_heads, head_dim, state_size] in that order: changes
+    order: ScanOrder,
+    decays: torch.Tensor,  # [num_tokens, num_heads], what is kept of a matrix
+    values: torch.Tensor,  # [num_tokens, num_heads, head_dim], what is added to it
+    writers: torch.Tensor,  # [num_tokens, num_heads, state_size], by which it is added
+    readers: torch.Tensor,  # [num_tokens, num_heads, state_size], by which it is read
+) -> torch.Tensor:
+    """[num_tokens, num_heads, head_dim]; all in float32.
+
+    Token by token, of all rows at once. A token's bits do not depend on other rows, nor on where a
+    text was cut: its matrix is changed by one multiplication and one addition wherever it comes.
+    """
+    output = torch.empty_like(values)
+    for tokens in order.tokens:
+        matrix = matrices[: len(tokens)]
+        matrix *= decays[tokens][..., None, None]
+        matrix += values[tokens][..., None] * writers[tokens][:, :, None]
+        output[tokens] = (matrix * readers[tokens][:, :, None]).sum(-1)
+    return output
