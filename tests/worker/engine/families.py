@@ -190,6 +190,23 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "time_step_limit": [0.01, 3.0],
         },
     ),
+    "bamba": (
+        "bamba",
+        MAMBA | {"num_hidden_layers": 3, "attn_layer_indices": [1], "tie_word_embeddings": True},
+    ),
+    "bamba biases": (
+        "bamba",
+        MAMBA
+        | {
+            "num_hidden_layers": 2,
+            "attn_layer_indices": [0],
+            "mamba_n_groups": 3,
+            "mamba_proj_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "time_step_limit": [0.05, 2.0],
+        },
+    ),
     "granite hybrid biases": (
         "granitemoehybrid",
         MAMBA

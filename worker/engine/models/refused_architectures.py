@@ -41,7 +41,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),
     RECURRENT: (
-        *("BailingHybridForCausalLM", "BambaForCausalLM", "FalconH1ForCausalLM"),
+        *("BailingHybridForCausalLM", "FalconH1ForCausalLM"),
         *("FalconMambaForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM", "Lfm2MoeForCausalLM"),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),

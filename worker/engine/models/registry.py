@@ -19,6 +19,7 @@ from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
 from worker.engine.models.families.ernie import ernie_config
@@ -89,6 +90,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
 }
 # And these, some of whose layers keep a state beside keys and values: on CPUs alone.
 _RECURRENT: dict[str, ReadConfig] = {
+    "BambaForCausalLM": bamba_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "Lfm2ForCausalLM": lfm2_config,
 }

@@ -69,6 +69,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
+    "bamba": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
+    "bamba biases": [{"time_step_limit": [0.0, 1e9]}],
     "granite hybrid": [
         {"time_step_limit": [0.0, 1e9]},
         {"position_embedding_type": "rope"},

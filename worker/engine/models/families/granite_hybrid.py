@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from shared.errors import ConfigError
@@ -13,9 +12,10 @@ from worker.engine.models.decoder_config import (
     same_window,
     with_recurrent_layers,
 )
+from worker.engine.models.families.mamba import mamba_config
 from worker.engine.models.layer_config import MlpConfig, activation
 from worker.engine.models.model_config import ConfigFile
-from worker.engine.models.recurrent.recurrent_config import MambaConfig, layers_that_attend
+from worker.engine.models.recurrent.recurrent_config import layers_that_attend
 
 
 def granite_hybrid_config(
@@ -50,43 +50,5 @@ def granite_hybrid_config(
         stored_names=((".recurrent.", ".mamba."), (".mlp.", ".shared_mlp.")),
     )
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
-    mamba = _mamba(config, model.hidden_size)
+    mamba = mamba_config(config, model.hidden_size)
     return with_recurrent_layers(config, model, [None if each else mamba for each in attends])
-
-
-def _mamba(config: ConfigFile, hidden_size: int) -> MambaConfig:
-    config.refuse("hidden_act", "silu")
-    num_heads, num_groups = config.integer("mamba_n_heads"), config.integer("mamba_n_groups")
-    if num_heads % num_groups:
-        raise ConfigError(
-            f"{config.path}: mamba_n_heads={num_heads} are not shared by "
-            f"mamba_n_groups={num_groups}"
-        )
-    return MambaConfig(
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        head_dim=config.integer("mamba_d_head"),
-        num_groups=num_groups,
-        state_size=config.integer("mamba_d_state"),
-        kernel_size=config.integer("mamba_d_conv", least=2),
-        has_conv_bias=config.boolean("mamba_conv_bias", default=True),
-        has_projection_bias=config.boolean("mamba_proj_bias", default=False),
-        step_limits=_step_limits(config),
-        norm_eps=config.number("rms_norm_eps", 1e-6),
-    )
-
-
-def _step_limits(config: ConfigFile) -> tuple[float, float]:
-    limits = config.get("time_step_limit", None)
-    if limits is None:
-        return 0.0, math.inf
-    if (
-        not isinstance(limits, list | tuple)
-        or len(limits) != 2
-        or not all(isinstance(each, int | float) for each in limits)
-        or not 0 <= limits[0] <= limits[1]
-    ):
-        raise ConfigError(
-            f"{config.path}: 'time_step_limit' must be the least and the most, not {limits!r}"
-        )
-    return float(limits[0]), float(limits[1])
