@@ -21,11 +21,12 @@ import torch
 from bench.checkpoint import write_config
 from bench.model_shape import LLAMA_135M
 from bench.speculate import StepLog
+from shared.checkpoint.stored_format import KVDTypeName
 from worker.engine.cpu.forward_batch import ForwardBatch, ForwardMode
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.native.native_forward import NativeForward
-from worker.engine_link.engine_config import EngineConfig, KVDTypeName
+from worker.engine_link.engine_config import EngineConfig
 
 FORMATS: tuple[KVDTypeName, ...] = ("auto", "int8")
 PAGE_SIZE = 16

@@ -53,6 +53,7 @@ async def serve(
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
         quantization=config.quantization,
+        kv_dtype=config.kv_dtype,
     )
 
     async def choose(js: JetStream, prefix: str) -> str:
@@ -113,7 +114,10 @@ def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:
     """Of the checkpoint that an update has put in place of ours. Raises ConfigError."""
     path = Path(card.weights_path)
     updated = ModelFiles.read(
-        path, max_context_len=files.stretched_context_len, quantization=files.made_format
+        path,
+        max_context_len=files.stretched_context_len,
+        quantization=files.made_format,
+        kv_dtype=files.kv_dtype,
     )
     if updated.revision != card.revision:
         raise ConfigError(

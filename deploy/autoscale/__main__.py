@@ -82,6 +82,7 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
         has_dummy_weights=config.load_format == "dummy",
         max_context_len=config.max_context_len,
         quantization=config.quantization,
+        kv_dtype=config.kv_dtype,
     )
     launches = RoleLaunches(
         serve_config, files.path, log_format, RolePrograms(), environ_of(terminal)

@@ -15,7 +15,7 @@ from deploy.local.terminal import Terminal
 from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_shape import why_no_weights
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.errors import ConfigError
 from shared.installation import install_command
 
@@ -108,6 +108,7 @@ def find_model(
     has_dummy_weights: bool = False,
     max_context_len: int | None = None,
     quantization: MadeFormat | None = None,
+    kv_dtype: KVDTypeName = "auto",
 ) -> ModelFiles:
     """The checkpoint, downloaded if it is a hub id. Raises ConfigError when it cannot be read."""
     path = resolve_model(model).absolute()
@@ -119,6 +120,7 @@ def find_model(
         has_dummy_weights=has_dummy_weights,
         max_context_len=max_context_len,
         quantization=quantization,
+        kv_dtype=kv_dtype,
     )
     _ = files.max_context_len, files.vocab_size  # refused now rather than in four processes
     return files

@@ -53,6 +53,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
         has_dummy_weights=has_dummy_weights,
         max_context_len=config.max_context_len,
         quantization=config.quantization,
+        kv_dtype=config.kv_dtype,
     )
     if not config.scripted:
         check_context(files, config.max_context_len)

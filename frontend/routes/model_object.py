@@ -45,6 +45,7 @@ class Model(WireStruct, frozen=True, kw_only=True):
     score_method: ScoreMethod | UnsetType = UNSET
     quantization: str | UnsetType = UNSET  # in what its weights are stored, where in few bits
     num_weight_bytes: Count | UnsetType = UNSET  # on disk
+    kv_dtype: str | UnsetType = UNSET  # of keys and values, where in fewer bits than the model's
 
 
 class ModelList(WireStruct, frozen=True, kw_only=True):
@@ -80,6 +81,7 @@ def model_object(model: NamedModel, *, use_model_defaults: bool) -> Model:
         score_method=UNSET if card.score is None else card.score.method,
         quantization=card.stored_format or UNSET,
         num_weight_bytes=card.num_weight_bytes or UNSET,
+        kv_dtype=card.kv_dtype or UNSET,
     )
 
 

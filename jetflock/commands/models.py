@@ -114,6 +114,7 @@ def _facts(card: ModelCard, status: str, workers: Sequence[WorkerCard]) -> dict[
         "context": card.max_context_len,
         "weights": card.stored_format or "not quantized",
         "num_weight_bytes": card.num_weight_bytes,
+        "kv_dtype": card.kv_dtype,
         "tasks": _tasks(card),
         "adapters": [adapter.name for adapter in card.adapters],
         "workers": {state: states.count(state) for state in sorted(set(states))},

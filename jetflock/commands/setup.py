@@ -14,7 +14,7 @@ from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -46,6 +46,8 @@ class SetupConfig(ClusterConfig):
     """As the workers are told it: a stretched context makes another revision."""
     quantization: MadeFormat | None = None
     """As the workers are told it: it makes another revision, too."""
+    kv_dtype: KVDTypeName = "auto"
+    """The same."""
     expect_consumers: tuple[str, ...] = ()
     """Refuse unless the pool's consumers have exactly these names: a scaler was told them."""
     change_replicas: bool = False
@@ -100,6 +102,7 @@ def _read_files(model: str, config: SetupConfig) -> ModelFiles:
         resolve_model(model),
         max_context_len=config.max_context_len,
         quantization=config.quantization,
+        kv_dtype=config.kv_dtype,
     )
 
 

@@ -22,7 +22,13 @@ from shared.checkpoint.pooled_files import (
     is_encoder,
     yes_no_card,
 )
-from shared.checkpoint.stored_format import MadeFormat, made_format, modelopt_config, stored_format
+from shared.checkpoint.stored_format import (
+    KVDTypeName,
+    MadeFormat,
+    made_format,
+    modelopt_config,
+    stored_format,
+)
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision_files import vision_card
 from shared.checkpoint.vision_text import text_config
@@ -96,6 +102,7 @@ class ModelFiles:
     has_dummy_weights: bool = False  # random ones are served instead of the files'
     stretched_context_len: int | None = None  # wanted, beyond what config.json names
     made_format: MadeFormat | None = None  # of weights that are stored in 16 bits
+    kv_dtype: KVDTypeName = "auto"  # of keys and values
 
     @classmethod
     def read(
@@ -105,13 +112,15 @@ class ModelFiles:
         has_dummy_weights: bool = False,
         max_context_len: int | None = None,
         quantization: MadeFormat | None = None,
+        kv_dtype: KVDTypeName = "auto",
     ) -> ModelFiles:
-        """`max_context_len` and `quantization` are what a worker is told. Raises ConfigError."""
+        """The last three are what a worker is told. Raises ConfigError."""
         files = cls(
             path,
             read_json(path / "config.json", dict),
             read_json(path / "generation_config.json", dict, {}),
             has_dummy_weights,
+            kv_dtype=kv_dtype,
         )
         if quantization is not None and not stored_format(path, files.config):
             files = dataclasses.replace(files, made_format=quantization)
@@ -137,13 +146,15 @@ class ModelFiles:
         """Names the weights: a hash of config and samples of every weight file.
 
         A stretched context counts, since some models turn their positions by it, and so does what
-        weights are made when they are loaded.
+        weights are made when they are loaded, and what keys and values are rounded to.
         """
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         if self.stretched_context_len is not None:
             digest.update(f"context:{self.stretched_context_len}".encode())
         if self.made_format is not None:
             digest.update(f"quantization:{self.made_format}".encode())
+        if self.kv_dtype != "auto":
+            digest.update(f"kv_dtype:{self.kv_dtype}".encode())
         if beside := modelopt_config(self.path):
             digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
@@ -244,6 +255,7 @@ class ModelFiles:
             vision=vision_card(self.path, self.config),
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
+            kv_dtype="" if self.kv_dtype == "auto" else self.kv_dtype,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""In what a checkpoint's weights are stored, or what they are made when loaded: for people."""
+"""In what weights are stored or made when loaded, and in what keys and values are kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from shared.checkpoint.json_file import read_json
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 
 MadeFormat = Literal["int8", "int4", "fp8"]
+KVDTypeName = Literal["auto", "fp8", "int8"]
 
 MODELOPT_FILE = "hf_quant_config.json"
 _DENSE_GGUF = ("GGUF F32", "GGUF F16", "GGUF BF16")

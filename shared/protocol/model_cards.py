@@ -79,3 +79,4 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     # It may be asked for: a worker has loaded it since it was made, or last withdrawn.
     is_announced: bool = True
     is_kept: bool = False  # an operator said so: it may be asked for whoever lives
+    kv_dtype: str = ""  # of keys and values, like "int8"; empty: the model's

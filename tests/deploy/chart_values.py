@@ -112,6 +112,7 @@ EVERYTHING: Values = {
         **_POD,
         "maxContextLen": 8192,
         "quantization": "int8",
+        "kvDtype": "int8",
         "registerModel": True,
         "hubToken": {"existingSecret": "hub"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],

@@ -242,6 +242,7 @@ MAPS |= {
     "batch_mark": BatchMark("owner", "frontend-1"),
     "batch_line": LineResult(3, True, b"{}", "object"),
     "model-whole": WHOLE_MODEL,
+    "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
     "worker-whole": WHOLE_WORKER,
     "role-whole": RoleCard("detok-1", "detok", "host", 7, 1.5, 2, "p", "failure", 3),
     "lease": LeaseRecord("detok-1", "n", 1250, True),

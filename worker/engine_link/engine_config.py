@@ -7,14 +7,13 @@ from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.errors import ConfigError
 from shared.telemetry.log import LogConfig
 
 SpeculateName = Literal["off", "ngram", "suffix"]
 LoadFormat = Literal["safetensors", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
-KVDTypeName = Literal["auto", "fp8", "int8"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
 DecodeKernelName = Literal["triton", "xqa", "fa2"]
@@ -38,7 +37,8 @@ class EngineConfig(LogConfig):
     """Of weights and KV cache; auto: float32 for small models, else bfloat16 where it is fast."""
     kv_dtype: KVDTypeName = "auto"
     """Of the KV cache; auto: the model's; fp8: float8_e4m3fn, on a GPU; int8: in our C++ on a CPU,
-    with a scale for each token and head. Both take half the memory, and round."""
+    with a scale for each token and head. Both take half the memory, round, and make another
+    revision of the model."""
     quantization: MadeFormat | None = None
     """Make the projections of a 16-bit checkpoint int8 or fp8 by channel, or int4 in groups of 128,
     when it is loaded; a quantised one tells its format itself."""

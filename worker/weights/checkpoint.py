@@ -72,6 +72,7 @@ class Checkpoint:
                 path,
                 max_context_len=self.files.stretched_context_len,
                 quantization=self.files.made_format,
+                kv_dtype=self.files.kv_dtype,
             ),
             self.card.name,
         )

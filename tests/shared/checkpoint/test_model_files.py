@@ -80,6 +80,16 @@ def test_what_weights_are_made_is_another_model(tmp_path: Path) -> None:
     assert int4.card("m", bundle).stored_format == "int4 in groups of 128, made when loaded"
 
 
+def test_keys_and_values_in_fewer_bits_are_another_model(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    own = ModelFiles.read(tmp_path)
+    told, int8, fp8 = (ModelFiles.read(tmp_path, kv_dtype=kind) for kind in ("auto", "int8", "fp8"))
+    assert own.revision == told.revision
+    assert len({own.revision, int8.revision, fp8.revision}) == 3
+    bundle = TokenizerBundle.of_numbers(50)
+    assert [each.card("m", bundle).kv_dtype for each in (own, int8)] == ["", "int8"]
+
+
 def test_weights_that_are_stored_so_are_made_nothing(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
+from shared.checkpoint.stored_format import KVDTypeName
 from worker.engine.layers.kv_group import KVGroup, kv_vector_bytes
-from worker.engine_link.engine_config import KVDTypeName
 
 
 def kv_cache_dtype(name: KVDTypeName, dtype: torch.dtype) -> torch.dtype:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from shared.checkpoint.stored_format import KVDTypeName
 from shared.errors import ConfigError
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.formats.safetensors_files import SafetensorsFiles
-from worker.engine_link.engine_config import KVDTypeName
 
 KV_FP8 = torch.float8_e4m3fn  # four bits of exponent, three of mantissa, up to 448
 _SCALES = (".k_scale", ".v_scale", ".kv_scale")
