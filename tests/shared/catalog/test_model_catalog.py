@@ -47,6 +47,23 @@ async def test_a_model_is_announced_by_who_has_loaded_it(nats_server: NatsServer
         assert [card.name for card in await catalog.cards()] == ["demo"]
 
 
+async def test_workers_whose_keys_and_values_have_other_bits_serve_no_model_together(
+    nats_server: NatsServer,
+) -> None:
+    """So that no request which one of them has begun goes on with the other's."""
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
+        card = await catalog.register(files, "demo")
+        int8 = ModelFiles.read(DEMO_MODEL, kv_dtype="int8")
+        workers = cluster.bucket(cluster.subjects.workers_bucket)
+        await workers.put(f"{card.pool}.w", b"of another host")
+        with pytest.raises(ConfigError, match="'demo' is being served with other weights"):
+            await catalog.register(int8, "demo")
+        await workers.delete(f"{card.pool}.w")
+        after = await catalog.register(int8, "demo")
+        assert (after.kv_dtype, after.revision) == ("int8", int8.revision)
+
+
 async def test_what_others_serve_or_an_operator_keeps_is_not_withdrawn(
     nats_server: NatsServer,
 ) -> None:
