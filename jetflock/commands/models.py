@@ -23,7 +23,9 @@ from shared.checkpoint.model_files import (
     local_checkpoint,
     resolve_model,
     served_name,
+    weight_files,
 )
+from shared.checkpoint.weights.weight_files import check_weights
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound
@@ -102,6 +104,8 @@ def _would_be(model: str) -> dict[str, Any]:
     if path is None:
         raise ConfigError(f"{model} is not on this machine: jetflock pull {model} fetches it")
     files = ModelFiles.read(local_checkpoint(path))
+    if weight_files(files.path):
+        check_weights(files.path)
     return _facts(files.card(served_name(model), files.tokenizer_bundle()), "not served", ())
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from jetflock.command_line.output import num_bytes_text
 from jetflock.hub.engine_report import engine_reports
 from jetflock.hub.hub_cache import why_not_whole
-from jetflock.hub.weight_files import check_weights
 from shared.checkpoint.hub import fetch, fetch_all_but_weights, is_hub_id, names_gguf
 from shared.checkpoint.model_files import resolve_model
+from shared.checkpoint.weights.weight_files import check_weights
 from shared.cli.program import Program
 from shared.errors import ConfigError
 

@@ -13,8 +13,9 @@ from shared.admin.stream_changes import adopt_restored, change_replicas, close_r
 from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
-from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name
+from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name, weight_files
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
+from shared.checkpoint.weights.weight_files import check_weights
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -98,8 +99,12 @@ def main(model: str | None = None, /, config: Annotated[SetupConfig, FLAT] = Set
 
 
 def _read_files(model: str, config: SetupConfig) -> ModelFiles:
+    """Raises ConfigError, also for weights that are damaged."""
+    path = resolve_model(model)
+    if weight_files(path):
+        check_weights(path)
     return ModelFiles.read(
-        resolve_model(model),
+        path,
         max_context_len=config.max_context_len,
         quantization=config.quantization,
         kv_dtype=config.kv_dtype,

@@ -8,9 +8,9 @@ from pathlib import Path
 from deploy.local.preflight import check_readable
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.hub.engine_report import EngineSilent, engine_reports
-from jetflock.hub.weight_files import check_weights
 from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.weights.weight_files import check_weights
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from shared.gguf.gguf_choice import gguf_file_at

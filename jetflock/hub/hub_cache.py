@@ -10,9 +10,9 @@ from huggingface_hub import CachedRepoInfo, HFCacheInfo, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from deploy.local.preflight import check_readable
-from jetflock.hub.weight_files import check_weights
 from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.checkpoint.weights.weight_files import check_weights
 from shared.errors import ConfigError
 
 

@@ -8,18 +8,22 @@ from typing import Any, TypeVar
 
 from shared.errors import ConfigError
 
+_MAX_BYTES = 100 << 20  # the largest indexes of weights have 10 MB
+
 T = TypeVar("T", dict[str, Any], list[Any])
 
 
 def read_json(path: Path, kind: type[T], default: T | None = None) -> T:
     """An object or a list. Raises ConfigError; a file that is missing may have a default."""
     try:
+        if (num_bytes := path.stat().st_size) > _MAX_BYTES:
+            raise ConfigError(f"{path} has {num_bytes} bytes: more than {_MAX_BYTES} are not read")
         value = json.loads(path.read_text())
     except FileNotFoundError:
         if default is not None:
             return default
         raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"cannot read {path}: {exc}") from exc
     if not isinstance(value, kind):
         name = "object" if kind is dict else "list"

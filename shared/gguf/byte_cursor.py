@@ -10,6 +10,7 @@ from shared.errors import ConfigError
 MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
 _STRING, _ARRAY = 8, 9
+_MAX_ITEMS = 1 << 22  # vocabularies, and their merges, are a tenth of it
 # By their number in files: struct's letter for each.
 _NUMBERS = {
     0: "B",
@@ -60,6 +61,11 @@ class ByteCursor:
             (value,) = self.unpack(self._letter(kind))
             return value
         kind, num_items = self.integer("I"), self.integer("Q")
+        if num_items > _MAX_ITEMS:
+            raise ConfigError(
+                f"{self._name} holds a list of {num_items} values, more than {_MAX_ITEMS}: it is "
+                "damaged, or no model"
+            )
         if kind == _STRING:
             self._check_room(8 * num_items)  # a text has its length before it
             return [self.string() for _ in range(num_items)]

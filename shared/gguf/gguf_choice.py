@@ -73,7 +73,7 @@ def _is_made(path: Path) -> bool:
     """Whether `checkpoint_folder` has made it of a GGUF file."""
     try:
         config = json.loads((path / "config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and CONFIG_SECTION in config
 

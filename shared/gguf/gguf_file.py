@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class GgufFile:
         tensors = tuple(head.placed(path, start, len(data)) for head in heads)
         if len({tensor.name for tensor in tensors}) < num_tensors:
             raise ConfigError(f"{path} holds two tensors of one name")
+        _check_apart(path, tensors)
         return cls(path, metadata, tensors)
 
 
@@ -115,6 +117,16 @@ class _TensorHead:
                 f"{tensor.start + tensor.num_bytes}; download it again"
             )
         return tensor
+
+
+def _check_apart(path: Path, tensors: tuple[GgufTensor, ...]) -> None:
+    by_place = sorted(tensors, key=lambda tensor: tensor.start)
+    for before, after in itertools.pairwise(by_place):
+        if before.start + before.num_bytes > after.start:
+            raise ConfigError(
+                f"{path} is damaged: tensor {after.name!r} begins at {after.start}, within "
+                f"{before.name!r}; download it again"
+            )
 
 
 def _check_version(path: Path, version: int) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from tests.deploy.local_stack import (
     any_alive,
     wait_until,
 )
+from tests.e2e.role_stack import DEMO_MODEL
 from tests.gguf_files import write_small_llama
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.lora_adapters import make_lora_files
@@ -248,6 +250,22 @@ def test_a_missing_model_is_refused(make_stack: MakeStack, tmp_path: Path) -> No
     assert "cannot read" in refusal(make_stack(str(tmp_path)))
     (tmp_path / "model.safetensors").unlink()
     assert "there are no weights" in refusal(make_stack(str(tmp_path)))
+
+
+def test_damaged_weights_are_refused_before_anything_starts(
+    make_stack: MakeStack, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_MODEL, folder)
+    weights = folder / "model.safetensors"
+    num_bytes = weights.stat().st_size
+    with weights.open("r+b") as file:
+        file.truncate(num_bytes - 1)
+    stack = make_stack(str(folder))
+    assert f"{weights} is cut: it has {num_bytes - 1} bytes, its head says" in refusal(stack)
+    assert not (stack.folder / "data").exists()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
+    assert "names b.safetensors, which is missing" in refusal(make_stack(str(folder)))
 
 
 def test_a_gguf_file_is_served_and_told(

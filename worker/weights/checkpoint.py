@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
+from shared.checkpoint.weights.safetensors_file import SafetensorsFile
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION, checkpoint_folder
 from shared.gguf.gguf_choice import gguf_file_at
@@ -20,7 +21,6 @@ from shared.protocol.model_cards import ModelCard
 _FREE_KEYS = frozenset(
     {"_name_or_path", "transformers_version", "dtype", "torch_dtype", CONFIG_SECTION}
 )
-_MAX_HEADER_BYTES = 100 << 20
 _ABSENT = object()
 
 
@@ -106,29 +106,13 @@ def _shown(value: Any) -> str:
 
 
 def _shapes(path: Path) -> str:
-    shapes: dict[str, Any] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     if holds_gguf(path):
-        tensors = GgufModel.read(min(path.glob("*.gguf"))).tensors
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        blocks = GgufModel.read(min(path.glob("*.gguf"))).tensors
+        shapes = {name: tensor.shape for name, tensor in blocks.items()}
     for file in sorted(path.glob("*.safetensors")):
-        shapes |= {name: entry["shape"] for name, entry in _header(file).items()}
+        tensors = SafetensorsFile.read(file).tensors
+        shapes |= {name: tensor.shape for name, tensor in tensors.items()}
     if not shapes:
         return ""
     return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """Of a safetensors file: its length in eight bytes, then JSON."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > _MAX_HEADER_BYTES:
-                raise ValueError(f"a header of {length} bytes")
-            header: dict[str, Any] = json.loads(stream.read(length))
-            header.pop("__metadata__", None)
-            last = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        if file.stat().st_size < 8 + length + last:
-            raise ValueError("it ends too early")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise ConfigError(f"{file} is no readable safetensors file: {exc}") from exc
-    return header

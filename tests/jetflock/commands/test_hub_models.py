@@ -138,7 +138,7 @@ def test_what_cannot_be_served_is_told_before_its_weights_come(
     assert "model.safetensors" not in hub[1]
     done = run("pull", "org/cut")
     assert done.returncode == 2
-    assert "model.safetensors has 65536 bytes, its head says" in done.stderr
+    assert "model.safetensors is cut: it has 65536 bytes, its head says" in done.stderr
     problems = {each["model"]: each["problem"] for each in json.loads(run("list", "--json").stdout)}
     assert "no weights" in problems["org/awq"]
     assert "its head says" in problems["org/cut"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +23,12 @@ DEMO = f"{deploy.demo_model.__path__[0]}/checkpoint"
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return run_command("setup", *argv)
+
+
+def run_command(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "jetflock", "setup", *argv],
+        [sys.executable, "-m", "jetflock", *argv],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -47,6 +53,21 @@ def test_names_are_told_without_a_broker() -> None:
         "stream": "blue_REQUESTS",
         "consumers": Subjects("blue").consumers(pool),
     }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "argv", [("setup", "--nats-url", "nats://127.0.0.1:1"), ("models",)], ids=lambda argv: argv[0]
+)
+def test_a_model_whose_weights_are_cut_is_refused(argv: tuple[str, ...], tmp_path: Path) -> None:
+    """Before a broker is asked for: a card of it would be of weights that nobody can load."""
+    path = tmp_path / "model"
+    shutil.copytree(DEMO, path)
+    with (path / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+    done = run_command(*argv, str(path))
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "model.safetensors is cut: it has 1000 bytes, and its head ends at" in done.stderr
 
 
 @pytest.mark.integration

@@ -125,6 +125,25 @@ def test_unknown_types_are_refused(path: Path) -> None:
         GgufFile.read(path)
 
 
+def test_tensors_that_overlap_are_refused(path: Path) -> None:
+    data = path.read_bytes()
+    where = data.index(b"matrix") + len(b"matrix") + 4 + 2 * 8 + 4
+    path.write_bytes(data[:where] + struct.pack("<Q", 0) + data[where + 8 :])
+    with pytest.raises(ConfigError, match=r"is damaged: tensor 'matrix' begins at .*'norm'"):
+        GgufFile.read(path)
+
+
+def test_a_list_of_more_values_than_any_model_has_is_refused(path: Path) -> None:
+    """A byte in the file may be many times that in memory."""
+    data = path.read_bytes()
+    where = data.index(b"numbers\x09") + len(b"numbers") + 4
+    path.write_bytes(
+        data[:where] + struct.pack("<IQ", 0, 5_000_000) + bytes(6_000_000) + data[where + 12 :]
+    )
+    with pytest.raises(ConfigError, match="holds a list of 5000000 values, more than 4194304"):
+        GgufFile.read(path)
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     for content in (b"", b"GG", b"PK\x03\x04 something else", b"\x80" * 100):
         (tmp_path / "x.gguf").write_bytes(content)

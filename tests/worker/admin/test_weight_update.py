@@ -236,7 +236,7 @@ def remove_weights(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
-        (truncate, "it ends too early"),
+        (truncate, r"model.safetensors is cut: it has \d+ bytes, its head says \d+"),
         (forget_a_tensor, "its tensors differ"),
         (remove_weights, "its tensors differ"),
         (change_tokenizer, "another tokenizer"),

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import torch
 
+from shared.checkpoint.weights.safetensors_file import TensorHeader
 from shared.errors import ConfigError
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.tensor_files import TensorFiles, TensorHeader
+from worker.engine.formats.tensor_files import TensorFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from shared.checkpoint.vision_text import text_tensor_name
+from shared.checkpoint.weights.safetensors_file import TensorHeader
 from shared.errors import ConfigError
 
 # As safetensors names them: what a tensor of numbers that means itself is stored in.
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-
-
-@dataclass(frozen=True, slots=True)
-class TensorHeader:
-    """What is known of a tensor before it is read."""
-
-    dtype: str  # as safetensors names it: "BF16", "F8_E4M3", "I32"
-    shape: tuple[int, ...]
-    num_bytes: int
 
 
 class TensorFiles(Protocol):
