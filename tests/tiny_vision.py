@@ -63,6 +63,18 @@ READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"rope_parameters": _MROPE | {"mrope_section": [4, 2, 2], "mrope_interleaved": True}},
         {"vision_config": _QWEN3_TOWER},
     ),
+    "qwen3_5": (
+        "qwen3_5",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+            "rope_parameters": _MROPE | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+        },
+        {"vision_config": _QWEN3_TOWER},
+    ),
 }
 
 

@@ -155,6 +155,18 @@ MAMBA = {
     "mamba_d_conv": 4,
     "mamba_expand": 2,
 }
+QWEN_3_5 = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+    },
+}
 # Computed by models/decoder.py, in torch alone, with a state beside keys and values.
 RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
@@ -205,6 +217,26 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
             "mlp_bias": True,
             "time_step_limit": [0.05, 2.0],
+        },
+    ),
+    "qwen3_5": (
+        "qwen3_5_text",
+        QWEN_3_5
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+    ),
+    "qwen3_5 biases": (
+        "qwen3_5_text",
+        QWEN_3_5
+        | {
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention", "linear_attention"],
+            "linear_num_key_heads": 4,
+            "linear_conv_kernel_dim": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
         },
     ),
     "granite hybrid biases": (

@@ -20,7 +20,7 @@ from worker.engine.models.decoder_weights import (
     LayerWeights,
     Projection,
 )
-from worker.engine.models.layer_ops import LayerOps, activate
+from worker.engine.models.layer_ops import LayerOps, activate, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_lora import (
@@ -115,6 +115,7 @@ class AttentionMixer:
         self._ops = ops
         self._attention_id = attention_id
         self._head_dim = config.head_dim
+        self._num_gates = config.num_heads if config.has_attention_gate else 0
         self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
         self._head_norm = make_head_norm(config, weights.head_norm)
         self._output = LoraLinear.of(weights.output, ops, layer_id, OUTPUT)
@@ -124,8 +125,13 @@ class AttentionMixer:
     ) -> torch.Tensor:
         qkv = self._qkv(x, batch)
         heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
+        if not self._num_gates:
+            attended = self._ops.attend(heads, self._head_norm, self._attention_id, attention)
+            return self._output(attended, batch)
+        gates = heads[:, -self._num_gates :].flatten(1)
+        heads = heads[:, : -self._num_gates]
         attended = self._ops.attend(heads, self._head_norm, self._attention_id, attention)
-        return self._output(attended, batch)
+        return self._output(attended * sigmoid(gates).to(attended.dtype), batch)
 
 
 class DecoderLayer:

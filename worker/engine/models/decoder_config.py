@@ -63,6 +63,7 @@ class DecoderConfig(ModelConfig):
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None: it attends; (): all do
     head_norm: HeadNormConfig | None = None
+    has_attention_gate: bool = False  # beside each query: what attention gives is multiplied by
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
@@ -78,7 +79,9 @@ class DecoderConfig(ModelConfig):
     @property
     def num_projection_values(self) -> int:
         """Of all layers' matrices: without embeddings, head, norms and biases."""
-        attention_size = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        num_gates = self.num_heads if self.has_attention_gate else 0
+        num_heads = 2 * (self.num_heads + self.num_kv_heads) + num_gates
+        attention_size = self.hidden_size * self.head_dim * num_heads
         up_size = sum(self.mlp.up_sizes(self.intermediate_size))
         mlp_size = (up_size + self.intermediate_size) * self.hidden_size
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
@@ -103,6 +106,7 @@ class DecoderConfig(ModelConfig):
         head_norm = self.head_norm
         has = {
             "a state beside keys and values": bool(self.recurrent),
+            "its gate of attention": self.has_attention_gate,
             "its kind of norm": not self.norm.is_plain,
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,

@@ -33,7 +33,7 @@ class Projection(NamedTuple):
 class AttentionWeights:
     """Attention of one layer."""
 
-    qkv: Projection  # to the heads of queries, then keys, then values
+    qkv: Projection  # to the heads of queries, then keys, then values, then any gates
     head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
     output: Projection
 
@@ -96,7 +96,8 @@ class DecoderWeights:
         attention_size, kv_size = (
             num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
         )
-        qkv_sizes = stored_sizes(config.stored_qkv, (attention_size, kv_size, kv_size))
+        query_size = 2 * attention_size if config.has_attention_gate else attention_size
+        qkv_sizes = stored_sizes(config.stored_qkv, (query_size, kv_size, kv_size))
         prefix = f"model.layers.{layer_id}.self_attn."
         return AttentionWeights(
             qkv=self._ordered(
@@ -231,10 +232,20 @@ def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, 
 
 def _qkv_rows(config: DecoderConfig) -> torch.Tensor | None:
     order = head_order(config.rope, config.head_dim)
-    if order is None:
+    if order is None and not config.has_attention_gate:
         return None
     num_rotated = config.num_heads + config.num_kv_heads
-    heads = torch.arange(num_rotated + config.num_kv_heads)[:, None] * config.head_dim
+    heads = _stored_heads(config)[:, None] * config.head_dim
     rows = heads + torch.arange(config.head_dim)
-    rows[:num_rotated] = heads[:num_rotated] + order
+    if order is not None:
+        rows[:num_rotated] = heads[:num_rotated] + order
     return rows.flatten()
+
+
+def _stored_heads(config: DecoderConfig) -> torch.Tensor:
+    """Where the heads of queries, keys, values and gates are: a gate lies behind its query."""
+    if not config.has_attention_gate:
+        return torch.arange(config.num_heads + 2 * config.num_kv_heads)
+    queries = 2 * torch.arange(config.num_heads)
+    others = 2 * config.num_heads + torch.arange(2 * config.num_kv_heads)
+    return torch.cat([queries, others, queries + 1])

@@ -15,6 +15,8 @@ from worker.engine.models.layer_ropes import Angles, LayerRopes
 from worker.engine.models.norms import HeadNorm, rms_norm
 from worker.engine.models.rotary import rotate
 
+MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
+
 
 class LayerOps(Protocol):
     """Made for one model, and for the device that it is on."""
@@ -141,6 +143,17 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[num_tokens, 2 * intermediate_size] -> [num_tokens, intermediate_size]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return activate(gate, "silu") * up
+
+
+def sigmoid(values: torch.Tensor) -> torch.Tensor:
+    """In float32, a value's bits the same wherever it is, as `activate` has it."""
+    return 1.0 / (1.0 + torch.exp(-values.float()))
+
+
+def softplus(values: torch.Tensor) -> torch.Tensor:
+    """In float32, a value's bits the same wherever it is, as `activate` has it."""
+    floats = values.float()
+    return torch.where(floats > MAX_EXPONENT, floats, torch.log1p(torch.exp(floats)))
 
 
 def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:

@@ -38,6 +38,7 @@ from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.olmo import olmo2_config, olmo3_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
+from worker.engine.models.families.qwen3_5 import qwen3_5_config
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.stablelm import stablelm_config
@@ -93,6 +94,7 @@ _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "Lfm2ForCausalLM": lfm2_config,
+    "Qwen3_5ForCausalLM": qwen3_5_config,
 }
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
 FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker.engine.models.layer_config import ACTIVATION_OF_NAME, Activation
-from worker.engine.models.layer_ops import activate, silu_mul
+from worker.engine.models.layer_ops import activate, sigmoid, silu_mul, softplus
 
 # With three threads torch divides a step of these sizes in the middle of a row.
 SIZES = (500, 8960)
@@ -43,9 +43,19 @@ def test_every_kind(num_threads: int, size: int, kind: Activation) -> None:
     assert_same_alone(lambda rows: activate(rows, kind), size + 3)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("compute", [sigmoid, softplus])
+def test_gates_and_times(
+    num_threads: int, size: int, compute: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    assert_same_alone(compute, size + 3)
+
+
 def test_they_are_those_of_torch() -> None:
     x = torch.linspace(-120, 120, 4001)
     functional = torch.nn.functional
+    torch.testing.assert_close(sigmoid(x), x.sigmoid())
+    torch.testing.assert_close(softplus(x), functional.softplus(x))
     expected: dict[Activation, torch.Tensor] = {
         "silu": functional.silu(x),
         "gelu": functional.gelu(x),

@@ -80,6 +80,10 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"logits_scaling": 1.0},
     ],
     "granite hybrid biases": [{"position_embedding_type": None}],
+    "qwen3_5": [
+        {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
+        {"rms_norm_eps": 0.1},
+    ],
     "lfm2 biases": [{"norm_eps": 0.1}],
     "nemotron": [
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},

@@ -103,6 +103,15 @@ def test_a_tensor_of_neither_text_nor_tower_is_refused(tmp_path: Path) -> None:
         Rig(path)
 
 
+def test_layers_that_guess_are_not_read(tmp_path: Path) -> None:
+    """As Qwen's own checkpoints have them."""
+    path = save_tiny_reader(tmp_path, "qwen3_5")
+    add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
+    here = Rig(path).run(add)
+    rename(path, {"model.visual.": "mtp.layers."})
+    assert Rig(path).run(add) == here
+
+
 def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
     path = save_tiny_reader(tmp_path, "mistral3")
     values = json.loads((path / "config.json").read_text())

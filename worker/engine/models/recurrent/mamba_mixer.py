@@ -8,14 +8,12 @@ from torch.nn import functional
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear, Linears
 from worker.engine.layers.state_layer import ScanOrder
-from worker.engine.models.layer_ops import activate
+from worker.engine.models.layer_ops import activate, softplus
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.recurrent_config import MambaConfig
 from worker.engine.models.recurrent.selective_scan import selective_scan
 from worker.engine.models.recurrent.short_convolution import ShortConvolution
-
-_MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
 
 
 class MambaMixer:
@@ -69,9 +67,7 @@ class MambaMixer:
 
     def _times(self, times: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_heads] float32: how far a token is from the one before it."""
-        raw = times.float() + self._time_bias
-        softplus = torch.where(raw > _MAX_EXPONENT, raw, torch.log1p(torch.exp(raw)))
-        return softplus.clamp(*self._config.step_limits)
+        return softplus(times.float() + self._time_bias).clamp(*self._config.step_limits)
 
     def _scan(
         self,

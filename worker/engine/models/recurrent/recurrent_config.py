@@ -67,7 +67,47 @@ class MambaConfig:
         return self.hidden_size * (self.projection_size + self.num_values)
 
 
-RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetConfig:
+    """Qwen 3.5's gated delta net: a convolution, then heads that each keep what values belong to
+    which keys, and correct it.
+    """
+
+    hidden_size: int
+    num_key_heads: int
+    num_value_heads: int  # a multiple of those of keys
+    key_dim: int  # of a head
+    value_dim: int  # of a head
+    kernel_size: int
+    norm_eps: float
+
+    @property
+    def num_keys(self) -> int:
+        """Values of the keys of all heads, or of the queries."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def num_values(self) -> int:
+        """Of all heads."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: queries, then keys, then values."""
+        return 2 * self.num_keys + self.num_values
+
+    @property
+    def state_layer(self) -> StateLayer:
+        matrices = self.num_value_heads, self.value_dim, self.key_dim
+        return StateLayer(((self.kernel_size - 1, self.num_channels), matrices))
+
+    @property
+    def num_projection_values(self) -> int:
+        outputs = self.num_channels + 2 * self.num_values + 2 * self.num_value_heads
+        return self.hidden_size * outputs
+
+
+RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig | DeltaNetConfig
 
 
 def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:

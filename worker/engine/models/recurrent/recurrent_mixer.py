@@ -6,11 +6,16 @@ from typing import TypeAlias
 
 from worker.engine.layers.linear import Linears
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.recurrent.delta_net_mixer import DeltaNetMixer
 from worker.engine.models.recurrent.mamba_mixer import MambaMixer
-from worker.engine.models.recurrent.recurrent_config import RecurrentConfig, ShortConvConfig
+from worker.engine.models.recurrent.recurrent_config import (
+    DeltaNetConfig,
+    RecurrentConfig,
+    ShortConvConfig,
+)
 from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
 
-RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer
+RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer | DeltaNetMixer
 
 
 def make_recurrent_mixer(
@@ -19,4 +24,6 @@ def make_recurrent_mixer(
     """`prefix` of the names of its tensors, `state_id` its place among the recurrent layers."""
     if isinstance(config, ShortConvConfig):
         return ShortConvMixer(config, reader, prefix, linears, state_id)
+    if isinstance(config, DeltaNetConfig):
+        return DeltaNetMixer(config, reader, prefix, linears, state_id)
     return MambaMixer(config, reader, prefix, linears, state_id)

@@ -1,25 +1,16 @@
-"""A recurrence gives a token the same bits wherever its text is cut, on any number of threads."""
+"""Mamba 2's recurrence, in the shapes in which it comes."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 import torch
 
+from tests.worker.engine.models.recurrent.scanned_texts import assert_cut_anywhere, on_threads
 from worker.engine.layers.state_layer import ScanOrder
 from worker.engine.models.recurrent.selective_scan import selective_scan
 
 NUM_HEADS, HEAD_DIM = 12, 33
 Tokens = tuple[torch.Tensor, ...]  # decays, values, writers, readers: [num_tokens, ...] each
-
-
-@pytest.fixture(params=[1, 3])
-def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    usual = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(usual)
 
 
 def make_tokens(num_tokens: int, state_size: int, seed: int) -> Tokens:
@@ -55,19 +46,12 @@ def test_it_is_the_recurrence() -> None:
     torch.testing.assert_close(matrix[0], expected)
 
 
+@pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("state_size", [5, 64, 131])
 def test_a_text_in_company_and_in_pieces(num_threads: int, state_size: int) -> None:
-    lens = (7, 1, 12, 1, 30)
-    texts = [make_tokens(length, state_size, seed) for seed, length in enumerate(lens)]
-    order = ScanOrder.of(lens)
-    matrices = empty(len(lens), state_size)
-    joined = (torch.cat(parts) for parts in zip(*texts, strict=True))
-    together = selective_scan(matrices, order, *joined).split(lens)
-    for place, row in enumerate(order.rows.tolist()):
-        alone = empty(1, state_size)
-        for start, end in ((0, 1), (1, 6), (6, lens[row])):
-            piece = [part[start:end] for part in texts[row]]
-            if len(piece[0]):
-                outputs = selective_scan(alone, ScanOrder.of((len(piece[0]),)), *piece)
-                assert torch.equal(outputs, together[row][start:end])
-        assert torch.equal(alone[0], matrices[place])
+    with on_threads(num_threads):
+        assert_cut_anywhere(
+            selective_scan,
+            lambda num_tokens, seed: make_tokens(num_tokens, state_size, seed),
+            lambda num_rows: empty(num_rows, state_size),
+        )

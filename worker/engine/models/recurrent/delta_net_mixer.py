@@ -1,0 +1,92 @@
+"""Qwen 3.5's layers of linear attention."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linear, Linears
+from worker.engine.models.layer_ops import activate, sigmoid, softplus
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan
+from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig
+from worker.engine.models.recurrent.short_convolution import ShortConvolution
+
+_LENGTH_EPS = 1e-6  # of keys and queries
+
+
+class DeltaNetMixer:
+    """Joins a token with the last ones by a convolution, with all by matrices that it corrects."""
+
+    def __init__(
+        self,
+        config: DeltaNetConfig,
+        reader: WeightReader,
+        prefix: str,  # of the names of its tensors
+        linears: Linears,
+        state_id: int,  # its place among the recurrent layers
+    ) -> None:
+        size, num_heads = config.hidden_size, config.num_value_heads
+
+        def read(name: str, *shape: int) -> torch.Tensor:
+            return reader.read(prefix + name, *shape)
+
+        def projection(name: str, num_outputs: int, num_inputs: int = size) -> Linear:
+            return linears.make(read(f"{name}.weight", num_outputs, num_inputs), None)
+
+        self._config = config
+        self._state_id = state_id
+        self._channels = projection("in_proj_qkv", config.num_channels)
+        self._gates = projection("in_proj_z", config.num_values)
+        self._rates = projection("in_proj_b", num_heads)
+        self._times = projection("in_proj_a", num_heads)
+        self._convolution = ShortConvolution(
+            read("conv1d.weight", config.num_channels, 1, config.kernel_size), None
+        )
+        self._time_bias = read("dt_bias", num_heads).float()
+        self._decay_rates = -torch.exp(read("A_log", num_heads).float())
+        self._norm = read("norm.weight", config.value_dim).float()
+        self._out = projection("out_proj", size, config.num_values)
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        states = batch.states
+        assert states is not None, "the runner has a cache of them"
+        past, matrices = states.layers[self._state_id]
+        channels = self._convolution.forward(self._channels(x), past, states)
+        queries, keys, values = self._heads(activate(channels, "silu"))
+        order = states.scan_order
+        slots = states.slots[order.rows]
+        rows = matrices[slots]
+        times = softplus(self._times(x).float() + self._time_bias)
+        decays, rates = torch.exp(times * self._decay_rates), sigmoid(self._rates(x))
+        output = gated_delta_scan(rows, order, decays, rates, queries, keys, values)
+        matrices[slots] = rows
+        return self._out(self._gated_norm(output, self._gates(x)).to(x.dtype))
+
+    def _heads(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, [num_tokens, num_value_heads, ...] each."""
+        config = self._config
+        sizes = [config.num_keys, config.num_keys, config.num_values]
+        flat_queries, flat_keys, flat_values = torch.split(joined, sizes, dim=-1)
+        queries, keys = (self._of_length_one(each) for each in (flat_queries, flat_keys))
+        values = flat_values.reshape(-1, config.num_value_heads, config.value_dim)
+        return queries * config.key_dim**-0.5, keys, values
+
+    def _of_length_one(self, flat: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_keys] -> [num_tokens, num_value_heads, key_dim]."""
+        config = self._config
+        heads = flat.reshape(-1, config.num_key_heads, config.key_dim)
+        lengths = torch.sqrt((heads * heads).sum(-1, keepdim=True) + _LENGTH_EPS)
+        num_shares = config.num_value_heads // config.num_key_heads
+        return (heads / lengths).repeat_interleave(num_shares, dim=1)
+
+    def _gated_norm(self, heads: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """Each head by itself, in float32: [num_tokens, num_values]."""
+        eps = self._config.norm_eps
+        normed = functional.rms_norm(heads, heads.shape[-1:], None, eps) * self._norm
+        return normed.flatten(1) * activate(gates.float(), "silu")

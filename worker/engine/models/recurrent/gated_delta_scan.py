@@ -1,0 +1,31 @@
+"""The recurrence of a gated delta net."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.layers.state_layer import ScanOrder
+
+
+def gated_delta_scan(
+    matrices: torch.Tensor,  # [num_rows, num_heads, value_dim, key_dim] in that order: changes
+    order: ScanOrder,
+    decays: torch.Tensor,  # [num_tokens, num_heads], what is kept of a matrix
+    rates: torch.Tensor,  # [num_tokens, num_heads], how much of a mistake is corrected
+    queries: torch.Tensor,  # [num_tokens, num_heads, key_dim]
+    keys: torch.Tensor,  # [num_tokens, num_heads, key_dim]
+    values: torch.Tensor,  # [num_tokens, num_heads, value_dim]
+) -> torch.Tensor:
+    """[num_tokens, num_heads, value_dim]; all in float32.
+
+    Token by token, of all rows at once: a token's bits do not depend on other rows, nor on where a
+    text was cut.
+    """
+    output = torch.empty_like(values)
+    for tokens in order.tokens:
+        matrix, key = matrices[: len(tokens)], keys[tokens][:, :, None]
+        matrix *= decays[tokens][..., None, None]
+        mistakes = values[tokens] - (matrix * key).sum(-1)
+        matrix += (mistakes * rates[tokens][..., None])[..., None] * key
+        output[tokens] = (matrix * queries[tokens][:, :, None]).sum(-1)
+    return output
