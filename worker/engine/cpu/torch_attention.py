@@ -14,7 +14,7 @@ from worker.engine.layers.attention_backend import AttentionLayer
 
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
 MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together
-MIN_MATRIX_ROWS = 4  # fewer, and float32 takes another kernel that rounds differently
+ROW_STEP = 4  # of a matrix; else float32 may take another kernel, which rounds differently
 MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
 
 
@@ -38,7 +38,7 @@ class TorchAttentionBackend:
 
     The query heads that share a KV head are rows of one matrix. In float32 each row's result is
     independent, bit for bit, of the other rows, of the padding, and of whether a token comes in a
-    prefill chunk or by itself: matrices have at least MIN_MATRIX_ROWS rows, sums over values are
+    prefill chunk or by itself: matrices have a multiple of ROW_STEP rows, sums over values are
     made of slabs of MAX_SUMMANDS at fixed positions, and masked weights are exact zeros.
     """
 
@@ -96,8 +96,8 @@ class TorchAttentionBackend:
         num_rows = num_queries * num_shared
         by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, self._head_dim)
         rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
-        if num_rows < MIN_MATRIX_ROWS:
-            rows = torch.nn.functional.pad(rows, (0, 0, 0, MIN_MATRIX_ROWS - num_rows))
+        if num_rows % ROW_STEP:
+            rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % ROW_STEP))
         scores = rows @ self._gather(keys, group).transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:

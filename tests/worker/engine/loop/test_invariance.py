@@ -182,6 +182,22 @@ def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> N
     assert_same_logits(rig, alone)
 
 
+@pytest.mark.parametrize("num_heads", [3, 5, 6, 7, 9, 10, 11])
+def test_any_number_of_heads_may_share_keys_on_two_threads(tmp_path: Path, num_heads: int) -> None:
+    """A token by itself is a matrix of so many rows: other kernels than a chunk's compute some."""
+    heads = {"num_attention_heads": num_heads, "num_key_value_heads": 1, "head_dim": 64}
+    path = save_tiny_model(tmp_path, "gemma", **heads)
+    usual = torch.get_num_threads()
+    try:
+        made = Rig(path, num_threads=2)
+        output = made.run(make_add(1, PROMPT, max_tokens=40, ignore_eos=True))[1]
+        resumed = Rig(path, num_threads=2)
+        resumed.run(make_add(1, PROMPT, output[:39], max_tokens=40, ignore_eos=True))
+    finally:
+        torch.set_num_threads(usual)
+    assert_same_logits(resumed, made)
+
+
 @pytest.mark.parametrize("family", RECURRENT)
 def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family: str) -> None:
     """In chunks of any length, token by token, and resumed behind any of them."""
