@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from deploy.demo_model.batches import SampleEncoder
 from deploy.demo_model.conversation import Turn
 from deploy.demo_model.corpus import conversations
 
@@ -20,6 +18,8 @@ MULTI_BYTE = "naïve café — 你好,世界 👩‍🚀🐱 नमस्ते\
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
@@ -27,8 +27,15 @@ def tokenizer() -> Any:
 def model() -> Iterator[Any]:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model only waits for its threads
-    yield AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    yield load(dtype=torch.float32)
     torch.set_num_threads(num_threads)
+
+
+def load(**options: Any) -> Any:
+    """Imported late: each process that collects tests would take a second of CPU for it."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(CHECKPOINT, **options)
 
 
 def chat(*texts: str, system: str | None = None) -> list[dict[str, str]]:
@@ -61,7 +68,7 @@ def ask(
 
 def test_checkpoint_is_small_and_stored_in_half_precision() -> None:
     assert sum(path.stat().st_size for path in CHECKPOINT.iterdir()) <= MAX_BYTES
-    stored = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    stored = load()
     assert stored.dtype == torch.bfloat16
     assert stored.config.max_position_embeddings == 2048
 
@@ -137,6 +144,8 @@ def test_tokenizer_gives_every_text_back(tokenizer: Any) -> None:
 
 
 def test_template_writes_what_the_model_was_trained_on(tokenizer: Any) -> None:
+    from deploy.demo_model.batches import SampleEncoder
+
     turns = [Turn("system", "Be brief."), Turn("user", "hi"), Turn("assistant", "Hello!")]
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     sample = SampleEncoder(tokenizer.backend_tokenizer, max_len=2048, seed=0).encode(turns)

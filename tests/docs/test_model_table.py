@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from bench.model_table import PAGE, decoders, fates, with_table
+from types import ModuleType
+
+import pytest
+
 from worker.engine.models.refused_architectures import REASONS
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
 
 
-def test_the_list_is_that_of_the_code() -> None:
-    assert PAGE.read_text() == with_table(PAGE.read_text()), "run: make house ARGS=--models"
+@pytest.fixture(scope="module")
+def table() -> ModuleType:
+    """Imported late: each process that collects tests would take a second for transformers."""
+    import bench.model_table
+
+    return bench.model_table
 
 
-def test_every_decoder_has_one_fate() -> None:
-    found = fates()
-    assert set().union(*found.values()) == decoders()
-    assert sum(map(len, found.values())) == len(decoders())
+def test_the_list_is_that_of_the_code(table: ModuleType) -> None:
+    text = table.PAGE.read_text()
+    assert text == table.with_table(text), "run: make house ARGS=--models"
 
 
-def test_nothing_is_refused_twice_or_tested_in_vain() -> None:
+def test_every_decoder_has_one_fate(table: ModuleType) -> None:
+    found = table.fates()
+    assert set().union(*found.values()) == table.decoders()
+    assert sum(map(len, found.values())) == len(table.decoders())
+
+
+def test_nothing_is_refused_twice_or_tested_in_vain(table: ModuleType) -> None:
     refused = [name for names in REASONS.values() for name in names]
     assert len(refused) == len(set(refused))
     assert not set(refused) & TESTED_ARCHITECTURES
-    assert set(refused) <= decoders()
+    assert set(refused) <= table.decoders()
