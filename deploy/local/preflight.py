@@ -16,7 +16,7 @@ from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_shape import why_no_weights
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
-from shared.checkpoint.weights.weight_files import check_weights
+from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.errors import ConfigError
 from shared.installation import install_command
 
@@ -125,7 +125,7 @@ def find_model(
     )
     _ = files.max_context_len, files.vocab_size  # refused now rather than in four processes
     if needs_weights:
-        check_weights(path)
+        check_served_weights(path)
     return files
 
 

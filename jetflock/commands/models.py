@@ -25,7 +25,7 @@ from shared.checkpoint.model_files import (
     served_name,
     weight_files,
 )
-from shared.checkpoint.weights.weight_files import check_weights
+from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound
@@ -105,7 +105,7 @@ def _would_be(model: str) -> dict[str, Any]:
         raise ConfigError(f"{model} is not on this machine: jetflock pull {model} fetches it")
     files = ModelFiles.read(local_checkpoint(path))
     if weight_files(files.path):
-        check_weights(files.path)
+        check_served_weights(files.path)
     return _facts(files.card(served_name(model), files.tokenizer_bundle()), "not served", ())
 
 

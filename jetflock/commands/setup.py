@@ -15,7 +15,7 @@ from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name, weight_files
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
-from shared.checkpoint.weights.weight_files import check_weights
+from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -102,7 +102,7 @@ def _read_files(model: str, config: SetupConfig) -> ModelFiles:
     """Raises ConfigError, also for weights that are damaged."""
     path = resolve_model(model)
     if weight_files(path):
-        check_weights(path)
+        check_served_weights(path)
     return ModelFiles.read(
         path,
         max_context_len=config.max_context_len,

@@ -266,6 +266,12 @@ def test_damaged_weights_are_refused_before_anything_starts(
     assert not (stack.folder / "data").exists()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
     assert "names b.safetensors, which is missing" in refusal(make_stack(str(folder)))
+    shutil.copytree(DEMO_MODEL, folder, dirs_exist_ok=True)
+    (folder / "model.safetensors.index.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    unknown = {"quantization_config": {"quant_method": "aqlm"}}
+    (folder / "config.json").write_text(json.dumps(config | unknown))
+    assert "quantised by aqlm are not supported" in refusal(make_stack(str(folder)))
 
 
 def test_a_gguf_file_is_served_and_told(

@@ -1,13 +1,12 @@
-"""Where a checkpoint tells of its quantisation: config.json, or a file of its tool beside it."""
+"""What the files of a checkpoint tell of its quantisation, read by the rules of its tool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from shared.checkpoint.json_file import read_json
-from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
+from shared.checkpoint.weights.quantization_sections import quantization_sections
+from shared.checkpoint.weights.section import Section
 from shared.errors import ConfigError
 from worker.engine.formats.methods.awq import read_awq
 from worker.engine.formats.methods.bits_and_bytes import read_bits_and_bytes
@@ -16,7 +15,6 @@ from worker.engine.formats.methods.fp8 import read_fbgemm, read_fp8
 from worker.engine.formats.methods.gpt_oss import read_mxfp4
 from worker.engine.formats.methods.gptq import read_gptq
 from worker.engine.formats.methods.modelopt import read_modelopt
-from worker.engine.formats.methods.section import Section
 from worker.engine.formats.quantization import Quantization
 
 METHODS: Mapping[str, Callable[[Section], Quantization | None]] = {
@@ -29,48 +27,13 @@ METHODS: Mapping[str, Callable[[Section], Quantization | None]] = {
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
 }
-_SECTIONS = ("quantization_config", "compression_config")
 
 
 def read_quantization(model_path: Path) -> Quantization | None:
     """None for a checkpoint in 16 or 32 bits. Raises ConfigError for what we do not know."""
-    config = read_json(model_path / "config.json", dict)
-    text_config = config.get("text_config")
-    told = [
-        _read(section)
-        for values in (config, text_config if isinstance(text_config, dict) else {})
-        for section in _sections(model_path / "config.json", values)
-    ]
-    beside = modelopt_config(model_path).get("quantization")
-    if isinstance(beside, dict):
-        told.append(read_modelopt(Section(f"{model_path / MODELOPT_FILE}: quantization", beside)))
+    told = [METHODS[method](section) for method, section in quantization_sections(model_path)]
     _check_agreed(model_path, told)
     return told[0] if told else None
-
-
-def _sections(path: Path, values: Mapping[str, Any]) -> list[Section]:
-    if isinstance(values.get("quantization"), dict) and "bits" in values["quantization"]:
-        raise ConfigError(
-            f"{path}: quantization: weights as MLX stores them are not supported; take the "
-            "original, or a version in GPTQ, AWQ or compressed-tensors"
-        )
-    found = [(name, values[name]) for name in _SECTIONS if values.get(name) is not None]
-    for name, section in found:
-        if not isinstance(section, dict):
-            raise ConfigError(f"{path}: '{name}' must be an object, not {section!r}")
-    return [Section(f"{path}: {name}", section) for name, section in found]
-
-
-def _read(section: Section) -> Quantization | None:
-    is_old = section.place.endswith("compression_config")
-    method = section.values.get("quant_method", "compressed-tensors" if is_old else None)
-    read = METHODS.get(method) if isinstance(method, str) else None
-    if read is None:
-        raise ConfigError(
-            f"{section.place}: checkpoints quantised by {method or 'an unnamed method'} are not "
-            f"supported, only by {', '.join(METHODS)}; take the original in 16 bits"
-        )
-    return read(section)
 
 
 def _check_agreed(model_path: Path, told: list[Quantization | None]) -> None:

@@ -12,17 +12,20 @@ import torch
 
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.vision_text import has_unread_tower
+from shared.checkpoint.weights.plain_tensors import (
+    NO_QUANTIZATION,
+    PLAIN_DTYPES,
+    check_plain,
+    is_harmless,
+)
 from shared.errors import ConfigError
 from worker.engine.formats.linear_format import LinearFormat, WeightParts
 from worker.engine.formats.quantization import Quantization
 from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.tensor_files import PLAIN_DTYPES, TensorFiles, TextTensors
+from worker.engine.formats.tensor_files import TensorFiles, TextTensors
 
-# Masks and counters that old checkpoints carry: nothing is computed of them.
-_COUNTS = frozenset({"BOOL", "I64"})
-_MASKS = (".bias", ".masked_bias", "position_ids")
 _MAX_NAMED = 3
 
 
@@ -101,40 +104,11 @@ class StoredCheckpoint:
         return sum(self.files.headers[each].num_bytes for each in self.stored_names(name))
 
     def _check_plain(self) -> None:
-        for name in self.plain_names:
-            dtype = self.files.headers[name].dtype
-            if dtype in PLAIN_DTYPES or dtype in _COUNTS or name.endswith(_MASKS):
-                continue
-            if is_harmless(name):
-                continue
-            told = "its files name no quantisation"
-            if self.quantization is not None:
-                told = f"that is no part of a weight in {self.quantization.name}"
-            raise ConfigError(
-                f"the checkpoint in {self.files.place} stores {name!r} as {dtype}, and {told}"
-            )
-
-
-def is_harmless(name: str) -> bool:
-    """Whether a tensor that nobody reads says nothing of what a model computes."""
-    # Of layers that guess the tokens after the next one.
-    return name.startswith("mtp.") or name.endswith(
-        (
-            # Made of the configuration.
-            "rotary_emb.inv_freq",
-            ".position_ids",
-            # Of a head, where the embeddings are taken for it, or another one is.
-            "lm_head.weight",
-            # Of an encoder's first token, of which no embedding is made.
-            *("pooler.dense.weight", "pooler.dense.bias"),
-            # Of keys and values in eight bits: theirs is the model's format here.
-            *(".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".prob_output_scale"),
-            *(".k_zero_point", ".v_zero_point"),
-            # Of activations in fewer bits: theirs is the model's format here.
-            *("input_scale", "input_zero_point", "input_global_scale", "input_scale_ub"),
-            *("output_scale", "output_zero_point", "activation_scale"),
-        )
-    )
+        headers = {name: self.files.headers[name] for name in self.plain_names}
+        told = NO_QUANTIZATION
+        if self.quantization is not None:
+            told = f"that is no part of a weight in {self.quantization.name}"
+        check_plain(headers, self.files.place, told)
 
 
 def check_unread(files: TensorFiles, names: list[str]) -> None:

@@ -11,9 +11,6 @@ from shared.checkpoint.vision_text import text_tensor_name
 from shared.checkpoint.weights.safetensors_file import TensorHeader
 from shared.errors import ConfigError
 
-# As safetensors names them: what a tensor of numbers that means itself is stored in.
-PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-
 
 class TensorFiles(Protocol):
     """Tensors by name. Nothing of them is converted."""

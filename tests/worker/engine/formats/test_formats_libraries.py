@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shared.checkpoint.weights.safetensors_file import TensorHeader
+from shared.checkpoint.weights.section import Section
 from tests.worker.engine.formats.stored_kinds import KINDS, pack_bytes
 from worker.engine.formats.linear_format import WeightParts
-from worker.engine.formats.methods.section import Section
 from worker.engine.formats.quantization_files import METHODS
 from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
 

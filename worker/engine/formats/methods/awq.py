@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from worker.engine.formats.methods.section import Section, group_size_of
+from shared.checkpoint.weights.section import Section
+from worker.engine.formats.methods.group_size import group_size_of
 from worker.engine.formats.quantization import FormatRule, Quantization
 from worker.engine.formats.stored.column_words import AwqWords
 

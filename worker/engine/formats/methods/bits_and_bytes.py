@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from shared.checkpoint.weights.section import Section
 from worker.engine.formats.linear_format import LinearFormat
-from worker.engine.formats.methods.section import Section
 from worker.engine.formats.quantization import FormatRule, Quantization
 from worker.engine.formats.stored.bits_and_bytes import BitsAndBytes4, BitsAndBytes8
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from worker.engine.formats.methods.section import Section
+from shared.checkpoint.weights.section import Section
 from worker.engine.formats.quantization import FormatRule, Quantization
 from worker.engine.formats.stored.eight_bits import FP8, WHOLE, EightBits
 

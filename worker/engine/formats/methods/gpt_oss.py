@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from worker.engine.formats.methods.section import Section
+from shared.checkpoint.weights.section import Section
 from worker.engine.formats.quantization import FormatRule, Quantization
 from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
 

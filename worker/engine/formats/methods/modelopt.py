@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from shared.checkpoint.weights.section import Section
 from worker.engine.formats.linear_format import LinearFormat
-from worker.engine.formats.methods.section import Section
 from worker.engine.formats.quantization import FormatRule, Quantization
 from worker.engine.formats.stored.eight_bits import FP8, WHOLE, EightBits
 from worker.engine.formats.stored.four_bit_floats import NVFP4_BLOCK, Nvfp4

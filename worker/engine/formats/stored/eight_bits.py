@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.checkpoint.weights.plain_tensors import PLAIN_DTYPES
 from worker.engine.formats.linear_format import WeightParts, bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import powers_of_two
-from worker.engine.formats.tensor_files import PLAIN_DTYPES
 
 FP8, INT8 = "F8_E4M3", "I8"
 WHOLE = 0  # of a block: as many as there are

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.checkpoint.weights.plain_tensors import PLAIN_DTYPES
 from worker.engine.formats.linear_format import WeightParts, bits_in_codes, name_of_integers
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import WORD_BITS, unpack_words
-from worker.engine.formats.tensor_files import PLAIN_DTYPES
 
 _PACKED, _SCALE, _ZERO = "_packed", "_scale", "_zero_point"
 _SHAPE, _GROUPS = "_shape", "_g_idx"

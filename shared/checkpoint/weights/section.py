@@ -32,12 +32,3 @@ class Section:
 
     def error(self, what: str) -> ConfigError:
         return ConfigError(f"{self.place}: {what}")
-
-
-def group_size_of(section: Section, size: int) -> int | None:
-    """-1 is a whole row: None. Raises ConfigError for what is no size."""
-    if size == -1:
-        return None
-    if size < 1:
-        raise section.error(f"group_size={size} is not supported")
-    return size

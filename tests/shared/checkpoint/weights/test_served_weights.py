@@ -1,0 +1,107 @@
+"""Weights that are quantised by an unknown tool, or without a word, are refused by their heads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from shared.checkpoint.weights.quantization_sections import quantization_sections
+from shared.checkpoint.weights.served_weights import check_served_weights
+from shared.errors import ConfigError
+from tests.e2e.role_stack import DEMO_MODEL
+
+CODES = "model.layers.0.mlp.up_proj.weight"
+
+
+def folder_of(path: Path, config: dict[str, Any], **tensors: np.ndarray[Any, Any]) -> Path:
+    """Names have `__` in place of dots."""
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    found = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    save_file(found, path / "model.safetensors")
+    return path
+
+
+def codes() -> dict[str, np.ndarray[Any, Any]]:
+    return {CODES.replace(".", "__"): np.zeros((4, 4), np.int8)}
+
+
+def test_a_plain_checkpoint() -> None:
+    check_served_weights(DEMO_MODEL)
+    assert quantization_sections(DEMO_MODEL) == []
+
+
+def test_masks_and_counters_are_no_codes(tmp_path: Path) -> None:
+    path = folder_of(
+        tmp_path / "model", {}, a__bias=np.zeros(4, np.uint8), a__position_ids=np.zeros(4, np.int64)
+    )
+    check_served_weights(path)
+
+
+def test_codes_without_a_word(tmp_path: Path) -> None:
+    path = folder_of(tmp_path / "model", {}, **codes())
+    with pytest.raises(ConfigError, match=f"stores '{CODES}' as I8, and its files name no quan"):
+        check_served_weights(path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quantization_config": {"quant_method": "gptq"}},
+        {"compression_config": {"format": "int-quantized"}},
+        {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+    ],
+)
+def test_codes_of_a_tool_are_left_to_the_worker(tmp_path: Path, config: dict[str, Any]) -> None:
+    check_served_weights(folder_of(tmp_path / "model", config, **codes()))
+
+
+def test_modelopt_tells_it_beside(tmp_path: Path) -> None:
+    path = folder_of(tmp_path / "model", {}, **codes())
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (path / "hf_quant_config.json").write_text(json.dumps(beside))
+    check_served_weights(path)
+    assert [method for method, _ in quantization_sections(path)] == ["modelopt"]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),
+        ({"quantization_config": {"quant_method": ["x"]}}, "only by awq, bitsandbytes"),
+        ({"quantization_config": {}}, "by an unnamed method are not supported"),
+        ({"quantization_config": "int8"}, "'quantization_config' must be an object, not 'int8'"),
+        ({"text_config": {"quantization_config": 4}}, "must be an object, not 4"),
+        ({"quantization": {"bits": 4}}, "as MLX stores them are not supported; take the original"),
+    ],
+)
+def test_tools_that_we_do_not_know(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
+    path = folder_of(tmp_path / "model", config, **codes())
+    with pytest.raises(ConfigError, match=sentence):
+        check_served_weights(path)
+
+
+def test_codes_of_a_tower_that_is_not_read(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": {"model_type": "gemma3_text"},
+    }
+    tower = {"vision_tower__weight": np.zeros(4, np.int8)}
+    check_served_weights(folder_of(tmp_path / "model", config, **tower))
+    text = {"language_model__lm_head__weights": np.zeros(4, np.int8)}
+    with pytest.raises(ConfigError, match=r"stores 'lm_head\.weights' as I8"):
+        check_served_weights(folder_of(tmp_path / "text", config, **text))
+
+
+def test_damage_is_told_first(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_MODEL, tmp_path / "model")
+    with (tmp_path / "model" / "model.safetensors").open("r+b") as file:
+        file.truncate(7)
+    with pytest.raises(ConfigError, match="is cut: it has 7 bytes"):
+        check_served_weights(tmp_path / "model")
