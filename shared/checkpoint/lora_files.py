@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from shared.checkpoint.weights.safetensors_file import TensorHeader, read_headers
 from shared.errors import ConfigError, MalformedMessage
 
 CONFIG_FILE = "adapter_config.json"
@@ -100,7 +102,7 @@ class LoraFiles:
     def _checked(cls, config: bytes, weights: bytes) -> LoraFiles:
         values = _config_values(config)
         rank = _rank(values)
-        _check_tensors(_header(weights), rank)
+        _check_tensors(read_headers(WEIGHTS_FILE, io.BytesIO(weights), len(weights)), rank)
         digest = hashlib.sha256(len(config).to_bytes(8, "little") + config + weights)
         return cls(config, weights, digest.hexdigest()[:32], rank, _scale(values, rank))
 
@@ -115,7 +117,7 @@ def module_of(tensor_name: str) -> tuple[str, str]:
 def _config_values(config: bytes) -> dict[str, Any]:
     try:
         values = json.loads(config)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{CONFIG_FILE} is not JSON: {exc}") from exc
     if not isinstance(values, dict):
         raise ConfigError(f"{CONFIG_FILE} is not a JSON object")
@@ -154,34 +156,20 @@ def _scale(values: Mapping[str, Any], rank: int) -> float:
     return float(alpha) / (math.sqrt(rank) if values.get("use_rslora") else rank)
 
 
-def _header(weights: bytes) -> dict[str, Any]:
-    """The header of a safetensors file: its length in eight bytes, then JSON."""
-    try:
-        length = int.from_bytes(weights[:8], "little")
-        header: dict[str, Any] = json.loads(weights[8 : 8 + length])
-        header.pop("__metadata__", None)
-        last = max(entry["data_offsets"][1] for entry in header.values()) if header else 0
-        if len(weights) < 8 + length + last:
-            raise ValueError("it ends too early")
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise ConfigError(f"{WEIGHTS_FILE} is no readable safetensors file: {exc!r}") from exc
-    return header
-
-
-def _check_tensors(header: Mapping[str, Any], rank: int) -> None:
+def _check_tensors(headers: Mapping[str, TensorHeader], rank: int) -> None:
     """Two matrices for each module, of the rank that the configuration names."""
-    if not header:
+    if not headers:
         raise ConfigError(f"{WEIGHTS_FILE} holds no tensors")
     sides: dict[str, set[str]] = {}
-    for name, entry in header.items():
+    for name, header in headers.items():
         match = _TENSOR.fullmatch(name)
         if match is None:
             raise ConfigError(f"{WEIGHTS_FILE}: the tensor {name[:200]!r} is not supported")
-        shape, is_a = entry.get("shape", []), match["side"] == "A"
+        shape, is_a = list(header.shape), match["side"] == "A"
         if len(shape) != 2 or shape[0 if is_a else 1] != rank:
             raise ConfigError(f"{WEIGHTS_FILE}: {name!r} has shape {shape}, and r is {rank}")
-        if entry.get("dtype") not in _DTYPES:
-            raise ConfigError(f"{WEIGHTS_FILE}: {name!r} is {entry.get('dtype')}: not supported")
+        if header.dtype not in _DTYPES:
+            raise ConfigError(f"{WEIGHTS_FILE}: {name!r} is {header.dtype}: not supported")
         sides.setdefault(match["module"], set()).add(match["side"])
     for module, found in sides.items():
         if len(found) < 2:

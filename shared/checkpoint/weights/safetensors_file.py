@@ -60,86 +60,96 @@ class SafetensorsFile:
         try:
             with path.open("rb") as stream:
                 num_bytes = path.stat().st_size
-                head = _read_head(path, stream, num_bytes)
+                return cls(path, num_bytes, read_headers(str(path), stream, num_bytes))
         except FileNotFoundError:
             raise ConfigError(f"{path} is missing") from None
         except OSError as exc:
             raise ConfigError(f"cannot read {path}: {exc.strerror}") from exc
-        tensors = _tensors(path, _entries(path, head))
-        end = _PREFIX_BYTES + len(head) + sum(tensor.num_bytes for tensor in tensors.values())
-        if num_bytes != end:
-            problem = "is cut: it" if num_bytes < end else "is no readable safetensors file: it"
-            raise ConfigError(
-                f"{path} {problem} has {num_bytes} bytes, its head says {end}; download it again"
-            )
-        return cls(path, num_bytes, tensors)
 
 
-def _read_head(path: Path, stream: BinaryIO, num_bytes: int) -> bytes:
+def read_headers(place: str, stream: BinaryIO, num_bytes: int) -> dict[str, TensorHeader]:
+    """Of the tensors by name, where `stream` has this many bytes; `place` is for errors.
+
+    Raises ConfigError.
+    """
+    head = _read_head(place, stream, num_bytes)
+    tensors = _tensors(place, _entries(place, head))
+    end = _PREFIX_BYTES + len(head) + sum(tensor.num_bytes for tensor in tensors.values())
+    if num_bytes != end:
+        problem = "is cut: it" if num_bytes < end else "is no readable safetensors file: it"
+        raise ConfigError(
+            f"{place} {problem} has {num_bytes} bytes, its head says {end}; download it again"
+        )
+    return tensors
+
+
+def _read_head(place: str, stream: BinaryIO, num_bytes: int) -> bytes:
     prefix = stream.read(_PREFIX_BYTES)
     if len(prefix) < _PREFIX_BYTES:
-        raise ConfigError(f"{path} is cut: it has {num_bytes} bytes; download it again")
+        raise ConfigError(f"{place} is cut: it has {num_bytes} bytes; download it again")
     length = int.from_bytes(prefix, "little")
     if length > _MAX_HEAD_BYTES:
         raise ConfigError(
-            f"{path} is no readable safetensors file: its head would have {length} bytes, and at "
+            f"{place} is no readable safetensors file: its head would have {length} bytes, and at "
             f"most {_MAX_HEAD_BYTES} are allowed"
         )
     if length > num_bytes - _PREFIX_BYTES:
         raise ConfigError(
-            f"{path} is cut: it has {num_bytes} bytes, and its head ends at "
+            f"{place} is cut: it has {num_bytes} bytes, and its head ends at "
             f"{_PREFIX_BYTES + length}; download it again"
         )
     return stream.read(length)
 
 
-def _entries(path: Path, head: bytes) -> dict[str, _Entry]:
+def _entries(place: str, head: bytes) -> dict[str, _Entry]:
     """By name, in the order of their places."""
     try:
         raw = msgspec.json.decode(head, type=dict[str, msgspec.Raw])
         raw.pop(_METADATA, None)
-        entries = {name: _entry(path, name, each) for name, each in raw.items()}
+        entries = {name: _entry(place, name, each) for name, each in raw.items()}
     except (ValueError, RecursionError) as exc:  # what is no UTF-8, too
-        raise ConfigError(f"{path} is no readable safetensors file: its head: {exc}") from exc
+        raise ConfigError(f"{place} is no readable safetensors file: its head: {exc}") from exc
     return dict(sorted(entries.items(), key=lambda each: each[1].data_offsets))
 
 
-def _entry(path: Path, name: str, raw: msgspec.Raw) -> _Entry:
+def _entry(place: str, name: str, raw: msgspec.Raw) -> _Entry:
     try:
         return msgspec.json.decode(raw, type=_Entry)
     except (ValueError, RecursionError) as exc:
-        raise _wrong(path, name, f"is not told rightly: {exc}") from exc
+        raise _wrong(place, name, f"is not told rightly: {exc}") from exc
 
 
-def _tensors(path: Path, entries: dict[str, _Entry]) -> dict[str, TensorHeader]:
+def _tensors(place: str, entries: dict[str, _Entry]) -> dict[str, TensorHeader]:
     """Each begins where the one before it ends."""
-    tensors, place = {}, 0
+    tensors, last_end = {}, 0
     for name, entry in entries.items():
         begin, end = entry.data_offsets
-        if begin != place:
-            raise _wrong(path, name, f"begins at {begin}, and the one before it ends at {place}")
-        tensors[name] = TensorHeader(entry.dtype, entry.shape, _num_bytes(path, name, entry))
-        place = end
+        if begin != last_end:
+            raise _wrong(
+                place, name, f"begins at {begin}, and the one before it ends at {last_end}"
+            )
+        tensors[name] = TensorHeader(entry.dtype, entry.shape, _num_bytes(place, name, entry))
+        last_end = end
     return tensors
 
 
-def _num_bytes(path: Path, name: str, entry: _Entry) -> int:
+def _num_bytes(place: str, name: str, entry: _Entry) -> int:
     """By its type and shape, which its place has to fit."""
     bits = _BITS.get(entry.dtype)
     if bits is None:
-        raise _wrong(path, name, f"is of type {_shown(entry.dtype)}, which is not known here")
+        raise _wrong(place, name, f"is of type {_shown(entry.dtype)}, which is not known here")
     begin, end = entry.data_offsets
     if math.prod(entry.shape) * bits != 8 * (end - begin):
         raise _wrong(
-            path,
+            place,
             name,
             f"has {end - begin} bytes, which do not hold {entry.dtype} of shape {entry.shape}",
         )
     return end - begin
 
 
-def _wrong(path: Path, name: str, problem: str) -> ConfigError:
-    return ConfigError(f"{path} is no readable safetensors file: tensor {_shown(name)} {problem}")
+def _wrong(place: str, name: str, problem: str) -> ConfigError:
+    return ConfigError(f"{place} is no readable safetensors file: tensor {_shown(name)} {problem}")
 
 
 def _shown(text: str) -> str:
