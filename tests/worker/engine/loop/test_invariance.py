@@ -185,8 +185,8 @@ def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> N
 @pytest.mark.parametrize("num_heads", [3, 5, 6, 7, 9, 10, 11])
 def test_any_number_of_heads_may_share_keys_on_two_threads(tmp_path: Path, num_heads: int) -> None:
     """A token by itself is a matrix of so many rows: other kernels than a chunk's compute some."""
-    heads = {"num_attention_heads": num_heads, "num_key_value_heads": 1, "head_dim": 64}
-    path = save_tiny_model(tmp_path, "gemma", **heads)
+    heads: dict[str, Any] = {"num_attention_heads": num_heads, "num_key_value_heads": 1}
+    path = save_tiny_model(tmp_path, "gemma", head_dim=64, **heads)
     usual = torch.get_num_threads()
     try:
         made = Rig(path, num_threads=2)
