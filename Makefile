@@ -128,9 +128,9 @@ CLIENTS_VENV ?= .venv-clients
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
 GUIDELLM_VENV ?= .venv-guidellm
 AI_SDK := tests/clients/ai_sdk
-$(CLIENTS_STAMP): tests/clients/requirements.txt
+$(CLIENTS_STAMP): tests/clients/requirements.txt tests/clients/constraints.txt
 	@test -x $(CLIENTS_VENV)/bin/python || $(PYTHON) -m venv $(CLIENTS_VENV)
-	$(CLIENTS_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $<
+	$(CLIENTS_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r $< -c tests/clients/constraints.txt
 	@touch $@
 
 $(AI_SDK)/node_modules/.installed: $(AI_SDK)/package.json
