@@ -255,6 +255,39 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+DEEPSEEK_YARN = YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.3}
+LATENT_HEADS = {
+    "num_key_value_heads": 6,
+    "head_dim": 8,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
+# Computed by models/decoder.py, in torch alone, over latents.
+LATENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v3 dense": (
+        "deepseek_v3",
+        LATENT_HEADS | {"first_k_dense_replace": 2, "rope_parameters": DEEPSEEK_YARN},
+    ),
+    "deepseek_v3 dense biases": (
+        "deepseek_v3",
+        LATENT_HEADS
+        | {
+            "first_k_dense_replace": 2,
+            "attention_bias": True,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+        },
+    ),
+    "youtu": ("youtu", LATENT_HEADS | {"attention_bias": True}),
+    "minicpm3": (
+        "minicpm3",
+        LATENT_HEADS | {"scale_emb": 3.0, "dim_model_base": 24, "scale_depth": 1.1},
+    ),
+}
+
 MOE = {
     "intermediate_size": 104,  # transformers' own bfloat16 wants multiples of 8
     "num_experts": 4,

@@ -69,25 +69,24 @@ class TorchAttentionBackend:
         v: torch.Tensor,
         layer_id: int,
     ) -> torch.Tensor:
-        """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim]."""
+        """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim], or of v's size."""
         layer = self._layers[layer_id]
-        keys, values = self._pool.keys_and_values(layer_id)
-        keys.view(-1, self._head_dim).index_copy_(0, self._write_idx, k.flatten(0, 1))
-        values.view(-1, self._head_dim).index_copy_(0, self._write_idx, v.flatten(0, 1))
+        kept = self._pool.vectors(layer_id)
+        for pages, new in zip(kept, (k, v), strict=False):  # of a latent, v is a part of k
+            pages.view(-1, self._head_dim).index_copy_(0, self._write_idx, new.flatten(0, 1))
         q = q * layer.scale
         if self._is_one_group:
-            return self._attend(layer, q, keys, values, self._groups[0]).flatten(1)
-        output = torch.empty_like(q)
+            return self._attend(layer, q, kept, self._groups[0]).flatten(1)
+        output = q.new_empty(*q.shape[:2], v.shape[-1])
         for group in self._groups:
-            output[group.tokens] = self._attend(layer, q[group.tokens], keys, values, group)
+            output[group.tokens] = self._attend(layer, q[group.tokens], kept, group)
         return output.flatten(1)
 
     def _attend(
         self,
         layer: AttentionLayer,
         q: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kept: tuple[torch.Tensor, ...],  # keys and values, or latents
         group: _Group,
     ) -> torch.Tensor:
         num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
@@ -98,15 +97,17 @@ class TorchAttentionBackend:
         rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
         if num_rows % ROW_STEP:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % ROW_STEP))
-        scores = rows @ self._gather(keys, group).transpose(1, 2)  # [num_matrices, rows, kv_len]
+        keys = self._gather(kept[0], group)
+        values = keys[..., : layer.latent_dim] if len(kept) == 1 else self._gather(kept[1], group)
+        scores = rows @ keys.transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
         real_scores += group.biases[layer.window]
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
-        rows = _weighted_sum(weights, self._gather(values, group))[:, :num_rows]
-        by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, self._head_dim)
-        return by_head.transpose(1, 2).reshape(q.shape)
+        rows = _weighted_sum(weights, values)[:, :num_rows]
+        by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
+        return by_head.transpose(1, 2).reshape(*q.shape[:2], -1)
 
     def _gather(self, pages: torch.Tensor, group: _Group) -> torch.Tensor:
         """[num_matrices, kv_len, head_dim]."""

@@ -23,6 +23,12 @@ class AttentionLayer:
     window: int | None = None  # a token sees itself and the window - 1 before it; None: all
     soft_cap: float | None = None  # a score becomes soft_cap * tanh(score / soft_cap)
     sinks: torch.Tensor | None = None  # [num_heads] float32: a score more, of a value of zeros
+    latent_dim: int | None = None  # a value is the first so many of its key; None: it is kept, too
+
+    @property
+    def num_vectors(self) -> int:
+        """What is kept of a token and a KV head: its key, and its value."""
+        return 2 if self.latent_dim is None else 1
 
 
 class AttentionBackend(Protocol):
@@ -36,8 +42,8 @@ class AttentionBackend(Protocol):
         self,
         q: torch.Tensor,  # [num_tokens, num_heads, head_dim]
         k: torch.Tensor,  # [num_tokens, num_kv_heads, head_dim]
-        v: torch.Tensor,
+        v: torch.Tensor,  # alike; [num_tokens, 1, latent_dim], a part of k, where that is given
         layer_id: int,
     ) -> torch.Tensor:
-        """[num_tokens, num_heads * head_dim]."""
+        """[num_tokens, num_heads * head_dim], or of as many values as `v` has."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -28,12 +29,13 @@ class KVGroup:
     head_dim: int
     dtype: torch.dtype  # of keys and values
     page_size: int  # tokens
+    num_vectors: int = 2  # of a token and a head: key and value; 1: a latent, which is both
 
     @property
     def bytes_per_token(self) -> int:
         """What a token takes in all its layers."""
         vector_bytes = kv_vector_bytes(self.head_dim, self.dtype)
-        return len(self.layer_ids) * 2 * self.num_kv_heads * vector_bytes
+        return len(self.layer_ids) * self.num_vectors * self.num_kv_heads * vector_bytes
 
     @property
     def places(self) -> dict[int, int]:
@@ -46,7 +48,14 @@ def kv_groups(
 ) -> tuple[KVGroup, ...]:
     """One for each shape of keys, in the order of their first layers."""
     return tuple(
-        KVGroup(tuple(layer_ids), *shape, dtype, page_size)
+        KVGroup(
+            tuple(layer_ids),
+            shape.num_kv_heads,
+            shape.head_dim,
+            dtype,
+            page_size,
+            shape.num_vectors,
+        )
         for shape, layer_ids in _by_shape(layers).items()
     )
 
@@ -63,15 +72,22 @@ def check_one_shape(layers: Sequence[AttentionLayer]) -> None:
     shapes = _by_shape(layers)
     if len(shapes) > 1:
         told = "; ".join(
-            f"num_kv_heads={num_kv_heads} and head_dim={head_dim} in layer {ids[0]}"
-            for (num_kv_heads, head_dim), ids in shapes.items()
+            f"num_kv_heads={shape.num_kv_heads} and head_dim={shape.head_dim} in layer {ids[0]}"
+            for shape, ids in shapes.items()
         )
         raise ConfigError(f"layers with keys of different shapes are not supported: {told}")
 
 
-def _by_shape(layers: Sequence[AttentionLayer]) -> dict[tuple[int, int], list[int]]:
-    """Layer ids, by number of heads and values of each."""
-    shapes: dict[tuple[int, int], list[int]] = {}
+class _Shape(NamedTuple):
+    num_kv_heads: int
+    head_dim: int
+    num_vectors: int
+
+
+def _by_shape(layers: Sequence[AttentionLayer]) -> dict[_Shape, list[int]]:
+    """Layer ids, by what they keep of a token."""
+    shapes: dict[_Shape, list[int]] = {}
     for layer_id, layer in enumerate(layers):
-        shapes.setdefault((layer.num_kv_heads, layer.head_dim), []).append(layer_id)
+        shape = _Shape(layer.num_kv_heads, layer.head_dim, layer.num_vectors)
+        shapes.setdefault(shape, []).append(layer_id)
     return shapes

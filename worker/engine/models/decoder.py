@@ -20,6 +20,7 @@ from worker.engine.models.decoder_weights import (
     LayerWeights,
     Projection,
 )
+from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_ops import LayerOps, activate, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
@@ -83,11 +84,14 @@ class DecoderModel:
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
-        if self._config.recurrent:
-            raise ConfigError(
-                f"adapters are not supported with {self._config.architecture}: its layers keep a "
-                "state beside keys and values"
-            )
+        for is_so, told in (
+            (self._config.recurrent, "its layers keep a state beside keys and values"),
+            (self._config.latent, "its keys and values are made of a latent"),
+        ):
+            if is_so:
+                raise ConfigError(
+                    f"adapters are not supported with {self._config.architecture}: {told}"
+                )
         return decoder_projections(self._config, weights, self._ops.linears)
 
 
@@ -204,6 +208,10 @@ def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -
     """By layer."""
     state_ids = count()
     for layer_id, attention_id in enumerate(config.attention_ids):
+        if attention_id is not None and config.latent is not None:
+            prefix = f"model.layers.{layer_id}.self_attn."
+            yield LatentMixer(config.latent, config.rope, weights.reader, prefix, ops, attention_id)
+            continue
         if attention_id is not None:
             yield AttentionMixer(config, weights.attention(layer_id), ops, layer_id, attention_id)
             continue

@@ -8,6 +8,7 @@ from itertools import compress, count
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_config import (
     LLAMA_MLP,
     LLAMA_PLACES,
@@ -55,13 +56,14 @@ class DecoderConfig(ModelConfig):
     num_layers: int
     num_heads: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # with latents: of what is rotated
     norm: NormConfig
     norm_places: NormPlaces = LLAMA_PLACES
     is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None: it attends; (): all do
+    latent: LatentConfig | None = None  # of the layers that attend; None: they keep heads
     head_norm: HeadNormConfig | None = None
     has_attention_gate: bool = False  # beside each query: what attention gives is multiplied by
     has_qkv_bias: bool
@@ -79,14 +81,21 @@ class DecoderConfig(ModelConfig):
     @property
     def num_projection_values(self) -> int:
         """Of all layers' matrices: without embeddings, head, norms and biases."""
-        num_gates = self.num_heads if self.has_attention_gate else 0
-        num_heads = 2 * (self.num_heads + self.num_kv_heads) + num_gates
-        attention_size = self.hidden_size * self.head_dim * num_heads
+        attention_size = self._attention_size
         up_size = sum(self.mlp.up_sizes(self.intermediate_size))
         mlp_size = (up_size + self.intermediate_size) * self.hidden_size
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
         num_attending = len(self.attention_layers)
         return num_attending * attention_size + recurrent_size + self.num_layers * mlp_size
+
+    @property
+    def _attention_size(self) -> int:
+        """Of a layer that attends."""
+        if self.latent is not None:
+            return self.latent.num_projection_values
+        num_gates = self.num_heads if self.has_attention_gate else 0
+        num_heads = 2 * (self.num_heads + self.num_kv_heads) + num_gates
+        return self.hidden_size * self.head_dim * num_heads
 
     @property
     def attention_ids(self) -> tuple[int | None, ...]:
@@ -106,6 +115,7 @@ class DecoderConfig(ModelConfig):
         head_norm = self.head_norm
         has = {
             "a state beside keys and values": bool(self.recurrent),
+            "its latent of keys and values": self.latent is not None,
             "its gate of attention": self.has_attention_gate,
             "its kind of norm": not self.norm.is_plain,
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
@@ -207,6 +217,25 @@ def with_layer_ropes(
     if not any(ropes):
         raise NotFused(f"{config.path}: it takes no heed of the positions of its tokens")
     return replace(model, layer_ropes=tuple(ropes))
+
+
+def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
+    """`model` with this attention in all layers.
+
+    Where yarn has told `mscale_all_dim`, scores grow by its square, as DeepSeek's own code has it.
+    """
+    scale = latent.head_dim**-0.5
+    if model.rope.mscale_all_dim:
+        scale *= model.rope.growth_by(model.rope.mscale_all_dim) ** 2
+    layer = latent.attention_layer(scale)
+    return _counted(
+        replace(
+            model,
+            latent=latent,
+            num_kv_heads=layer.num_kv_heads,
+            attention_layers=(layer,) * model.num_layers,
+        )
+    )
 
 
 def with_recurrent_layers(

@@ -28,6 +28,10 @@ class LayerOps(Protocol):
         """Once a step, before the first layer: [num_tokens] int64."""
         ...
 
+    def angles(self, layer_id: int) -> Angles | None:
+        """Of this step's positions; None: the layer does not rotate."""
+        ...
+
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,8 +60,16 @@ class LayerOps(Protocol):
 class PlainLayerOps:
     """What is the same in plain torch wherever the model is: all but what attention needs."""
 
-    def __init__(self, linears: Linears) -> None:
+    def __init__(self, ropes: LayerRopes, num_kv_heads: int, linears: Linears) -> None:
         self.linears = linears
+        self._ropes = ropes
+        self._num_kv_heads = num_kv_heads
+
+    def begin(self, positions: torch.Tensor) -> None:
+        self._ropes.begin(positions)
+
+    def angles(self, layer_id: int) -> Angles | None:
+        return self._ropes.angles(layer_id)
 
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
@@ -74,14 +86,6 @@ class PlainLayerOps:
 class TorchLayerOps(PlainLayerOps):
     """On a CPU."""
 
-    def __init__(self, ropes: LayerRopes, num_kv_heads: int, linears: Linears) -> None:
-        super().__init__(linears)
-        self._ropes = ropes
-        self._num_kv_heads = num_kv_heads
-
-    def begin(self, positions: torch.Tensor) -> None:
-        self._ropes.begin(positions)
-
     def attend(
         self,
         qkv: torch.Tensor,
@@ -89,7 +93,7 @@ class TorchLayerOps(PlainLayerOps):
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        angles = self._ropes.angles(layer_id)
+        angles = self.angles(layer_id)
         return attend_rotated(qkv, self._num_kv_heads, norm, angles, layer_id, attention)
 
 

@@ -52,7 +52,7 @@ class ModelConfig:
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of keys and values in `dtype`."""
         return sum(
-            2 * layer.num_kv_heads * kv_vector_bytes(layer.head_dim, dtype)
+            layer.num_vectors * layer.num_kv_heads * kv_vector_bytes(layer.head_dim, dtype)
             for layer in self.attention_layers
         )
 

@@ -29,9 +29,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("XLMRobertaXLForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel", "XmodForCausalLM"),
     ),
     LATENT: (
-        *("AXK1ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"),
-        *("LongcatFlashForCausalLM", "MiMoV2FlashForCausalLM", "MiniCPM3ForCausalLM"),
-        *("Mistral4ForCausalLM", "YoutuForCausalLM"),
+        *("AXK1ForCausalLM", "DeepseekV2ForCausalLM", "LongcatFlashForCausalLM"),
+        *("MiMoV2FlashForCausalLM", "Mistral4ForCausalLM"),
     ),
     OWN_ATTENTION: (
         *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),

@@ -22,6 +22,11 @@ from worker.engine.models.encoder_config import read_encoder_config
 from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
+from worker.engine.models.families.deepseek import (
+    deepseek_v3_config,
+    minicpm3_config,
+    youtu_config,
+)
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.exaone4 import exaone4_config
 from worker.engine.models.families.gemma import gemma_config
@@ -96,8 +101,14 @@ _RECURRENT: dict[str, ReadConfig] = {
     "Lfm2ForCausalLM": lfm2_config,
     "Qwen3_5ForCausalLM": qwen3_5_config,
 }
+# And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
+_LATENT: dict[str, ReadConfig] = {
+    "DeepseekV3ForCausalLM": deepseek_v3_config,
+    "MiniCPM3ForCausalLM": minicpm3_config,
+    "YoutuForCausalLM": youtu_config,
+}
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
-FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT
+FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT | _LATENT
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,
@@ -207,6 +218,8 @@ def _read_completed(
         try:
             return FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
         except NotFused as exc:
+            if architecture in _LATENT:
+                raise
             log.info("%s goes through transformers: %s", architecture, exc)
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
 

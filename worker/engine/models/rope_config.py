@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,6 +37,21 @@ class RopeConfig:
         """Of the values of a head."""
         return int(head_dim * self.share)
 
+    @property
+    def growth(self) -> float:
+        """Of queries and keys under yarn, which attend more sharply for it (arXiv 2309.00071)."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self.growth_by(self.mscale) / self.growth_by(self.mscale_all_dim)
+        return self.growth_by(1.0)
+
+    def growth_by(self, mscale: float) -> float:
+        """0.1 * mscale * ln(factor) + 1."""
+        return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
+
     def max_context_limit(self, max_positions: int) -> int:
         """The longest text: `max_positions` is what config.json names."""
         if self.kind not in ("dynamic", "yarn"):
@@ -64,6 +80,11 @@ def rope_config(config: ConfigFile) -> RopeConfig:
         if section is not None:
             section.refuse("partial_rotary_factor", 1, 1.0)
     return _rope_config(config)
+
+
+def neighbours_rope_config(config: ConfigFile, *, has_neighbours: bool) -> RopeConfig:
+    """As `rope_config`, of heads whose pairs may be stored side by side."""
+    return dataclasses.replace(rope_config(config), has_neighbours=has_neighbours)
 
 
 class LayeredRopes(NamedTuple):

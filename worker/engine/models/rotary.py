@@ -24,7 +24,7 @@ class RotaryEmbedding:
         num_rotated = config.num_rotated(head_dim)
         frequencies = _frequencies(config, num_rotated, max_positions)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
-        scale = _attention_factor(config)
+        scale = config.growth
         still = (0, (head_dim - num_rotated) // 2)  # pairs that stay as they are
         # [max_positions, head_dim / 2] each
         self.cos = functional.pad(angles.cos() * scale, still, value=1.0).to(dtype)
@@ -108,18 +108,3 @@ def _pair_of_num_waves(config: RopeConfig, num_pairs: int, num_waves: float) -> 
     """Which pair turns so often within the training length; between two of them, too."""
     wave_len = config.original_max_positions / num_waves
     return num_pairs * math.log(wave_len / (2 * math.pi)) / math.log(config.theta)
-
-
-def _attention_factor(config: RopeConfig) -> float:
-    """Yarn makes queries and keys longer, and attention with them sharper."""
-    if config.kind != "yarn":
-        return 1.0
-    if config.attention_factor is not None:
-        return config.attention_factor
-    if config.mscale and config.mscale_all_dim:
-        return _growth(config.factor, config.mscale) / _growth(config.factor, config.mscale_all_dim)
-    return _growth(config.factor, 1.0)
-
-
-def _growth(factor: float, mscale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

@@ -28,6 +28,16 @@ def test_a_second_shape_is_a_group_of_its_own_and_refused_by_name() -> None:
         one_kv_group(layers, torch.float32, 4)
 
 
+def test_a_latent_is_kept_once_and_is_a_shape_of_its_own() -> None:
+    latent = AttentionLayer(8, 1, 24, scale=1.0, latent_dim=16)
+    group = one_kv_group([latent, latent], torch.float32, 4)
+    assert group.bytes_per_token == 2 * 24 * 4
+    pool = KVCachePool(group, num_pages=3)
+    (vectors,) = pool.vectors(1)
+    assert vectors.shape == (4, 1, 4, 24)
+    assert len(kv_groups([latent, make_layer(1, 24)], torch.float32, 4)) == 2
+
+
 def test_a_pool_knows_its_layers_by_their_ids() -> None:
     layers = [make_layer(2, 16), make_layer(1, 64), make_layer(2, 16)]
     pool = KVCachePool(kv_groups(layers, torch.float32, 4)[0], num_pages=3)

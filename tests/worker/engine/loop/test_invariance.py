@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shared.protocol.logprobs import record_bytes
-from tests.worker.engine.families import FUSED_IN_TORCH, RECURRENT
+from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, RECURRENT
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AbortRequest, AddRequest
@@ -162,7 +162,7 @@ def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
     assert_same_logits(rig, alone)
 
 
-FAMILIES = FUSED_IN_TORCH | RECURRENT
+FAMILIES = FUSED_IN_TORCH | RECURRENT | LATENT
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -196,6 +196,42 @@ def test_any_number_of_heads_may_share_keys_on_two_threads(tmp_path: Path, num_h
     finally:
         torch.set_num_threads(usual)
     assert_same_logits(resumed, made)
+
+
+@pytest.mark.parametrize("query_rank", [96, None])
+def test_latents_as_long_as_deepseeks_on_two_threads(
+    tmp_path: Path, query_rank: int | None
+) -> None:
+    """In chunks, after a prefix hit, in company and resumed: products have 576 and 512 summands."""
+    path = save_tiny_model(
+        tmp_path,
+        "deepseek_v3",
+        first_k_dense_replace=2,
+        num_key_value_heads=6,
+        q_lora_rank=query_rank,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        head_dim=64,
+        qk_nope_head_dim=128,
+        v_head_dim=128,
+        initializer_range=0.1,
+    )
+    usual = torch.get_num_threads()
+    prompt = random_prompt(150, seed=11)
+    add = make_add(1, prompt, max_tokens=40, ignore_eos=True)
+    try:
+        alone = Rig(path, num_threads=2)
+        output = alone.run(add)[1]
+        rig = Rig(path, num_threads=2, max_step_tokens=33)
+        rig.run(make_add(9, prompt[:100], max_tokens=3, ignore_eos=True))
+        rig.run(*company()[:4], add)
+        resumed = Rig(path, num_threads=2)
+        resumed.run(make_add(1, prompt, output[:17], max_tokens=40, ignore_eos=True))
+    finally:
+        torch.set_num_threads(usual)
+    assert rig.channel.finishes()[1].num_cached_tokens == 96
+    assert_same_logits(rig, alone)
+    assert_same_logits(resumed, alone)
 
 
 @pytest.mark.parametrize("family", RECURRENT)

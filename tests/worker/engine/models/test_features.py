@@ -11,9 +11,11 @@ import torch
 
 from shared.errors import ConfigError
 from tests.worker.engine.families import (
+    DEEPSEEK_YARN,
     FUSED,
     FUSED_IN_TORCH,
     GENERAL,
+    LATENT,
     LLAMA3_ROPE,
     PARTIAL_ROPE,
     RECURRENT,
@@ -21,11 +23,13 @@ from tests.worker.engine.families import (
 )
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
+from worker.engine.models import norms
+from worker.engine.models.latent import latent_mixer
 
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
-FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | LATENT | GENERAL
 # Family -> what is switched off, each by itself.
 SWITCHES: dict[str, list[dict[str, Any]]] = {
     "llama linear": [{"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}],
@@ -66,6 +70,14 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
             }
         },
     ],
+    "deepseek_v3 dense": [
+        {"rope_parameters": DEEPSEEK_YARN | {"factor": 1.0}},
+        {"rope_parameters": DEEPSEEK_YARN | {"mscale": 1.3}},
+        {"rope_parameters": DEEPSEEK_YARN | {"mscale_all_dim": None}},
+        {"rope_interleave": False},
+    ],
+    "deepseek_v3 dense biases": [{"rope_interleave": True}],
+    "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
@@ -125,6 +137,21 @@ def test_a_feature_that_is_switched_off_moves_the_logits(
     config_path.write_text(json.dumps(json.loads(config_path.read_text()) | switch))
     without = logits(path)
     assert (with_it - without).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.parametrize("size", [20, 28], ids=["latents", "queries"])
+def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    model_type, overrides = LATENT["youtu"]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    with_it = logits(path)
+
+    def without_one(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return x if len(weight) == size else norms.rms_norm(x, weight, eps)
+
+    monkeypatch.setattr(latent_mixer, "rms_norm", without_one)
+    assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
 
 
 @pytest.mark.parametrize("value", [0, -1.0, "1", float("inf")])

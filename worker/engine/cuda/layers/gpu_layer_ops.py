@@ -23,13 +23,7 @@ class PlainGpuLayerOps(PlainLayerOps):
     def __init__(
         self, ropes: LayerRopes, num_kv_heads: int, linears: Linears | None = None
     ) -> None:
-        super().__init__(linears or PlainLinears())
-        self._ropes = ropes
-        self._num_kv_heads = num_kv_heads
-
-    def begin(self, positions: torch.Tensor) -> None:
-        """The attention knows the positions, too."""
-        self._ropes.begin(positions)
+        super().__init__(ropes, num_kv_heads, linears or PlainLinears())
 
     def attend(
         self,
@@ -40,7 +34,7 @@ class PlainGpuLayerOps(PlainLayerOps):
     ) -> torch.Tensor:
         rotary = self._ropes.rotary(layer_id)
         if rotary is None or not (norm is None or norm.is_plain):
-            angles = self._ropes.angles(layer_id)
+            angles = self.angles(layer_id)
             return attend_rotated(qkv, self._num_kv_heads, norm, angles, layer_id, attention)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         return cast(GpuAttention, attention).forward_qkv(qkv, weight, eps, rotary, layer_id)

@@ -13,6 +13,7 @@ from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.layer_ropes import Angles
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.norms import HeadNorm
 
@@ -110,6 +111,9 @@ class RankLayerOps:
     def begin(self, positions: torch.Tensor) -> None:
         self._is_whole = True
         self._ops.begin(positions)
+
+    def angles(self, layer_id: int) -> Angles | None:
+        return self._ops.angles(layer_id)
 
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float

@@ -1,0 +1,118 @@
+"""What is refused, told or works with a model whose layers keep a latent of each token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from shared.protocol.sampling import BeamParams
+from tests.lora_adapters import save_adapter
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig
+from tests.worker.engine.families import LATENT
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.loading import memory_check
+from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.model_report import report_on, report_on_gpu
+from worker.engine.models.registry import read_model_config
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
+
+TOKEN_BYTES = 2 * (20 + 8) * 4  # two layers, a latent and a rotated key, in float32
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_type, overrides = LATENT["deepseek_v3 dense"]
+    return save_tiny_model(tmp_path_factory.mktemp("deepseek"), model_type, **overrides)
+
+
+def test_guesses_leave_every_token_as_it_is(path: Path) -> None:
+    few = (5, 6, 7)  # so that what comes has come before
+    add = make_add(1, [5, 6, 7, 7] * 9, max_tokens=60, ignore_eos=True, allowed_token_ids=few)
+    plain, guessing = Rig(path), Rig(path, speculate="ngram")
+    assert plain.run(add) == guessing.run(add)
+    assert guessing.channel.steps[-1].load.num_drafted > 0
+    assert len(guessing.channel.steps) < len(plain.channel.steps)
+
+
+def test_beams_share_their_pages(path: Path) -> None:
+    rig = Rig(path)
+    add = make_add(1, random_prompt(30, 1), beam=BeamParams(2, 2), max_tokens=8, ignore_eos=True)
+    rig.run(add)
+    assert rig.channel.finishes()[1].message is None
+
+
+def test_a_gpu_is_refused(path: Path) -> None:
+    sentence = "DeepseekV3ForCausalLM is not possible on a GPU: .* latents; device=cpu serves it"
+    with pytest.raises(ConfigError, match=sentence):
+        GpuRig(path, LateDevice())
+    model = read_model_config(path)
+    report = report_on_gpu(EngineConfig(), model, torch.float32, LateDevice())
+    assert "device=cpu serves it" in report.refusal
+
+
+def test_several_ranks_are_refused(path: Path) -> None:
+    sentence = "tp=2 is not possible with DeepseekV3ForCausalLM: its latent of keys and values"
+    with pytest.raises(ConfigError, match=sentence):
+        GpuRig(path, None, tp=2, device="cpu")
+
+
+def test_codes_and_our_code_are_refused(path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"quantization=int8 is not possible with Deepseek.*laten"
+    ):
+        Rig(path, quantization="int8")
+    with pytest.raises(ConfigError, match=r"cpu_kernels=native is not possible: .* torch alone"):
+        Rig(path, cpu_kernels="native")
+    with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible: .* torch alone"):
+        Rig(path, kv_dtype="int8")
+
+
+def test_an_adapter_is_refused(path: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(tmp_path, path, modules=("o_proj",))
+    rig = Rig(path)
+    rig.run(LoadAdapter("one", str(adapter)))
+    (loaded,) = (event for event in rig.channel.events if isinstance(event, AdapterLoaded))
+    assert "DeepseekV3ForCausalLM: its keys and values are made of a latent" in loaded.error
+
+
+def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read_model_config(path)
+    assert model.kv_bytes_per_token(torch.float32) == TOKEN_BYTES
+    assert f"a token of the cache {TOKEN_BYTES / 1024:.1f} KiB" in report_on(path).need
+    pool = Rig(path).runner._runner._kv_cache_pool
+    assert pool._data.nbytes == (pool.num_pages + 1) * pool.page_size * TOKEN_BYTES
+    config = EngineConfig(model_path=str(path), num_kv_tokens=1 << 20)
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: TOKEN_BYTES << 20)
+    with pytest.raises(ConfigError, match=r"keys and values 0\.22 GiB \(1048576 tokens\)"):
+        check_memory(config, model, torch.float32, 2048)
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: (TOKEN_BYTES + 1) << 20)
+    check_memory(config, model, torch.float32, 2048)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"num_key_value_heads": 2}, "num_key_value_heads=2 is not supported"),
+        ({"kv_lora_rank": 0}, "'kv_lora_rank' must be a positive integer, not 0"),
+        ({"v_head_dim": "10"}, "10"),
+        ({"qk_rope_head_dim": 7, "head_dim": 7}, "an even rotary dimension"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope'"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+        ({"first_k_dense_replace": 1}, "first_k_dense_replace=1 is not supported"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense(
+    path: Path, tmp_path: Path, values: dict[str, Any], sentence: str
+) -> None:
+    told = json.loads((path / "config.json").read_text()) | values
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match=sentence):
+        read_model_config(tmp_path)

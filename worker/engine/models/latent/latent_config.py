@@ -1,0 +1,73 @@
+"""How attention over latents is made, told by data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.models.model_config import ConfigFile
+
+_NORM_EPS = 1e-6  # of queries and of latents, whatever the layers' norms have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """DeepSeek's multi-head latent attention (arXiv 2405.04434, section 2.1).
+
+    Of each token one vector is kept: a latent, of which the keys and values of all heads are linear
+    functions, and behind it a rotated part of the key, which all heads share.
+    """
+
+    hidden_size: int
+    num_heads: int
+    query_rank: int | None  # values of which all queries are made; None: of the layer's input
+    latent_dim: int
+    rotated_dim: int  # of a head's query and key, as the next
+    plain_dim: int
+    value_dim: int  # of a head
+    has_bias: bool  # of what reads and writes the layer's stream
+    norm_eps: float = _NORM_EPS
+
+    @property
+    def kept_dim(self) -> int:
+        """Values of a token in a page."""
+        return self.latent_dim + self.rotated_dim
+
+    @property
+    def head_dim(self) -> int:
+        """Of a query or key before it is absorbed."""
+        return self.plain_dim + self.rotated_dim
+
+    @property
+    def num_projection_values(self) -> int:
+        """Of a layer's matrices."""
+        queries = self.num_heads * self.head_dim
+        query_inputs = self.query_rank or self.hidden_size
+        num_values = query_inputs * queries
+        if self.query_rank is not None:
+            num_values += self.hidden_size * self.query_rank
+        num_values += self.hidden_size * self.kept_dim
+        num_values += self.latent_dim * self.num_heads * (self.plain_dim + self.value_dim)
+        return num_values + self.num_heads * self.value_dim * self.hidden_size
+
+    def attention_layer(self, scale: float) -> AttentionLayer:
+        """All heads of queries share the one key, whose first values are the value."""
+        return AttentionLayer(
+            self.num_heads, 1, self.kept_dim, scale, None, latent_dim=self.latent_dim
+        )
+
+
+def latent_config(config: ConfigFile) -> LatentConfig:
+    """In DeepSeek's words. Raises ConfigError."""
+    num_heads = config.integer("num_attention_heads")
+    config.refuse("num_key_value_heads", num_heads)
+    return LatentConfig(
+        hidden_size=config.integer("hidden_size"),
+        num_heads=num_heads,
+        query_rank=config.optional_integer("q_lora_rank", None),
+        latent_dim=config.integer("kv_lora_rank"),
+        rotated_dim=config.integer("qk_rope_head_dim"),
+        plain_dim=config.integer("qk_nope_head_dim"),
+        value_dim=config.integer("v_head_dim"),
+        has_bias=config.boolean("attention_bias", default=False),
+    )
