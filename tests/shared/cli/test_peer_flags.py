@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,11 +10,13 @@ import sys
 import pytest
 
 from deploy.local.__main__ import PROGRAM as SERVE
-from shared.cli.peer_flags import PEER_FLAGS, markdown_page, translated
+from shared.cli.peer_flag_table import PEER_FLAGS, PEER_VALUES, PeerValue
+from shared.cli.peer_flags import markdown_page, translated
 from shared.errors import ConfigError
 from tests.deploy.local_stack import REPOSITORY
 from worker.__main__ import PROGRAM as WORKER
 
+SERVE_AS_IT_IS = dataclasses.replace(SERVE, takes_peer_flags=False)
 DOC = REPOSITORY / "docs" / "coming-from.md"
 
 
@@ -28,11 +31,24 @@ def test_what_is_named_exists() -> None:
         named = [flag.ours] if flag.ours else re.findall(r"`?(--[a-z][a-z-]+)", flag.advice)
         assert set(named) <= serve, flag
         assert bool(flag.ours) != bool(flag.advice), flag
+    for value in PEER_VALUES:
+        named = [value.flag, *re.findall(r"`?(--[a-z][a-z-]+)", value.advice)]
+        assert set(named) <= serve, value
+        assert bool(value.ours) != bool(value.advice), value
 
 
 def test_no_flag_stands_twice() -> None:
     names = [name for flag in PEER_FLAGS for name in flag.names]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("each", PEER_VALUES, ids=lambda each: f"{each.flag}-{each.values[0]}")
+def test_a_value_of_theirs_is_none_of_ours_and_becomes_one(each: PeerValue) -> None:
+    for value in each.values:
+        with pytest.raises(ConfigError):
+            SERVE_AS_IT_IS.bound(["M", each.flag, value])
+    if each.ours:
+        SERVE_AS_IT_IS.bound(["M", each.flag, each.ours])
 
 
 def test_metrics_of_the_page_exist() -> None:
@@ -52,7 +68,11 @@ def test_metrics_of_the_page_exist() -> None:
         (["-c", "4096", "-np", "4"], ["--max-context-len", "4096", "--max-running", "4"]),
         (["-q", "fp8"], ["--quantization", "fp8"]),
         (["--quantization", "fp8"], ["--quantization", "fp8"]),
-        (["--port", "8001"], ["--port", "8001"]),
+        (["--kv-cache-dtype", "fp8_e4m3"], ["--kv-dtype", "fp8"]),
+        (["--kv-cache-dtype=fp8_e4m3", "M"], ["--kv-dtype=fp8", "M"]),
+        (["--scheduling-policy", "priority"], ["--schedule-policy", "fcfs"]),
+        (["--no-overlap", "half"], ["--no-overlap", "half"]),
+        (["awq", "--port", "8001"], ["awq", "--port", "8001"]),
     ],
 )
 def test_what_means_the_same_is_taken(words: list[str], expected: list[str]) -> None:
@@ -65,6 +85,9 @@ def test_what_means_the_same_is_taken(words: list[str], expected: list[str]) -> 
         (["--enable-lora"], r"In jetflock: adapters need no switch: --lora NAME=PATH"),
         (["-m", "x.gguf"], "In jetflock: MODEL stands without a flag: jetflock serve MODEL"),
         (["-ngl=99"], "--device cuda or cpu"),
+        (["M", "--quantization", "awq"], "--quantization awq is .* leave the flag out"),
+        (["-q=gptq"], "--quantization gptq is .* leave the flag out"),
+        (["--dtype", "half"], "there is no float16: --dtype bfloat16, or auto"),
     ],
 )
 def test_what_means_something_else_is_answered(words: list[str], told: str) -> None:
