@@ -158,6 +158,12 @@ class ModelDirectory:
         if any(self.refusal(card) is None for card in self._cards.values()):
             return ""
         words = [_unserved(card, self._standings[card.pool]) for card in self._cards.values()]
+        for card in self._unlisted.values():
+            standing = self._standings[card.pool]
+            if standing.status.has_hope:
+                words.append(_loading(card.name))
+            elif standing.status is ModelStatus.FAILED:
+                words.append(_unserved(card, standing))
         return " ".join(words) or "no model is served"
 
     def named(self) -> Sequence[NamedModel]:
@@ -206,9 +212,7 @@ class ModelDirectory:
             raise ServiceUnavailable("The model cards cannot be read now.")
         coming = self._unlisted.get(name)
         if coming is not None and self._standings[coming.pool].status.has_hope:
-            raise ServiceUnavailable(
-                f"The model '{name}' is being loaded.", _RETRY_AFTER_S, code="model_loading"
-            )
+            raise ServiceUnavailable(_loading(name), _RETRY_AFTER_S, code="model_loading")
         raise ModelNotFound(name, _listed([*self._named]))
 
     async def model(self, name: str) -> ServedModel:
@@ -314,6 +318,10 @@ def _unserved(card: ModelCard, standing: Standing) -> str:
     if standing.status is ModelStatus.FAILED:
         return f"The workers of '{card.name}' die before they are ready: {standing.failure}"
     return f"The model '{card.name}' is not served: no worker of it lives."
+
+
+def _loading(name: str) -> str:
+    return f"The model '{name}' is being loaded."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -42,10 +42,16 @@ class ChatBackend(Protocol):
     def stream(self, body: dict[str, Any]) -> AbstractContextManager[AnswerStream]: ...
 
 
-def first_model(models: Sequence[dict[str, Any]], url: str) -> str:
-    """The first that generates, of those that are served. Raises ServiceError."""
+def first_model(models: Sequence[dict[str, Any]]) -> str | None:
+    """The first that generates, of those that are served."""
     for model in models:
         can_generate = "generate" in model.get("tasks", ("generate",))
         if can_generate and model.get("parent") is None and model.get("status") not in _UNSERVED:
             return str(model["id"])
-    raise ServiceError(f"{url} serves no model that generates text; start a worker")
+    return None
+
+
+def nothing_to_chat_with(url: str, why: str = "") -> ServiceError:
+    """What to raise where no model generates text. `why`: the service's own sentence."""
+    told = why or "A worker may still be loading one (jetflock top); else start one."
+    return ServiceError(f"{url} serves no model that generates text. {told}")

@@ -11,9 +11,10 @@ from typing import Any, Self
 
 import httpx
 
-from jetflock.chat.chat_backend import ChatEvent, first_model
+from jetflock.chat.chat_backend import ChatEvent, first_model, nothing_to_chat_with
 from jetflock.running.http_service import HttpService, check_answer, object_of
 from jetflock.running.running_service import ServiceError
+from shared.status.health import READY_PATH
 
 _GRACE_S = 30  # a request runs on so long after a cut
 _RETRY_FOR_S = 30.0
@@ -56,7 +57,21 @@ class HttpChat:
 
     def default_model(self) -> str:
         """Raises ServiceError."""
-        return first_model(self.models(), self.url)
+        models = self.models()
+        model = first_model(models)
+        if model is None:
+            raise nothing_to_chat_with(self.url, "" if models else self._why_not_ready())
+        return model
+
+    def _why_not_ready(self) -> str:
+        """The service's own sentence, empty if it has none. Raises ServiceError."""
+        try:
+            health = self._http.read("GET", READY_PATH).json()
+        except httpx.TransportError as exc:
+            raise self._http.unreachable(exc) from exc
+        except ValueError:
+            return ""
+        return " ".join(health.get("why", ()))
 
     def stream(self, body: dict[str, Any]) -> HttpChatStream:
         """An answer to be read. Nothing is sent before its first event is asked for."""

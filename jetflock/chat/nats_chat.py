@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from jetflock.chat.chat_backend import ChatEvent, first_model
+from jetflock.chat.chat_backend import ChatEvent, first_model, nothing_to_chat_with
 from jetflock.client import Client
 from jetflock.client.job import Job
 from jetflock.errors import ClientError
@@ -41,7 +41,10 @@ class NatsChat:
 
     def default_model(self) -> str:
         """Raises ServiceError."""
-        return first_model(self.models(), self.url)
+        model = first_model(self.models())
+        if model is None:
+            raise nothing_to_chat_with(self.url)
+        return model
 
     def stream(self, body: dict[str, Any]) -> NatsChatStream:
         """An answer to be read."""

@@ -18,6 +18,7 @@ from tests.frontend.conftest import Stack
 from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.tiny_model import make_bundle, make_card, register
+from tests.jetflock.test_chat import chat
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
@@ -120,7 +121,18 @@ async def test_ready_means_that_a_model_is_served(
     async with running.client() as client:
         answer = await until(client, "/ready", lambda answer: answer.status_code == 503)
         assert "no model is served" in answer.text
+        await put_worker(stack, stack.card.pool, WorkerState.LOADING)
+        await until(
+            client, "/ready", lambda answer: "The model 'tiny' is being loaded." in answer.text
+        )
         assert (await client.get("/live")).status_code == 200
+        for url, told in (
+            (running.url, "The model 'tiny' is being loaded."),
+            (stack.server.url, "A worker may still be loading one"),
+        ):
+            early = await chat("hi", url=url)
+            assert (early.returncode, early.stdout) == (1, "")
+            assert f"{url} serves no model that generates text. {told}" in early.stderr
         await ModelCatalog(stack.cluster).announce(stack.card.pool)
         await until(client, "/ready", lambda answer: answer.status_code == 200)
         await put_supervisor(stack, "CUDA is out of memory")
