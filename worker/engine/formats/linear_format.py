@@ -33,6 +33,13 @@ class WeightParts:
             raise self.error(f"has no {self.stem + suffix!r}")
         return header
 
+    def matrix(self, suffix: str = "", *, num_dims: int | None = None) -> tuple[int, ...]:
+        """Its shape: two dimensions or more, or `num_dims`; there is something in each."""
+        shape = self.header(suffix).shape
+        if (len(shape) < 2 if num_dims is None else len(shape) != num_dims) or 0 in shape:
+            raise self.error(f"has {self.stem + suffix!r} of shape {shape}, which is no matrix")
+        return shape
+
     def expect(self, suffix: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> None:
         """It is there, of one of these dtypes and of one of these shapes."""
         header = self.header(suffix)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shared.checkpoint.weights.section import Section
 from shared.errors import ConfigError
 from worker.engine.formats.linear_format import LinearFormat
 
@@ -65,6 +66,16 @@ def matches(module: str, targets: Sequence[str]) -> bool:
         else target == module
         for target in targets
     )
+
+
+def check_pattern(section: Section, target: str) -> None:
+    """Raises ConfigError for a target that is to be a pattern, and is none."""
+    if not target.startswith(_REGEX):
+        return
+    try:
+        re.compile(target.removeprefix(_REGEX))
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise section.error(f"{target!r} is no pattern: {exc}") from exc
 
 
 def _is_class(target: str) -> bool:

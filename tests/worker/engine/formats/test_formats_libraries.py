@@ -16,6 +16,7 @@ from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
 
 DTYPES = {
     torch.bfloat16: "BF16",
+    torch.float16: "F16",
     torch.float32: "F32",
     torch.int8: "I8",
     torch.uint8: "U8",

@@ -9,7 +9,7 @@ import msgspec
 from shared.checkpoint.weights.section import Section
 from worker.engine.formats.linear_format import LinearFormat
 from worker.engine.formats.methods.group_size import group_size_of
-from worker.engine.formats.quantization import FormatRule, Quantization
+from worker.engine.formats.quantization import FormatRule, Quantization, check_pattern
 from worker.engine.formats.stored.eight_bits import FP8, INT8, WHOLE, EightBits
 from worker.engine.formats.stored.four_bit_floats import (
     MXFP4_BLOCK,
@@ -82,9 +82,12 @@ def read_compressed_tensors(section: Section) -> Quantization | None:
     )
     if not rules:
         return None
+    ignore = config.ignore or ()
+    for name in (*ignore, *(target for rule in rules for target in rule.targets)):
+        check_pattern(section, name)
     if config.quantization_status != "compressed":
         raise section.error(f"quantization_status={config.quantization_status!r} is not supported")
-    return Quantization("compressed-tensors", rules, config.ignore or ())
+    return Quantization("compressed-tensors", rules, ignore)
 
 
 def _format(section: Section, weights: Weights, name: str) -> LinearFormat:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import torch
@@ -17,16 +18,19 @@ from worker.engine.formats.stored.bit_packing import unpack_nibbles
 _INT8_RANGE = 127.0
 _WEIGHT, _BOOK, _MAXIMA = "weight", "weight.quant_map", "weight.absmax"
 _NESTED_BOOK, _NESTED_MAXIMA = "weight.nested_quant_map", "weight.nested_absmax"
+_MAX_STATE_BYTES = 4096
+
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class QuantState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What bitsandbytes writes beside a weight, as JSON in a tensor of bytes."""
 
     quant_type: str
-    blocksize: int
+    blocksize: _Size
     dtype: str
-    shape: tuple[int, int]
-    nested_blocksize: int = 0
+    shape: tuple[_Size, _Size]
+    nested_blocksize: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
     nested_dtype: str = ""
     nested_offset: float = 0.0
 
@@ -55,7 +59,7 @@ class BitsAndBytes4:
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         state = self._state(parts)
         num_values = math.prod(state.shape)
-        if state.quant_type != self.kind or state.blocksize < 1 or num_values % 2:
+        if state.quant_type != self.kind or num_values % 2:
             raise parts.error(f"has an unknown state of {parts.stem + _WEIGHT!r}: {state}")
         num_blocks = -(-num_values // state.blocksize)
         parts.expect(_WEIGHT, ("U8",), (num_values // 2, 1))
@@ -86,14 +90,16 @@ class BitsAndBytes4:
         codes = parts.get(_MAXIMA)
         maxima = parts.scales(_NESTED_MAXIMA).repeat_interleave(state.nested_blocksize)
         values = parts.scales(_NESTED_BOOK)[codes.to(torch.int32)] * maxima[: len(codes)]
-        return values + state.nested_offset
+        return parts.numbers(_MAXIMA, values + state.nested_offset)
 
     @property
     def _state_suffix(self) -> str:
         return f"weight.quant_state.bitsandbytes__{self.kind}"
 
     def _state(self, parts: WeightParts) -> QuantState:
-        parts.header(self._state_suffix)
+        num_bytes = parts.header(self._state_suffix).num_bytes
+        if num_bytes > _MAX_STATE_BYTES:
+            raise parts.error(f"has {num_bytes} bytes in {parts.stem + self._state_suffix!r}")
         try:
             raw = bytes(parts.get(self._state_suffix).tolist())
             return msgspec.json.decode(raw, type=QuantState)
@@ -113,9 +119,12 @@ class BitsAndBytes8:
     suffixes: Sequence[str] = (_WEIGHT, "SCB", "weight_format")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        shape = parts.header(_WEIGHT).shape
+        shape = parts.matrix(_WEIGHT, num_dims=2)
         parts.expect("SCB", ("F32",), shape[:1])
-        if parts.has("weight_format") and int(parts.get("weight_format")) != 0:
+        if not parts.has("weight_format"):
+            return shape
+        parts.expect("weight_format", ("U8",), (), (1,))
+        if int(parts.get("weight_format")) != 0:
             raise parts.error(f"has {parts.stem + _WEIGHT!r} in an order of a GPU: not supported")
         return shape
 

@@ -41,7 +41,7 @@ class GptqWords:
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         per_word = WORD_BITS // self.num_bits
-        num_words, out_features = _two(parts)
+        num_words, out_features = parts.matrix(_WEIGHT, num_dims=2)
         in_features = num_words * per_word
         _check_groups(parts, in_features, out_features, self.group_size, per_word)
         if parts.has(_GROUPS):
@@ -84,7 +84,7 @@ class AwqWords:
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
         per_word = len(_AWQ_PLACES)
-        in_features, num_words = _two(parts)
+        in_features, num_words = parts.matrix(_WEIGHT, num_dims=2)
         out_features = num_words * per_word
         _check_groups(parts, in_features, out_features, self.group_size, per_word)
         return out_features, in_features
@@ -102,13 +102,6 @@ class AwqWords:
     def _unpack(self, words: torch.Tensor) -> torch.Tensor:
         values = unpack_words(words, 4).view(len(words), -1, len(_AWQ_PLACES))
         return values[..., list(_AWQ_PLACES)].flatten(1).T.contiguous()
-
-
-def _two(parts: WeightParts) -> tuple[int, int]:
-    shape = parts.header(_WEIGHT).shape
-    if len(shape) != 2:
-        raise parts.error(f"has {parts.stem + _WEIGHT!r} of shape {shape}, which is no matrix")
-    return shape[0], shape[1]
 
 
 def _check_groups(

@@ -54,9 +54,7 @@ class EightBits:
         return bits_in_codes(8, self.block[1])
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        shape = parts.header("").shape
-        if len(shape) < 2:
-            raise parts.error(f"stores {parts.stem!r} of shape {shape} as {self.dtype}")
+        shape = parts.matrix()
         shapes = self._scale_shapes(shape)
         parts.expect(self._scale(parts), _SCALE_DTYPES, *shapes)
         if self.zero and parts.has(self.zero):

@@ -78,8 +78,8 @@ class ExpertMxfp4:
     suffixes: Sequence[str] = ("_blocks", "_scales")
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        shape = parts.header("_blocks").shape
-        if len(shape) != 4 or 2 * shape[3] != MXFP4_BLOCK:
+        shape = parts.matrix("_blocks", num_dims=4)
+        if 2 * shape[3] != MXFP4_BLOCK:
             raise parts.error(
                 f"has {parts.stem + '_blocks'!r} of shape {shape}, which are no blocks of 32"
             )
@@ -97,7 +97,7 @@ def _check_blocks(
     parts: WeightParts, marker: str, block: int, scale_dtypes: Sequence[str]
 ) -> tuple[int, ...]:
     """The shape of a weight that has two values in a byte, and a scale for each whole block."""
-    *rest, num_bytes = parts.header(marker).shape
+    *rest, num_bytes = parts.matrix(marker)
     if 2 * num_bytes % block:
         raise parts.error(f"has {parts.stem + marker!r} with rows of partial blocks")
     parts.expect("_scale", scale_dtypes, (*rest, 2 * num_bytes // block))

@@ -38,11 +38,11 @@ class PackedIntegers:
         return bits_in_codes(self.num_bits, self.group_size, has_zeros=not self.is_symmetric)
 
     def check(self, parts: WeightParts) -> tuple[int, ...]:
-        *rest, rows, num_words = parts.header(_PACKED).shape
+        *rest, rows, num_words = parts.matrix(_PACKED)
         parts.expect(_SHAPE, ("I64", "I32"), (len(rest) + 2,))
         shape = tuple(parts.get(_SHAPE).tolist())
         columns = shape[-1]
-        if shape[:-1] != (*rest, rows) or num_words != self._num_words(columns):
+        if columns < 1 or shape[:-1] != (*rest, rows) or num_words != self._num_words(columns):
             raise parts.error(
                 f"has {parts.stem + _PACKED!r} of shape {(*rest, rows, num_words)}, which does not "
                 f"hold {shape}"
