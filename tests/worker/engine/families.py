@@ -282,6 +282,59 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "youtu": ("youtu", LATENT_HEADS | {"attention_bias": True}),
+    "deepseek_v2": (
+        "deepseek_v2",
+        LATENT_HEADS
+        | {
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 2.0,
+            "rope_parameters": DEEPSEEK_YARN | {"mscale": 1.3},
+        },
+    ),
+    "deepseek_v2 groups": (
+        "deepseek_v2",
+        LATENT_HEADS
+        | {
+            "first_k_dense_replace": 0,
+            "q_lora_rank": None,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 1,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        LATENT_HEADS
+        | {
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_group": 3,
+            "topk_group": 2,
+            "rope_parameters": DEEPSEEK_YARN,
+        },
+    ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        LATENT_HEADS
+        | {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "pad_token_id": 2,
+            "attention_bias": True,
+        },
+    ),
     "minicpm3": (
         "minicpm3",
         LATENT_HEADS | {"scale_emb": 3.0, "dim_model_base": 24, "scale_depth": 1.1},

@@ -37,6 +37,9 @@ class ReaderToDevice:
     def read(self, name: str, *shape: int) -> torch.Tensor:
         return self._reader.read(name, *shape).to(self._device)
 
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        return self._reader.read_as(dtype, name, *shape).to(self._device)
+
 
 def load_gpu_model(
     config: EngineConfig,

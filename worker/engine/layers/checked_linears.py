@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -59,6 +60,13 @@ class SizedLinear:
         return self._linear(functional.pad(x, (0, 0, 0, num_missing)))[: len(x)]
 
 
+class _Kind(NamedTuple):
+    out_features: int
+    in_features: int
+    dtype: torch.dtype
+    has_bias: bool
+
+
 class CheckedLinears:
     """Makes layers of a library's product; tries each shape once, before its first layer."""
 
@@ -71,10 +79,11 @@ class CheckedLinears:
         self.name = name
         self._make = make
         self._num_threads = num_threads
-        self._sizes: dict[tuple[torch.Size, bool], tuple[int, ...]] = {}
+        self._sizes: dict[_Kind, tuple[int, ...]] = {}
 
     def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        kind = (weight.shape, bias is not None)
+        out_features, in_features = weight.shape
+        kind = _Kind(out_features, in_features, weight.dtype, bias is not None)
         if kind not in self._sizes:
             self._sizes[kind] = self._try(weight, bias)
         return SizedLinear(self._make(weight, bias), self._sizes[kind])
@@ -83,7 +92,7 @@ class CheckedLinears:
         """In a line, for the log: what its trial has shown."""
         kinds = self._sizes.items()
         told = [f"a row's bits do not depend on its company, tried in {len(kinds)} shapes"]
-        for ((out_features, in_features), _), sizes in kinds:
+        for (out_features, in_features, *_), sizes in kinds:
             if sizes == ONE_BY_ONE:
                 told.append(f"{in_features} to {out_features} row by row, for there they do")
             elif missing := set(SIZES) - {*sizes}:

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.layers.linear import Linear
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import (
     AttentionWeights,
     DecoderWeights,
     LayerWeights,
-    Projection,
 )
+from worker.engine.models.dense_mlp import DenseMlp
+from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.latent.latent_mixer import LatentMixer
-from worker.engine.models.layer_ops import LayerOps, activate, sigmoid
+from worker.engine.models.layer_ops import LayerOps, sigmoid
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.lora_linear import LoraLinear
 from worker.engine.models.model import ModelInput
-from worker.engine.models.model_lora import (
-    DOWN,
-    GATE_UP,
-    OUTPUT,
-    QKV,
-    decoder_projections,
-    projection_name,
-)
+from worker.engine.models.model_lora import OUTPUT, QKV, decoder_projections
 from worker.engine.models.norms import FloatNorm, HeadNorm, NoNorm, Norm, NormWeights, RmsNorm
 from worker.engine.models.recurrent.recurrent_mixer import make_recurrent_mixer
 
@@ -53,8 +47,10 @@ class DecoderModel:
             rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
             self._embedding_scale = float(rounded)
         self._layers = [
-            DecoderLayer(config, weights.layer(layer_id), mixer, ops, layer_id)
-            for layer_id, mixer in enumerate(make_mixers(config, weights, ops))
+            DecoderLayer(config, weights.layer(layer_id), mixer, mlp, ops)
+            for layer_id, (mixer, mlp) in enumerate(
+                zip(make_mixers(config, weights, ops), make_mlps(config, weights, ops), strict=True)
+            )
         ]
         self._norm = make_norm(config, weights.norm(), ops)
         self._lm_head = ops.head(weights.lm_head(self._embeddings))
@@ -86,6 +82,7 @@ class DecoderModel:
         """Raises ConfigError."""
         for is_so, told in (
             (self._config.recurrent, "its layers keep a state beside keys and values"),
+            (self._config.experts, "its MLPs are mixtures of experts"),
             (self._config.latent, "its keys and values are made of a latent"),
         ):
             if is_so:
@@ -101,6 +98,14 @@ class Mixer(Protocol):
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
     ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        ...
+
+
+class Mlp(Protocol):
+    """What a layer does with each token by itself."""
+
+    def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
         ...
 
@@ -146,17 +151,15 @@ class DecoderLayer:
         config: DecoderConfig,
         weights: LayerWeights,
         mixer: Mixer,
+        mlp: Mlp,
         ops: LayerOps,
-        layer_id: int,
     ) -> None:
-        self._ops = ops
         self._config = config
         self._before_attention = make_norm(config, weights.before_attention, ops)
         self._mixer = mixer
         self._after_attention = make_norm(config, weights.after_attention, ops)
         self._before_mlp = make_norm(config, weights.before_mlp, ops)
-        self._gate_up = LoraLinear.of(weights.gate_up, ops, layer_id, GATE_UP)
-        self._down = LoraLinear.of(weights.down, ops, layer_id, DOWN)
+        self._mlp = mlp
         self._after_mlp = make_norm(config, weights.after_mlp, ops)
 
     def forward(
@@ -169,39 +172,9 @@ class DecoderLayer:
         x, residual = self._before_attention.of_sum(delta, residual)
         attended = self._mixer.forward(x, batch, attention)
         if self._config.is_parallel:
-            return attended + self._mlp(x, batch), residual
+            return attended + self._mlp.forward(x, batch), residual
         x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
-        return self._after_mlp.of(self._mlp(x, batch)), residual
-
-    def _mlp(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
-        return self._down(self._activated(self._gate_up(x, batch)), batch)
-
-    def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
-        mlp = self._config.mlp
-        if mlp.is_plain:
-            return self._ops.silu_mul(gate_up)
-        if not mlp.is_gated:
-            return activate(gate_up, mlp.activation)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return activate(gate, mlp.activation) * up
-
-
-class LoraLinear:
-    """A projection, and what the adapters of a step add to it."""
-
-    def __init__(self, linear: Linear, name: str) -> None:
-        self._linear = linear
-        self._name = name  # by which adapters know it
-
-    @classmethod
-    def of(cls, weights: Projection, ops: LayerOps, layer_id: int, projection: str) -> Self:
-        return cls(ops.linears.make(*weights.dense()), projection_name(layer_id, projection))
-
-    def __call__(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
-        output = self._linear(x)
-        if batch.loras is not None:
-            batch.loras.add(self._name, x, output)
-        return output
+        return self._after_mlp.of(self._mlp.forward(x, batch)), residual
 
 
 def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -> Iterator[Mixer]:
@@ -219,6 +192,16 @@ def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -
         assert recurrent is not None, "what does not attend keeps a state"
         prefix = f"model.layers.{layer_id}.recurrent."
         yield make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
+
+
+def make_mlps(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -> Iterator[Mlp]:
+    """By layer."""
+    for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
+        if experts is None:
+            yield DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
+        else:
+            prefix = f"model.layers.{layer_id}.mlp."
+            yield ExpertMlp(experts, weights.reader, prefix, ops.linears)
 
 
 def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:

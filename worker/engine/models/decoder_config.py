@@ -8,6 +8,7 @@ from itertools import compress, count
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_config import (
     LLAMA_MLP,
@@ -65,6 +66,7 @@ class DecoderConfig(ModelConfig):
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None: it attends; (): all do
     latent: LatentConfig | None = None  # of the layers that attend; None: they keep heads
     head_norm: HeadNormConfig | None = None
+    experts: tuple[ExpertsConfig | None, ...] = ()  # by layer; None: it has none; (): none has
     has_attention_gate: bool = False  # beside each query: what attention gives is multiplied by
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
@@ -84,9 +86,12 @@ class DecoderConfig(ModelConfig):
         attention_size = self._attention_size
         up_size = sum(self.mlp.up_sizes(self.intermediate_size))
         mlp_size = (up_size + self.intermediate_size) * self.hidden_size
+        experts_size = sum(each.num_projection_values for each in self.experts if each)
+        num_dense = self.num_layers - sum(each is not None for each in self.experts)
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
         num_attending = len(self.attention_layers)
-        return num_attending * attention_size + recurrent_size + self.num_layers * mlp_size
+        mixers_size = num_attending * attention_size + recurrent_size
+        return mixers_size + num_dense * mlp_size + experts_size
 
     @property
     def _attention_size(self) -> int:
@@ -116,6 +121,7 @@ class DecoderConfig(ModelConfig):
         has = {
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
+            "its mixture of experts": bool(self.experts),
             "its gate of attention": self.has_attention_gate,
             "its kind of norm": not self.norm.is_plain,
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
@@ -236,6 +242,18 @@ def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
             attention_layers=(layer,) * model.num_layers,
         )
     )
+
+
+def with_experts(
+    config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig, has_experts: Sequence[bool]
+) -> DecoderConfig:
+    """`model` with them in the layers that `has_experts` tells. Raises ConfigError."""
+    if not any(has_experts):
+        return model
+    if experts.obstacle is not None:
+        raise ConfigError(f"{config.path}: {experts.obstacle}")
+    by_layer = tuple(experts if each else None for each in has_experts)
+    return _counted(replace(model, experts=by_layer))
 
 
 def with_recurrent_layers(

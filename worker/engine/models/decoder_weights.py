@@ -40,14 +40,20 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """Norms and MLP of one layer."""
+    """Norms of one layer."""
 
     before_attention: NormWeights | None
     after_attention: NormWeights | None
     before_mlp: NormWeights | None
+    after_mlp: NormWeights | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MlpWeights:
+    """Of a layer without experts."""
+
     gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
     down: Projection
-    after_mlp: NormWeights | None
 
 
 class DecoderWeights:
@@ -110,21 +116,26 @@ class DecoderWeights:
         )
 
     def layer(self, layer_id: int) -> LayerWeights:
-        config = self._config
-        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
-        gate_up_sizes = stored_sizes(config.mlp.up, config.mlp.up_sizes(intermediate_size))
-        places = config.norm_places
+        places = self._config.norm_places
         layer = f"model.layers.{layer_id}."
-        mlp = layer + "mlp."
         return LayerWeights(
             before_attention=self._norm_at(layer, places.before_attention),
             after_attention=self._norm_at(layer, places.after_attention),
             before_mlp=self._norm_at(layer, places.before_mlp),
-            gate_up=self._join(mlp, gate_up_sizes, hidden_size, has_bias=config.has_mlp_bias),
-            down=self._join(
-                mlp, {config.mlp.down: hidden_size}, intermediate_size, has_bias=config.has_mlp_bias
-            ),
             after_mlp=self._norm_at(layer, places.after_mlp),
+        )
+
+    def mlp(self, layer_id: int) -> MlpWeights:
+        """Of a layer without experts."""
+        config = self._config
+        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+        up, down = config.mlp.up_sizes(intermediate_size), {config.mlp.down: hidden_size}
+        prefix, has_bias = f"model.layers.{layer_id}.mlp.", config.has_mlp_bias
+        return MlpWeights(
+            gate_up=self._join(
+                prefix, stored_sizes(config.mlp.up, up), hidden_size, has_bias=has_bias
+            ),
+            down=self._join(prefix, down, intermediate_size, has_bias=has_bias),
         )
 
     def _norm_at(self, layer: str, module: str | None) -> NormWeights | None:
@@ -218,9 +229,15 @@ class RenamingReader:
         self._stored_names = stored_names
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._reader.read(self._stored(name), *shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        return self._reader.read_as(dtype, self._stored(name), *shape)
+
+    def _stored(self, name: str) -> str:
         for ours, theirs in self._stored_names:
             name = name.replace(ours, theirs)
-        return self._reader.read(name, *shape)
+        return name
 
 
 def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, int]:

@@ -23,13 +23,13 @@ class WeightReader(Protocol):
         """In the model's dtype. Raises ConfigError when there is none of this shape."""
         ...
 
-
-class CodeReader(WeightReader, Protocol):
-    """Gives quantised weights as they are stored, too."""
-
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         """Like `read`, in this dtype."""
         ...
+
+
+class CodeReader(WeightReader, Protocol):
+    """Gives quantised weights as they are stored, too."""
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None: they are stored as numbers. Raises ConfigError as `read` does."""
@@ -71,9 +71,12 @@ class CheckpointReader:
             self._note_read(stored_name)
         return codes
 
-    def finish(self) -> None:
-        """The model is whole. Raises ConfigError when there are weights that it did not read."""
-        check_unread(self._checkpoint.files, sorted(self._unread))
+    def finish(self, unread_prefixes: tuple[str, ...] = ()) -> None:
+        """The model is whole. Raises ConfigError when there are weights that it did not read, but
+        for those whose names begin so.
+        """
+        unread = [name for name in sorted(self._unread) if not name.startswith(unread_prefixes)]
+        check_unread(self._checkpoint.files, unread)
         self._on_progress(1.0)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> str:

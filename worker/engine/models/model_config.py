@@ -32,6 +32,7 @@ class ModelConfig:
     max_context_limit: int  # at most; more than the default where positions can be stretched
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
+    unread_prefixes: tuple[str, ...] = ()  # of tensors that are of no use here
     vision: VisionCard | None = None  # None: it takes no images
     quantization: str = ""  # of the stored weights, for people; empty: there is none
     made_format: MadeFormat | None = None  # of its projections, from the time they are loaded

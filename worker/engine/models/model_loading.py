@@ -97,4 +97,4 @@ def _open_stored(
     with open_checkpoint(model_path) as checkpoint:
         reader = CheckpointReader(checkpoint, dtype, on_progress)
         yield reader
-        reader.finish()
+        reader.finish(config.unread_prefixes)

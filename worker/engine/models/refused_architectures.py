@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ENCODER = "its tokens see later ones, or a text of another model: it is an encoder, or has one"
-LATENT = "its keys and values are made of a latent (MLA), or differ in size"
+INDEXED = "an indexer selects the positions that its tokens see (sparse MLA): not computed here"
+LATENT = "its keys and values are made of a latent in a way of its own, or differ in size"
 OWN_ATTENTION = "its attention is computed in its own code, where ours cannot take its place"
 RECURRENT = "it has recurrent or convolutional layers of a kind that is not computed here"
 SELECTED = "its tokens see blocks, chunks or selected positions, not all that lie before them"
@@ -28,9 +29,10 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("UdopForConditionalGeneration", "VisionEncoderDecoderModel", "XLMRobertaForCausalLM"),
         *("XLMRobertaXLForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel", "XmodForCausalLM"),
     ),
+    INDEXED: (*("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),),
     LATENT: (
-        *("AXK1ForCausalLM", "DeepseekV2ForCausalLM", "LongcatFlashForCausalLM"),
-        *("MiMoV2FlashForCausalLM", "Mistral4ForCausalLM"),
+        *("AXK1ForCausalLM", "LongcatFlashForCausalLM", "MiMoV2FlashForCausalLM"),
+        "Mistral4ForCausalLM",
     ),
     OWN_ATTENTION: (
         *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),
@@ -50,8 +52,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),
     SELECTED: (
-        *("AXK2ForCausalLM", "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM"),
-        *("GlmMoeDsaForCausalLM", "HYV4ForCausalLM", "Llama4ForCausalLM"),
+        *("AXK2ForCausalLM", "DeepseekV4ForCausalLM", "HYV4ForCausalLM", "Llama4ForCausalLM"),
         *("Llama4ForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration"),
         "MiniMaxM3VLForCausalLM",
     ),

@@ -23,9 +23,9 @@ from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
 from worker.engine.models.families.deepseek import (
+    deepseek_v2_config,
     deepseek_v3_config,
-    minicpm3_config,
-    youtu_config,
+    glm4_moe_lite_config,
 )
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.exaone4 import exaone4_config
@@ -36,6 +36,7 @@ from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
+from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
@@ -103,7 +104,9 @@ _RECURRENT: dict[str, ReadConfig] = {
 }
 # And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {
+    "DeepseekV2ForCausalLM": deepseek_v2_config,
     "DeepseekV3ForCausalLM": deepseek_v3_config,
+    "Glm4MoeLiteForCausalLM": glm4_moe_lite_config,
     "MiniCPM3ForCausalLM": minicpm3_config,
     "YoutuForCausalLM": youtu_config,
 }

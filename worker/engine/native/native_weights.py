@@ -11,6 +11,7 @@ from worker.engine.models.decoder_weights import (
     AttentionWeights,
     DecoderWeights,
     LayerWeights,
+    MlpWeights,
     Projection,
 )
 from worker.engine.models.loader import CodeReader
@@ -32,7 +33,12 @@ class NativeWeights:
         is_scaled = config.embedding_scale != 1.0
         self.embeddings = embeddings * config.embedding_scale if is_scaled else embeddings
         self.layers = [
-            self._layer(weights.layer(layer_id), weights.attention(layer_id), attention)
+            self._layer(
+                weights.layer(layer_id),
+                weights.attention(layer_id),
+                weights.mlp(layer_id),
+                attention,
+            )
             for layer_id, attention in enumerate(config.attention_layers)
         ]
         self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
@@ -43,7 +49,11 @@ class NativeWeights:
         self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
 
     def _layer(
-        self, weights: LayerWeights, attention_weights: AttentionWeights, attention: AttentionLayer
+        self,
+        weights: LayerWeights,
+        attention_weights: AttentionWeights,
+        mlp: MlpWeights,
+        attention: AttentionLayer,
     ) -> LayerStruct:
         """Without its part of the KV pool."""
         norm, before_mlp = attention_weights.head_norm, weights.before_mlp
@@ -56,8 +66,8 @@ class NativeWeights:
             key_norm=None if norm is None else self._packed.floats(norm[-1]),
             output=self._packed.linear(attention_weights.output),
             mlp_norm=self._packed.floats(before_mlp.weight),
-            gate_up=self._packed.linear(weights.gate_up, interleaved=True),
-            down=self._packed.linear(weights.down),
+            gate_up=self._packed.linear(mlp.gate_up, interleaved=True),
+            down=self._packed.linear(mlp.down),
             window=attention.window or 0,
             attention_scale=attention.scale,
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError
 from shared.protocol.sampling import BeamParams
@@ -24,12 +26,12 @@ from worker.engine.models.registry import read_model_config
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
 
-TOKEN_BYTES = 2 * (20 + 8) * 4  # two layers, a latent and a rotated key, in float32
+TOKEN_BYTES = 3 * (20 + 8) * 4  # three layers, a latent and a rotated key, in float32
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model_type, overrides = LATENT["deepseek_v3 dense"]
+    model_type, overrides = LATENT["deepseek_v3"]
     return save_tiny_model(tmp_path_factory.mktemp("deepseek"), model_type, **overrides)
 
 
@@ -80,7 +82,7 @@ def test_an_adapter_is_refused(path: Path, tmp_path: Path) -> None:
     rig = Rig(path)
     rig.run(LoadAdapter("one", str(adapter)))
     (loaded,) = (event for event in rig.channel.events if isinstance(event, AdapterLoaded))
-    assert "DeepseekV3ForCausalLM: its keys and values are made of a latent" in loaded.error
+    assert "with DeepseekV3ForCausalLM: its MLPs are mixtures of experts" in loaded.error
 
 
 def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert pool._data.nbytes == (pool.num_pages + 1) * pool.page_size * TOKEN_BYTES
     config = EngineConfig(model_path=str(path), num_kv_tokens=1 << 20)
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: TOKEN_BYTES << 20)
-    with pytest.raises(ConfigError, match=r"keys and values 0\.22 GiB \(1048576 tokens\)"):
+    with pytest.raises(ConfigError, match=r"keys and values 0\.33 GiB \(1048576 tokens\)"):
         check_memory(config, model, torch.float32, 2048)
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: (TOKEN_BYTES + 1) << 20)
     check_memory(config, model, torch.float32, 2048)
@@ -106,7 +108,15 @@ def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"qk_rope_head_dim": 7, "head_dim": 7}, "an even rotary dimension"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
-        ({"first_k_dense_replace": 1}, "first_k_dense_replace=1 is not supported"),
+        ({"n_group": 5}, "12 experts do not make 5 equal groups"),
+        ({"topk_group": 4}, "4 groups cannot be chosen of 3"),
+        ({"num_experts_per_tok": 13}, "13 experts cannot be chosen of 12"),
+        ({"num_experts_per_tok": 5, "topk_group": 1}, "1 groups of 4 have no 5 experts"),
+        ({"n_group": 12, "topk_group": 4}, "groups of 1 experts have no 2 to be scored by"),
+        ({"topk_method": "greedy"}, "topk_method='greedy' is not supported"),
+        ({"scoring_func": "softmax"}, "scoring_func='softmax' is not supported"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq=2 is not supported"),
+        ({"routed_scaling_factor": 0.0}, "'routed_scaling_factor' must be a positive number"),
     ],
 )
 def test_a_configuration_that_makes_no_sense(
@@ -116,3 +126,56 @@ def test_a_configuration_that_makes_no_sense(
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"topk_method": "best"}, "topk_method='best' is not supported: greedy and group"),
+        ({"norm_topk_prob": True}, "norm_topk_prob=True is not supported"),
+        ({"scoring_func": "sigmoid"}, "scoring_func='sigmoid' is not supported"),
+    ],
+)
+def test_what_version_2_does_not_have(
+    tmp_path: Path, values: dict[str, Any], sentence: str
+) -> None:
+    model_type, overrides = LATENT["deepseek_v2"]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(ConfigError, match=sentence):
+        read_model_config(path)
+
+
+@pytest.mark.parametrize("types", [["dense"], ["dense", "wide"], "dense"])
+def test_layers_of_other_kinds_are_refused(tmp_path: Path, types: object) -> None:
+    model_type, overrides = LATENT["glm4_moe_lite"]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"mlp_layer_types": types}))
+    with pytest.raises(ConfigError, match="mlp_layer_types"):
+        read_model_config(path)
+
+
+def test_layers_that_guess_are_not_read_and_others_behind_the_last_are_refused(
+    path: Path, tmp_path: Path
+) -> None:
+    """DeepSeek's files hold one: `num_nextn_predict_layers`."""
+    copy = shutil.copytree(path, tmp_path / "copy")
+    (file,) = copy.glob("*.safetensors")
+    weights = load_file(file)
+    save_file(weights | {"model.layers.3.eh_proj.weight": torch.ones(2, 2)}, file)
+    add = make_add(1, random_prompt(9, seed=2), max_tokens=5, ignore_eos=True)
+    assert Rig(copy).run(add) == Rig(path).run(add)
+    save_file(weights | {"model.layers.4.eh_proj.weight": torch.ones(2, 2)}, file)
+    with pytest.raises(ConfigError, match=r"model\.layers\.4\.eh_proj\.weight"):
+        Rig(copy)
+
+
+def test_all_experts_count_as_memory(path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = read_model_config(path)
+    theirs = AutoModelForCausalLM.from_pretrained(path)
+    matrices = sum(each.numel() for each in theirs.parameters() if each.ndim > 1)
+    assert model.num_parameters == matrices

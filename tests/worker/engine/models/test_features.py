@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from tests.worker.engine.families import (
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.models import norms
+from worker.engine.models.decoder_config import DecoderConfig, with_experts
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.families import deepseek
 from worker.engine.models.latent import latent_mixer
+from worker.engine.models.model_config import ConfigFile
 
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
@@ -77,6 +82,20 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"rope_interleave": False},
     ],
     "deepseek_v3 dense biases": [{"rope_interleave": True}],
+    "deepseek_v2": [
+        {"routed_scaling_factor": 1.0},
+        {"num_experts_per_tok": 2},
+        {"rope_parameters": DEEPSEEK_YARN | {"mscale_all_dim": None}},
+    ],
+    "deepseek_v2 groups": [{"topk_method": "greedy"}, {"n_group": 2, "topk_group": 1}],
+    "deepseek_v3": [
+        {"routed_scaling_factor": 1.0},
+        {"norm_topk_prob": False},
+        {"n_group": 1, "topk_group": 1},
+        {"topk_group": 1},
+        {"rope_parameters": DEEPSEEK_YARN | {"factor": 1.0}},
+    ],
+    "glm4_moe_lite": [{"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
@@ -151,6 +170,34 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
         return x if len(weight) == size else norms.rms_norm(x, weight, eps)
 
     monkeypatch.setattr(latent_mixer, "rms_norm", without_one)
+    assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("family", "part"),
+    [
+        ("deepseek_v2", {"shared_size": 0}),
+        ("deepseek_v3", {"shared_size": 0}),
+        ("deepseek_v3", {"has_correction": False}),
+        ("deepseek_v3", {"num_group_scores": 1}),
+        ("glm4_moe_lite", {"has_correction": False}),
+    ],
+    ids=str,
+)
+def test_a_part_of_experts_that_is_left_out_moves_the_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, part: dict[str, Any]
+) -> None:
+    model_type, overrides = LATENT[family]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    with_it = logits(path)
+
+    def without_part(
+        config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig, layers: list[bool]
+    ) -> DecoderConfig:
+        made = with_experts(config, model, replace(experts, **part), layers)
+        return replace(made, unread_prefixes=("model.layers.",))
+
+    monkeypatch.setattr(deepseek, "with_experts", without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -76,19 +78,29 @@ class RankReader:
         self._num_ranks = num_ranks
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._read(self._reader.read, name, shape)
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        return self._read(partial(self._reader.read_as, dtype), name, shape)
+
+    def _read(
+        self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...]
+    ) -> torch.Tensor:
         if name.endswith(_DIVIDED_ROWS):
-            return self._share(name, shape, dim=0)
+            return self._share(read, name, shape, dim=0)
         if name.endswith(_DIVIDED_COLUMNS):
-            return self._share(name, shape, dim=1)
-        tensor = self._reader.read(name, *shape)
+            return self._share(read, name, shape, dim=1)
+        tensor = read(name, *shape)
         if name.endswith(_SUMMED_BIASES) and self._rank > 0:
             return torch.zeros_like(tensor)
         return tensor
 
-    def _share(self, name: str, shape: tuple[int, ...], dim: int) -> torch.Tensor:
+    def _share(
+        self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...], dim: int
+    ) -> torch.Tensor:
         whole = list(shape)
         whole[dim] *= self._num_ranks
-        shares = self._reader.read(name, *whole).chunk(self._num_ranks, dim)
+        shares = read(name, *whole).chunk(self._num_ranks, dim)
         return shares[self._rank].clone()  # a view would keep the others' in memory
 
 

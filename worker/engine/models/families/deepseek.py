@@ -1,82 +1,103 @@
-"""DeepSeek V3 and its kind, as far as all layers are dense: attention over latents."""
+"""DeepSeek V2 and V3, and their kind: attention over latents, experts behind the first layers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 from shared.errors import ConfigError
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    Scales,
-    decoder_config,
-    same_window,
-    with_latents,
-)
-from worker.engine.models.latent.latent_config import latent_config
+from worker.engine.models.decoder_config import DecoderConfig, with_experts
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.families.latent import latent_decoder_config
 from worker.engine.models.model_config import ConfigFile
-from worker.engine.models.rope_config import neighbours_rope_config
+
+_TYPES_OF_MLPS = {"dense": False, "sparse": True}
+
+
+def deepseek_v2_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Experts chosen by softmax. Raises ConfigError, as the other readers do."""
+    config.refuse("scoring_func", "softmax")
+    config.refuse("norm_topk_prob", False)  # the released code would norm them, that of today not
+    model = latent_decoder_config(
+        config,
+        architecture,
+        eos_token_ids,
+        has_neighbours=True,
+        has_mlp_bias=config.boolean("mlp_bias", default=False),
+    )
+    experts = _experts(config, "softmax")
+    method = config.get("topk_method", "greedy")
+    if method == "group_limited_greedy":
+        experts = _grouped(config, experts)
+    elif method != "greedy":
+        raise ConfigError(
+            f"{config.path}: topk_method={method!r} is not supported: greedy and "
+            "group_limited_greedy are"
+        )
+    return with_experts(config, model, experts, _behind_dense(config))
 
 
 def deepseek_v3_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """Raises ConfigError, as the other readers do."""
-    num_dense = config.integer("first_k_dense_replace", 0, least=0)
-    if num_dense < config.integer("num_hidden_layers"):
-        raise ConfigError(
-            f"{config.path}: first_k_dense_replace={num_dense} is not supported: experts beside "
-            "latents are not computed, all layers must be dense"
-        )
-    return latent_decoder_config(config, architecture, eos_token_ids)
+    """And R1, V3.1, Kimi K2: experts chosen by sigmoid, with a correction."""
+    config.refuse("topk_method", "noaux_tc")
+    return _of_v3(config, architecture, eos_token_ids, _behind_dense(config))
 
 
-def youtu_config(
+def glm4_moe_lite_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """Youtu-LLM: dense in all layers."""
-    return latent_decoder_config(config, architecture, eos_token_ids)
+    """GLM 4.7 Flash: V3 in other words."""
+    types, num_layers = config.get("mlp_layer_types", None), config.integer("num_hidden_layers")
+    if not isinstance(types, list) or [*map(_TYPES_OF_MLPS.get, types)].count(None):
+        raise ConfigError(f"{config.path}: 'mlp_layer_types' must say dense or sparse: {types!r}")
+    if len(types) != num_layers:
+        raise ConfigError(f"{config.path}: 'mlp_layer_types' has not {num_layers} layers: {types}")
+    return _of_v3(config, architecture, eos_token_ids, [_TYPES_OF_MLPS[each] for each in types])
 
 
-def minicpm3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """MiniCPM 3: dense, and its streams have factors."""
-    num_layers = config.integer("num_hidden_layers")
-    size = config.integer("hidden_size")
-    scales = Scales(
-        embedding=config.positive_number("scale_emb", 12.0),
-        residual=config.positive_number("scale_depth", 1.4) / num_layers**0.5,
-        logits_divisor=size / config.integer("dim_model_base", 256),
-    )
-    return latent_decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        has_neighbours=False,
-        has_mlp_bias=config.boolean("mlp_bias", default=False),
-        scales=scales,
-    )
-
-
-def latent_decoder_config(
+def _of_v3(
     config: ConfigFile,
     architecture: str,
     eos_token_ids: tuple[int, ...],
-    *,
-    has_neighbours: bool | None = None,  # of what is rotated; None: as config.json says
-    has_mlp_bias: bool = False,
-    scales: Scales | None = None,
+    has_experts: list[bool],
 ) -> DecoderConfig:
-    """With dense layers. Raises ConfigError."""
-    latent = latent_config(config)
-    if has_neighbours is None:
-        has_neighbours = config.boolean("rope_interleave", default=True)
-    model = decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        windows=same_window(config, None),
-        head_dim=latent.rotated_dim,
-        rope=neighbours_rope_config(config, has_neighbours=has_neighbours),
-        has_mlp_bias=has_mlp_bias,
-        scales=scales or Scales(),
+    config.refuse("scoring_func", "sigmoid")
+    experts = replace(
+        _grouped(config, _experts(config, "sigmoid")),
+        num_group_scores=2,
+        has_correction=True,
+        is_normed=config.boolean("norm_topk_prob", default=True),
     )
-    return with_latents(model, latent)
+    model = latent_decoder_config(config, architecture, eos_token_ids)
+    return with_experts(config, model, experts, has_experts)
+
+
+def _experts(config: ConfigFile, scoring: Literal["softmax", "sigmoid"]) -> ExpertsConfig:
+    size = config.integer("moe_intermediate_size")
+    return ExpertsConfig(
+        num_experts=config.integer("n_routed_experts"),
+        num_chosen=config.integer("num_experts_per_tok"),
+        hidden_size=config.integer("hidden_size"),
+        intermediate_size=size,
+        scoring=scoring,
+        scale=config.positive_number("routed_scaling_factor"),
+        shared_size=size * config.integer("n_shared_experts"),
+    )
+
+
+def _grouped(config: ConfigFile, experts: ExpertsConfig) -> ExpertsConfig:
+    return replace(
+        experts,
+        num_groups=config.integer("n_group"),
+        num_chosen_groups=config.integer("topk_group"),
+    )
+
+
+def _behind_dense(config: ConfigFile) -> list[bool]:
+    config.refuse("moe_layer_freq", 1)
+    num_dense = config.integer("first_k_dense_replace", least=0)
+    return [idx >= num_dense for idx in range(config.integer("num_hidden_layers"))]

@@ -1,0 +1,36 @@
+"""The MLP of a layer without experts."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.models.decoder_weights import MlpWeights
+from worker.engine.models.layer_config import MlpConfig
+from worker.engine.models.layer_ops import LayerOps, activate
+from worker.engine.models.lora_linear import LoraLinear
+from worker.engine.models.model import ModelInput
+from worker.engine.models.model_lora import DOWN, GATE_UP
+
+
+class DenseMlp:
+    """One projection up, gated or activated alone, and one down."""
+
+    def __init__(
+        self, config: MlpConfig, weights: MlpWeights, ops: LayerOps, layer_id: int
+    ) -> None:
+        self._config = config
+        self._ops = ops
+        self._gate_up = LoraLinear.of(weights.gate_up, ops, layer_id, GATE_UP)
+        self._down = LoraLinear.of(weights.down, ops, layer_id, DOWN)
+
+    def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        return self._down(self._activated(self._gate_up(x, batch)), batch)
+
+    def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        if self._config.is_plain:
+            return self._ops.silu_mul(gate_up)
+        if not self._config.is_gated:
+            return activate(gate_up, self._config.activation)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return activate(gate, self._config.activation) * up

@@ -1,0 +1,64 @@
+"""Chooses experts for tokens."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import torch
+
+from worker.engine.layers.linear import Linears
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.layer_ops import sigmoid
+
+_MIN_SUM = 1e-20  # of shares that are divided by it, as DeepSeek's own code has it
+
+
+class ExpertRouter:
+    """In float32, each token by itself: of experts that score alike, the first is chosen."""
+
+    def __init__(
+        self,
+        config: ExpertsConfig,
+        weight: torch.Tensor,  # [num_experts, hidden_size]
+        correction: torch.Tensor | None,  # [num_experts] float32
+        linears: Linears,
+    ) -> None:
+        self._config = config
+        self._linear = linears.make(weight.float(), None)
+        self._correction = correction
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of x [num_tokens, hidden_size] the chosen, rising, and what each counts:
+        [num_tokens, num_chosen] int64, and float32.
+        """
+        config = self._config
+        logits = self._linear(x.float())
+        scores = logits.softmax(dim=-1) if config.scoring == "softmax" else sigmoid(logits)
+        preferred = scores if self._correction is None else scores + self._correction
+        if config.has_groups:
+            preferred = self._within_groups(preferred)
+        expert_ids = _best(preferred, config.num_chosen).sort(dim=-1).values
+        shares = scores.gather(1, expert_ids)
+        if config.is_normed:
+            shares = shares / (_sum_in_order(shares) + _MIN_SUM)
+        return expert_ids, shares * config.scale
+
+    def _within_groups(self, scores: torch.Tensor) -> torch.Tensor:
+        """-inf for experts of groups that are not chosen."""
+        config = self._config
+        groups = scores.view(len(scores), config.num_groups, -1)
+        best = groups.sort(dim=-1, descending=True).values[..., : config.num_group_scores]
+        chosen = _best(_sum_in_order(best).squeeze(-1), config.num_chosen_groups)
+        is_left_out = torch.ones(groups.shape[:2], dtype=torch.bool).scatter_(1, chosen, False)
+        return groups.masked_fill(is_left_out.unsqueeze(-1), -torch.inf).view(scores.shape)
+
+
+def _best(values: torch.Tensor, num: int) -> torch.Tensor:
+    """Indices of each row's highest; of equals, the first ones."""
+    return values.sort(dim=-1, descending=True, stable=True).indices[..., :num]
+
+
+def _sum_in_order(values: torch.Tensor) -> torch.Tensor:
+    """Over the last dimension, which is kept: one after the other, however many rows there are."""
+    return functools.reduce(operator.add, values.unbind(-1)).unsqueeze(-1)

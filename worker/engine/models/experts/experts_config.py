@@ -1,0 +1,52 @@
+"""How a mixture of experts is made, told by data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """MLPs of one size, gated by SiLU, of which a router chooses some for each token."""
+
+    num_experts: int
+    num_chosen: int  # for a token
+    hidden_size: int
+    intermediate_size: int  # of one expert
+    scoring: Literal["softmax", "sigmoid"]  # of the router's logits
+    has_correction: bool = False  # a bias that counts where experts are chosen, not in their shares
+    num_groups: int = 1  # experts stand in groups of one size; the chosen are from some groups
+    num_chosen_groups: int = 1
+    num_group_scores: int = 1  # the best so many experts of a group, added, are its score
+    is_normed: bool = False  # the shares of a token are divided by their sum
+    scale: float = 1.0  # of all shares
+    shared_size: int = 0  # intermediate size of an MLP that every token goes through; 0: none
+    shared_name: str = "shared_experts"  # its module
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether some are left out."""
+        return self.num_chosen_groups < self.num_groups
+
+    @property
+    def num_projection_values(self) -> int:
+        """Of the matrices of all experts, the shared one, and the router."""
+        inner = self.num_experts * self.intermediate_size + self.shared_size
+        return self.hidden_size * (3 * inner + self.num_experts)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why these numbers make no sense."""
+        if self.num_chosen > self.num_experts:
+            return f"{self.num_chosen} experts cannot be chosen of {self.num_experts}"
+        if self.num_experts % self.num_groups:
+            return f"{self.num_experts} experts do not make {self.num_groups} equal groups"
+        size = self.num_experts // self.num_groups
+        if self.num_chosen_groups > self.num_groups:
+            return f"{self.num_chosen_groups} groups cannot be chosen of {self.num_groups}"
+        if self.num_chosen > size * self.num_chosen_groups:
+            return f"{self.num_chosen_groups} groups of {size} have no {self.num_chosen} experts"
+        if self.num_group_scores > size:
+            return f"groups of {size} experts have no {self.num_group_scores} to be scored by"
+        return None
