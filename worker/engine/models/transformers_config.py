@@ -31,6 +31,8 @@ from worker.engine.models.transformers_attention import (
 )
 
 NUM_TRIAL_TOKENS = 8
+# Types of models, and the types that transformers has for the same: their makers' code is not run.
+SAME_TYPES = {"kimi_k2": "deepseek_v3"}
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 # What a foreign model may raise when it is made or called in a way that it was not made for.
@@ -63,7 +65,12 @@ def read_hf_config(model_path: Path) -> Any:
     """config.json as transformers understands it. Raises ConfigError."""
     from transformers import AutoConfig
 
+    values = read_json(model_path / "config.json", dict)
+    same_type = SAME_TYPES.get(str(values.pop("model_type", None)))
     try:
+        if same_type is not None:
+            values.pop("auto_map", None)  # where their makers' code is
+            return AutoConfig.for_model(same_type, **values)
         return AutoConfig.from_pretrained(model_path, local_files_only=True)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{model_path} is not a model that transformers knows: {exc}") from exc

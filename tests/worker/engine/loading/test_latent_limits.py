@@ -179,3 +179,22 @@ def test_all_experts_count_as_memory(path: Path) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(path)
     matrices = sum(each.numel() for each in theirs.parameters() if each.ndim > 1)
     assert model.num_parameters == matrices
+
+
+def test_kimi_k2_is_known_by_its_own_name(path: Path, tmp_path: Path) -> None:
+    """Its config.json is of the form that transformers 4 wrote."""
+    copy = shutil.copytree(path, tmp_path / "copy")
+    file = copy / "config.json"
+    told = json.loads(file.read_text())
+    rope = told.pop("rope_parameters")
+    told |= {
+        "model_type": "kimi_k2",
+        "rope_theta": rope.pop("rope_theta"),
+        "rope_scaling": rope | {"type": rope.pop("rope_type")},
+        "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"},
+    }
+    file.write_text(json.dumps(told))
+    add = make_add(1, random_prompt(40, seed=7), max_tokens=9, ignore_eos=True)
+    kimi, deepseek = Rig(copy), Rig(path)
+    assert kimi.run(add) == deepseek.run(add)
+    assert all(torch.equal(kimi.logits[key], deepseek.logits[key]) for key in kimi.logits)
