@@ -43,6 +43,27 @@ def test_experts_that_are_quantised_one_by_one(kind: str, tmp_path: Path) -> Non
     assert_same_tokens(*save_one_by_one(tmp_path, kind))
 
 
+@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
+def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "num_key_value_heads": 4,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 64,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 96,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 48,
+    }
+    source = save_tiny_model(tmp_path / "source", "deepseek_v3", **SHAPES, **sizes)
+    quantized = save_quantized(source, tmp_path / "quantized", kind)
+    assert_same_tokens(quantized, save_dense(source, tmp_path / "dense", kind))
+
+
 def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
     assert_same_tokens(*save_gpt_oss(tmp_path))
 
