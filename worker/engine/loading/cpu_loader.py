@@ -20,9 +20,10 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism, recurrent_limits
-from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.model_setup import ModelSetup
@@ -136,9 +137,8 @@ class CpuLoader:
         on_cpu = _OnCpu(pool, TorchForward(model, attention), image_encoder)
         if experts is None or not experts.num_coded:
             return on_cpu
-        assert isinstance(model, TransformersModel), "the library was chosen for its experts"
         return on_cpu._replace(
-            num_weight_bytes=model.num_bytes + experts.num_bytes,
+            num_weight_bytes=_num_other_bytes(setup, model) + experts.num_bytes,
             coded_share=experts.num_coded / setup.config.num_parameters,
         )
 
@@ -153,6 +153,14 @@ class CpuLoader:
         kv_dtype = kv_cache_dtype(self._site.config.kv_dtype, setup.dtype)
         group = one_kv_group(layers, kv_dtype, self._site.config.page_size)
         return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
+
+
+def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
+    """Of what is not experts."""
+    if isinstance(model, TransformersModel):
+        return model.num_bytes
+    num_expert_bytes = setup.config.num_expert_values * setup.dtype.itemsize
+    return weight_bytes(setup.config, setup.dtype) - num_expert_bytes
 
 
 def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:

@@ -11,7 +11,6 @@ from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
-from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 
@@ -39,7 +38,7 @@ def check_memory(
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
     has_codes = num_weight_bytes != weight_bytes(model, dtype)
-    coded = "projections" if isinstance(model, DecoderConfig) else "experts"
+    coded = "experts" if model.num_expert_values else "projections"
     kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     states = ""
@@ -66,7 +65,7 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = Fal
 
 def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
     """How many values may be in codes, and how many bits each then has."""
-    if isinstance(model, TransformersConfig):
+    if model.num_expert_values:
         return ((model.num_expert_values, model.code_bits),)
     if isinstance(model, DecoderConfig):
         num_head_values = model.vocab_size * model.hidden_size * model.has_head

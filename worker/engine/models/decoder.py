@@ -19,6 +19,7 @@ from worker.engine.models.decoder_weights import (
     LayerWeights,
 )
 from worker.engine.models.dense_mlp import DenseMlp
+from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_ops import LayerOps, sigmoid
@@ -36,7 +37,13 @@ class DecoderModel:
     Reads its weights when it is made; afterwards nothing of it changes.
     """
 
-    def __init__(self, config: DecoderConfig, checkpoint: WeightReader, ops: LayerOps) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        checkpoint: WeightReader,
+        ops: LayerOps,
+        coded_experts: CodedExperts | None = None,  # None: experts are dense
+    ) -> None:
         weights = DecoderWeights(config, checkpoint)
         self._config = config
         self._ops = ops
@@ -49,7 +56,11 @@ class DecoderModel:
         self._layers = [
             DecoderLayer(config, weights.layer(layer_id), mixer, mlp, ops)
             for layer_id, (mixer, mlp) in enumerate(
-                zip(make_mixers(config, weights, ops), make_mlps(config, weights, ops), strict=True)
+                zip(
+                    make_mixers(config, weights, ops),
+                    make_mlps(config, weights, ops, coded_experts),
+                    strict=True,
+                )
             )
         ]
         self._norm = make_norm(config, weights.norm(), ops)
@@ -194,14 +205,19 @@ def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -
         yield make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
 
 
-def make_mlps(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -> Iterator[Mlp]:
+def make_mlps(
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    ops: LayerOps,
+    coded_experts: CodedExperts | None,
+) -> Iterator[Mlp]:
     """By layer."""
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
         if experts is None:
             yield DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
         else:
             prefix = f"model.layers.{layer_id}.mlp."
-            yield ExpertMlp(experts, weights.reader, prefix, ops.linears)
+            yield ExpertMlp(experts, weights.reader, prefix, ops.linears, coded_experts)
 
 
 def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:

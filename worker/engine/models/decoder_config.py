@@ -253,7 +253,8 @@ def with_experts(
     if experts.obstacle is not None:
         raise ConfigError(f"{config.path}: {experts.obstacle}")
     by_layer = tuple(experts if each else None for each in has_experts)
-    return _counted(replace(model, experts=by_layer))
+    num_expert_values = sum(has_experts) * experts.num_coded_values
+    return _counted(replace(model, experts=by_layer, num_expert_values=num_expert_values))
 
 
 def with_recurrent_layers(

@@ -38,6 +38,7 @@ class ModelConfig:
     made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
     # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.
     code_bits: float | None = None
+    num_expert_values: int = 0  # of weights that our C++ can multiply in their codes by themselves
     head_code_bits: float | None = None  # the same of the head
 
     @property

@@ -16,6 +16,7 @@ from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.expert_weights import ExpertProducts
+from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
@@ -53,7 +54,9 @@ def load_model(
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
-        model = DecoderModel(config, weights, TorchLayerOps(ropes, config.num_kv_heads, linears))
+        ops = TorchLayerOps(ropes, config.num_kv_heads, linears)
+        coded = None if experts is None else CodedExperts(experts, weights)
+        model = DecoderModel(config, weights, ops, coded)
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model
 

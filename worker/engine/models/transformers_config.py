@@ -58,7 +58,6 @@ class TransformersConfig(ModelConfig):
     """Any decoder that transformers computes, and whose attention we can replace."""
 
     hf_config: Any
-    num_expert_values: int = 0  # of weights that our C++ can multiply in their codes
 
 
 def read_hf_config(model_path: Path) -> Any:

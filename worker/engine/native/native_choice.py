@@ -8,7 +8,6 @@ from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, KernelSet
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable, is_at_hand
 from worker.engine_link.engine_config import EngineConfig
@@ -60,8 +59,7 @@ def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: t
     library for it.
     """
     return (
-        isinstance(model, TransformersConfig)
-        and model.num_expert_values > 0
+        model.num_expert_values > 0
         and model.code_bits is not None
         and config.load_format != "dummy"
         and config.cpu_kernels != "torch"

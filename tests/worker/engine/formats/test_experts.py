@@ -30,6 +30,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.expert_modules import CodedExperts
+from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.registry import read_model_config
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.native.native_experts import NativeLayer
@@ -43,8 +44,8 @@ def test_experts_that_are_quantised_one_by_one(kind: str, tmp_path: Path) -> Non
     assert_same_tokens(*save_one_by_one(tmp_path, kind))
 
 
-@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
-def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path: Path) -> None:
+def save_deepseek(folder: Path, kind: str) -> tuple[Path, Path]:
+    """Quantised, and the same made dense."""
     sizes: dict[str, Any] = {
         "num_key_value_heads": 4,
         "first_k_dense_replace": 1,
@@ -59,9 +60,43 @@ def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path
         "qk_nope_head_dim": 32,
         "v_head_dim": 48,
     }
-    source = save_tiny_model(tmp_path / "source", "deepseek_v3", **SHAPES, **sizes)
-    quantized = save_quantized(source, tmp_path / "quantized", kind)
-    assert_same_tokens(quantized, save_dense(source, tmp_path / "dense", kind))
+    source = save_tiny_model(folder / "source", "deepseek_v3", **SHAPES, **sizes)
+    quantized = save_quantized(source, folder / "quantized", kind)
+    return quantized, save_dense(source, folder / "dense", kind)
+
+
+@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
+def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path: Path) -> None:
+    assert_same_tokens(*save_deepseek(tmp_path, kind))
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
+def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
+    kind: str, tmp_path: Path
+) -> None:
+    quantized, dense = save_deepseek(tmp_path, kind)
+    ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
+    is_coded = [
+        [isinstance(layer._mlp._experts, NativeLayer) for layer in layers_with_experts(rig)]
+        for rig in (ours, theirs)
+    ]
+    assert is_coded == [[True], [False]]
+    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
+    assert key == other_key
+    assert (logits - reference).norm() < 0.03 * reference.norm()
+    assert "multiplied as they are stored" in ready(ours).remark
+    model = read_model_config(quantized)
+    assert model.code_bits is not None
+    (layer,) = layers_with_experts(ours)
+    counted = model.num_expert_values * model.code_bits / 8
+    assert counted == pytest.approx(layer._mlp._experts.owner.num_bytes, rel=0.1)
+    saved = weight_bytes(model, torch.bfloat16) - weight_bytes(model, torch.bfloat16, in_codes=True)
+    assert saved == pytest.approx(2 * model.num_expert_values - counted, abs=1)
+
+
+def layers_with_experts(rig: Rig) -> list[Any]:
+    return [each for each in rig.decoder._layers if isinstance(each._mlp, ExpertMlp)]
 
 
 def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:

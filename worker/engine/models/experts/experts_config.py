@@ -30,6 +30,13 @@ class ExpertsConfig:
         return self.num_chosen_groups < self.num_groups
 
     @property
+    def num_coded_values(self) -> int:
+        """Of weights that our C++ multiplies in their codes: all experts', of even sizes."""
+        if self.hidden_size % 2 or self.intermediate_size % 2:
+            return 0
+        return 3 * self.hidden_size * self.num_experts * self.intermediate_size
+
+    @property
     def num_projection_values(self) -> int:
         """Of the matrices of all experts, the shared one, and the router."""
         inner = self.num_experts * self.intermediate_size + self.shared_size
