@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from shared.errors import ConfigError
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LONGROPE, RECURRENT
+from tests.worker.engine.families import (
+    FUSED,
+    FUSED_IN_TORCH,
+    GENERAL,
+    LATENT,
+    LONGROPE,
+    RECURRENT,
+)
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -47,7 +54,7 @@ def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str
 
 def test_the_documents_list_what_the_tests_prove() -> None:
     assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
-    assert architectures_of(FUSED | FUSED_IN_TORCH | RECURRENT) == set(FUSED_ARCHITECTURES)
+    assert architectures_of(FUSED | FUSED_IN_TORCH | RECURRENT | LATENT) == set(FUSED_ARCHITECTURES)
     fused, general = DOCS.read_text().split("## Every decoder")[0].split("## Through transformers")
     names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
     assert set(names.findall(fused)) == set(FUSED_ARCHITECTURES)
@@ -69,13 +76,9 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             {"num_local_experts": 4},
             "num_local_experts=4 is not supported: of Granite 4's hybrids the dense ones",
         ),
-        ("minicpm3", "MiniCPM3ForCausalLM", {"num_hidden_layers": 1}, "made of a latent"),
-        (
-            "glm4_moe_lite",
-            "Glm4MoeLiteForCausalLM",
-            {"num_hidden_layers": 1, "v_head_dim": 128},
-            r"keys of \d+ and values of",
-        ),
+        ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
+        ("deepseek_v32", "DeepseekV32ForCausalLM", {}, "an indexer selects the positions"),
+        ("glm_moe_dsa", "GlmMoeDsaForCausalLM", {}, "an indexer selects the positions"),
         ("llama4_text", "Llama4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),
@@ -90,6 +93,13 @@ def test_what_is_refused(
     path = save_config(tmp_path, model_type, architecture, **values)
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(path)
+
+
+def test_values_of_another_size_than_keys(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "v_head_dim": 128}
+    path = save_config(tmp_path, "glm4_moe_lite", "Glm4MoeLiteForCausalLM", **sizes)
+    with pytest.raises(ConfigError, match=r"keys of \d+ and values of"):
+        read_transformers_config(path, "Glm4MoeLiteForCausalLM", ())
 
 
 def test_a_model_that_keeps_keywords_to_itself(tmp_path: Path) -> None:
