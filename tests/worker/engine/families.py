@@ -20,6 +20,12 @@ YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.1 * idx for idx in range(8)],
+    "long_factor": [1.0 + 0.9 * idx for idx in range(8)],
+}
 PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}
 QWEN_WINDOWS = {
     "use_sliding_window": True,
@@ -74,6 +80,27 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {"pad_token_id": 2}),
     "phi3 partial": ("phi3", {"pad_token_id": 2, "rope_parameters": PARTIAL_ROPE}),
     "phi3 window": ("phi3", {"pad_token_id": 2, "sliding_window": WINDOW}),
+    "phi3 longrope": (
+        "phi3",
+        {
+            "pad_token_id": 2,
+            "head_dim": 16,
+            "hidden_size": 96,
+            "original_max_position_embeddings": 8,
+            "rope_parameters": LONGROPE | {"attention_factor": 1.2},
+            "initializer_range": 0.2,  # longer queries and keys round more
+        },
+    ),
+    "phi3 longrope of a short text": (
+        "phi3",
+        {
+            "pad_token_id": 2,
+            "head_dim": 16,
+            "hidden_size": 96,
+            "original_max_position_embeddings": 512,
+            "rope_parameters": LONGROPE,
+        },
+    ),
     "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "granite": (
         "granite",
@@ -335,6 +362,18 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "minicpm3 longrope": (
+        "minicpm3",
+        LATENT_HEADS
+        | {
+            "rope_parameters": {
+                **LONGROPE,
+                "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [1.0, 1.9, 2.8, 3.7],
+                "original_max_position_embeddings": 8,
+            }
+        },
+    ),
     "minicpm3": (
         "minicpm3",
         LATENT_HEADS | {"scale_emb": 3.0, "dim_model_base": 24, "scale_depth": 1.1},
@@ -348,26 +387,9 @@ MOE = {
     "num_experts_per_tok": 2,
     "pad_token_id": None,
 }
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0 + 0.1 * idx for idx in range(8)],
-    "long_factor": [1.0 + 0.9 * idx for idx in range(8)],
-}
-
 # Computed by transformers, over our attention.
 GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
-    "phi3 longrope": (
-        "phi3",
-        {
-            "pad_token_id": 2,
-            "head_dim": 16,
-            "hidden_size": 96,
-            "original_max_position_embeddings": 8,
-            "rope_parameters": LONGROPE,
-        },
-    ),
     "olmo": ("olmo", {"head_dim": 8}),
     "olmoe": ("olmoe", {"head_dim": 8} | MOE),
     "granitemoe": ("granitemoe", MOE),

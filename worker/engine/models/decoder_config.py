@@ -207,6 +207,14 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
         raise ConfigError(
             f"{config.path}: {num_rotated} of a head's {head_dim} values are no pairs to rotate"
         )
+    for name, factors in (
+        ("short_factor", rope.short_factors),
+        ("long_factor", rope.long_factors),
+    ):
+        if rope.kind == "longrope" and len(factors) != num_rotated // 2:
+            raise ConfigError(
+                f"{config.path}: '{name}' has {len(factors)} numbers for {num_rotated // 2} pairs"
+            )
 
 
 def _counted(model: DecoderConfig) -> DecoderConfig:

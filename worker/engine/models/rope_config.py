@@ -18,18 +18,20 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 class RopeConfig:
     """Frequencies, and how they are stretched over longer texts."""
 
-    kind: Literal["default", "linear", "dynamic", "yarn", "llama3"]
+    kind: Literal["default", "linear", "dynamic", "yarn", "llama3", "longrope"]
     theta: float
     factor: float = 1.0
-    original_max_positions: int = 8192  # of dynamic, yarn and llama3: what it was trained for
+    original_max_positions: int = 8192  # of all stretched kinds but linear: what it was trained for
     low_freq_factor: float = 1.0  # of llama3, as the next
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0  # of yarn, as all that follow
     beta_slow: float = 1.0
-    attention_factor: float | None = None
+    attention_factor: float | None = None  # of longrope, too
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    short_factors: tuple[float, ...] = ()  # of longrope, by pair: of waves, in texts within
+    long_factors: tuple[float, ...] = ()  # original_max_positions, and beyond
     share: float = 1.0  # of a head's values that are rotated: the first
     has_neighbours: bool = False  # pairs are stored side by side, not half a head apart
 
@@ -39,8 +41,8 @@ class RopeConfig:
 
     @property
     def growth(self) -> float:
-        """Of queries and keys under yarn, which attend more sharply for it (arXiv 2309.00071)."""
-        if self.kind != "yarn":
+        """Of queries and keys, which attend more sharply for it (arXiv 2309.00071, 2402.13753)."""
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor is not None:
             return self.attention_factor
@@ -132,6 +134,8 @@ def _rope(config: ConfigFile, parameters: ConfigFile | None) -> RopeConfig:
             return RopeConfig("dynamic", theta, parameters.number("factor"), max_positions)
         case "yarn":
             return _yarn(parameters, theta, _original_max_positions(config, parameters))
+        case "longrope":
+            return _longrope(config, parameters, theta)
         case "llama3":
             return RopeConfig(
                 "llama3",
@@ -165,3 +169,34 @@ def _yarn(parameters: ConfigFile, theta: float, original_max_positions: int) -> 
         mscale_all_dim=parameters.optional_number("mscale_all_dim"),
         truncate=parameters.boolean("truncate", default=True),
     )
+
+
+def _longrope(config: ConfigFile, parameters: ConfigFile, theta: float) -> RopeConfig:
+    """Without a factor of attention it is sqrt(1 + ln(factor) / ln(original_max_positions))."""
+    original = _original_max_positions(config, parameters)
+    factor = parameters.optional_number("factor")
+    if factor is None:
+        factor = config.integer("max_position_embeddings") / original
+    attention_factor = parameters.optional_number("attention_factor")
+    if attention_factor is None:
+        attention_factor = 1.0
+        if factor > 1.0:
+            attention_factor = math.sqrt(1 + math.log(factor) / math.log(original))
+    return RopeConfig(
+        "longrope",
+        theta,
+        factor,
+        original,
+        attention_factor=attention_factor,
+        short_factors=_factors(parameters, "short_factor"),
+        long_factors=_factors(parameters, "long_factor"),
+    )
+
+
+def _factors(parameters: ConfigFile, name: str) -> tuple[float, ...]:
+    values = parameters.get(name, None)
+    if not isinstance(values, list) or not all(
+        isinstance(each, int | float) and each > 0 for each in values
+    ):
+        raise ConfigError(f"{parameters.path}: '{name}' must be positive numbers, not {values!r}")
+    return tuple(map(float, values))

@@ -14,8 +14,8 @@ class RotaryEmbedding:
     """Rotates pairs of a head's values by angles that grow with the position.
 
     Pairs lie half a head apart, as in checkpoints for transformers. `max_positions` is the longest
-    text that will ever come. Dynamic stretching depends on it, and on it alone: keys that are
-    cached under one stretch cannot be read under another.
+    text that will ever come. Dynamic stretching and longrope depend on it, and on it alone: keys
+    that are cached under one stretch cannot be read under another.
     """
 
     def __init__(
@@ -72,6 +72,10 @@ def _frequencies(config: RopeConfig, head_dim: int, max_positions: int) -> torch
             return 1.0 / _dynamic_theta(config, head_dim, max_positions) ** exponents
         case "yarn":
             return _yarn_frequencies(config, 1.0 / config.theta**exponents)
+        case "longrope":
+            is_long = max_positions > config.original_max_positions
+            factors = torch.tensor(config.long_factors if is_long else config.short_factors)
+            return 1.0 / (factors * config.theta**exponents)
         case "llama3":
             return _llama3_frequencies(config, 1.0 / config.theta**exponents)
 

@@ -24,7 +24,6 @@ TESTED_ARCHITECTURES = frozenset(
         "OlmoForCausalLM",
         "OlmoeForCausalLM",
         "PersimmonForCausalLM",
-        "Phi3ForCausalLM",
         "PhiForCausalLM",
         "PhimoeForCausalLM",
         "Qwen2MoeForCausalLM",

@@ -16,7 +16,7 @@ from shared.protocol.sampling import BeamParams
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
-from tests.worker.engine.families import LATENT
+from tests.worker.engine.families import LATENT, LONGROPE
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.loading import memory_check
@@ -106,7 +106,11 @@ def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"kv_lora_rank": 0}, "'kv_lora_rank' must be a positive integer, not 0"),
         ({"v_head_dim": "10"}, "10"),
         ({"qk_rope_head_dim": 7, "head_dim": 7}, "an even rotary dimension"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope'"),
+        ({"rope_parameters": {"rope_type": "proportional"}}, "'proportional'"),
+        (
+            {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 64}},
+            "'short_factor' has 8 numbers for 4 pairs",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"n_group": 5}, "12 experts do not make 5 equal groups"),
         ({"topk_group": 4}, "4 groups cannot be chosen of 3"),

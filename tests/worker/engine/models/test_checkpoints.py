@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
+from tests.worker.engine.families import LONGROPE
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.models.decoder_config import DecoderConfig
@@ -46,7 +47,10 @@ def load(path: Path, **config: Any) -> FakeChannel:
         ({"architectures": None}, r"'architectures' must name one, not \[\]"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
+        ({"rope_parameters": {"rope_type": "longer"}}, "rope type 'longer'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "'short_factor' must be positive"),
+        ({"rope_parameters": LONGROPE | {"long_factor": [0]}}, r"must be positive .* not \[0\]"),
+        ({"rope_parameters": LONGROPE | {"long_factor": [2]}}, "'long_factor' has 1 numbers for"),
         ({"num_key_value_heads": 4}, "6 heads do not share 4 KV heads"),
         ({"hidden_size": "big"}, "'hidden_size' must be a positive integer, not 'big'"),
         ({"vocab_size": None}, "'vocab_size'"),

@@ -138,6 +138,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "olmo3": [FULL],
     "phi3 partial": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "phi3 window": [{"sliding_window": None}],
+    "minicpm3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "phi3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "qwen3_moe": [{"norm_topk_prob": True}],
     "starcoder2": [{"sliding_window": None}, {"hidden_act": "silu"}],

@@ -16,7 +16,6 @@ from tests.worker.engine.families import (
     FUSED_IN_TORCH,
     GENERAL,
     LATENT,
-    LONGROPE,
     RECURRENT,
 )
 from tests.worker.engine.tiny_models import (
@@ -112,7 +111,7 @@ def test_a_model_that_keeps_keywords_to_itself(tmp_path: Path) -> None:
     ("model_type", "values"),
     [
         ("olmo2", {"hidden_act": "gelu_new"}),
-        ("smollm3", {"pad_token_id": 2, "rope_parameters": LONGROPE}),
+        ("smollm3", {"pad_token_id": 2, "hidden_act": "gelu_new"}),
     ],
 )
 def test_what_the_fused_decoder_does_not_know_goes_to_transformers(

@@ -13,7 +13,7 @@ from worker.engine.models.rope_config import partial_rope_config
 def phi3_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """Raises ConfigError, as the others do; NotFused with longrope."""
+    """Raises ConfigError, as the others do."""
     model = decoder_config(
         config,
         architecture,
