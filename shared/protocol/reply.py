@@ -56,6 +56,9 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     hides_reasoning: bool = False  # its client wants none of it
     param_kinds: dict[str, dict[str, ParamKind]] = {}  # by tool, where calls are not JSON
     reasoning_end_id: int | None = None  # the closing mark, where that is a token
+    # A grammar lets nothing but calls through. Frontends that do not know it tell the head of a
+    # call that was cut as content.
+    is_calls_alone: bool = False
 
 
 class EncodingFormat(enum.StrEnum):

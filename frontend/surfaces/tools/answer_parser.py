@@ -125,6 +125,8 @@ class AnswerParser:
     @property
     def _has_open_head(self) -> bool:
         """Whether a call has begun of which there is not even the name."""
+        if self._answer.is_calls_alone and not self.is_thinking:
+            return True
         if self._state == self._in_text and self._begin_mark:
             return self._begin_mark in self._text[self._at :]
         return self._state == self._after_call

@@ -79,6 +79,7 @@ class AnswerStyles:
             begins_in_reasoning=is_inside,
             reasoning_end_id=end_id,
             param_kinds=kinds,
+            is_calls_alone=use is not None and use.is_required,
         )
 
 
