@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.registry import Registry
 from frontend.parsers.tools.deepseek import DeepseekV3, DeepseekV31
+from frontend.parsers.tools.glm import Glm45, Glm47
 from frontend.parsers.tools.hermes import Hermes
+from frontend.parsers.tools.kimi import KimiK2
 from frontend.parsers.tools.llama3 import Llama3
+from frontend.parsers.tools.minimax import MinimaxM2
 from frontend.parsers.tools.mistral import Mistral, MistralArgs
 from frontend.parsers.tools.plain_json import PlainJson
 from frontend.parsers.tools.pythonic import Pythonic
@@ -21,10 +24,14 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
         MistralArgs(),
         Mistral(),
         Qwen3Coder(),
+        Glm47(),
+        Glm45(),
         Hermes(),
         Llama3(),
         DeepseekV3(),
         DeepseekV31(),
+        KimiK2(),
+        MinimaxM2(),
         Pythonic(),
         PlainJson(),
     ),

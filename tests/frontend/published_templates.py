@@ -186,3 +186,71 @@ DEEPSEEK_V3_1 = (
     " + message['content'] + '<\uff5ctool\u2581output\u2581end\uff5c>' }}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<\uff5cAssistant\uff5c></think>' }}{%- endif %}"
 )
+
+# Calls are told by their ids alone.
+KIMI_K2_THINKING = (
+    "{%- if tools -%}{{- '<|im_system|>tool_declare<|im_middle|>' + tools | tojson }}"
+    "{{- '<|im_end|>' }}{%- endif -%}{%- for message in messages -%}"
+    "{{- '<|im_' + (message.role if message.role in ['user', 'assistant'] else 'system') + '|>' }}"
+    "{{- message.role + '<|im_middle|>' }}"
+    "{%- if message.role == 'assistant' -%}"
+    "{{- '<think>' + (message.reasoning_content or '') + '</think>' + (message.content or '') }}"
+    "{%- if message.get('tool_calls') -%}{{- '<|tool_calls_section_begin|>' }}"
+    "{%- for call in message.tool_calls -%}"
+    "{{- '<|tool_call_begin|>' + call.id + '<|tool_call_argument_begin|>' }}"
+    "{{- call.function.arguments if call.function.arguments is string else "
+    "call.function.arguments | tojson }}{{- '<|tool_call_end|>' }}{%- endfor -%}"
+    "{{- '<|tool_calls_section_end|>' }}{%- endif -%}"
+    "{%- elif message.role == 'tool' -%}"
+    "{{- '## Return of ' + message.tool_call_id + '\\n' + message.content }}"
+    "{%- else -%}{{- message.content }}{%- endif -%}{{- '<|im_end|>' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_assistant|>assistant<|im_middle|>' }}{%- endif -%}"
+)
+
+
+def _glm(line: str) -> str:
+    """`line`: what stands between the marks of a call."""
+    form = f"{{f}}{line}<arg_key>{{k}}</arg_key>{line}<arg_value>{{v}}</arg_value>{line}"
+    return (
+        "{{- '[gMASK]<sop>' }}{%- if tools -%}{{- '<|system|>\\n<tools>\\n' }}"
+        "{%- for tool in tools %}{{- tool | tojson(ensure_ascii=False) + '\\n' }}{%- endfor %}"
+        f"{{{{- '</tools>\\n<tool_call>{form}</tool_call>' }}}}{{%- endif -%}}"
+        "{%- for m in messages %}{%- if m.role == 'user' %}{{- '<|user|>\\n' + m.content }}"
+        "{%- elif m.role == 'assistant' %}{{- '<|assistant|>\\n<think>' }}"
+        "{{- (m.reasoning_content or '') + '</think>' }}"
+        "{%- if m.content %}{{- '\\n' + m.content }}{%- endif %}"
+        "{%- for call in m.tool_calls or [] %}"
+        f"{{{{- '\\n<tool_call>' + call.function.name + '{line}' }}}}"
+        "{%- for k, v in call.function.arguments.items() %}"
+        f"{{{{- '<arg_key>' + k + '</arg_key>{line}<arg_value>' }}}}"
+        "{{- v if v is string else v | tojson(ensure_ascii=False) }}"
+        f"{{{{- '</arg_value>{line}' }}}}{{%- endfor %}}{{{{- '</tool_call>' }}}}{{%- endfor %}}"
+        "{%- elif m.role == 'tool' %}"
+        "{{- '<|observation|>\\n<tool_response>\\n' + m.content + '\\n</tool_response>' }}"
+        "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
+    )
+
+
+GLM_4_6, GLM_4_7 = _glm("\\n"), _glm("")
+# Begins its answer inside the thought; a tool's answer must follow a call.
+MINIMAX_M2 = (
+    "{{- ']~!b[]~b]system\\n' }}{%- if tools %}{{- '<tools>\\n' }}{%- for tool in tools %}"
+    "{{- '<tool>' + tool.function | tojson | string + '</tool>\\n' }}{%- endfor %}"
+    "{{- '</tools>\\n<minimax:tool_call>\\n<invoke name=\"f\">\\n' }}"
+    "{{- '<parameter name=\"k\">v</parameter>\\n</invoke>\\n</minimax:tool_call>' }}{%- endif %}"
+    "{{- '[e~[\\n' }}{%- set last = namespace(name=none) %}{%- for m in messages %}"
+    "{%- if m.role == 'assistant' %}{{- ']~b]ai\\n' }}{%- if m.reasoning_content is string %}"
+    "{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
+    "{{- m.content or '' }}"
+    "{%- if m.tool_calls %}{{- '\\n<minimax:tool_call>\\n' }}{%- for call in m.tool_calls %}"
+    "{{- '<invoke name=\"' + call.function.name + '\">\\n' }}"
+    "{%- for k, v in call.function.arguments | items %}"
+    "{{- '<parameter name=\"' + k + '\">' + (v if v is string else v | tojson | string) }}"
+    "{{- '</parameter>\\n' }}{%- endfor %}{{- '</invoke>\\n' }}{%- endfor %}"
+    "{{- '</minimax:tool_call>' }}{%- set last.name = m.tool_calls[-1].function.name %}{%- endif %}"
+    "{{- '[e~[\\n' }}{%- elif m.role == 'tool' %}{%- if last.name is none %}"
+    "{{- raise_exception('Message has tool role without a call before it') }}{%- endif %}"
+    "{{- ']~b]tool\\n<response>' + m.content + '</response>[e~[\\n' }}"
+    "{%- else %}{{- ']~b]' + m.role + '\\n' + m.content + '[e~[\\n' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- ']~b]ai\\n<think>\\n' }}{%- endif %}"
+)

@@ -5,21 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
-from frontend.parsers.calls.tool_parser import CallableTool
+from frontend.parsers.calls.tool_parser import CallableTool, MarkRef
 from shared.errors import UnsupportedParameter
 from shared.protocol.reply import ParamKind
 
-FUNCTION = "<function="
-FUNCTION_END = "</function>"
-PARAM = "<parameter="
-PARAM_END = "</parameter>"
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class TagForm:
+    """The marks of arguments: `begin` name `between` value `end`, for each, then `close`.
+
+    A reader takes any white space between them. The rest is what a grammar asks for.
+    """
+
+    begin: str
+    between: tuple[str, ...]
+    end: str
+    close: str = ""  # "": what closes the call
+    gap: str = ""  # between the marks of `between`
+    pad: str = ""  # before and behind a value
+    line: str = "\n"  # behind `end`
 
 
 def param_kinds(parameters: Any) -> dict[str, ParamKind]:
@@ -59,8 +72,9 @@ class TaggedArguments:
 
     is_verbatim = False
 
-    def __init__(self, kinds: Mapping[str, ParamKind]) -> None:
+    def __init__(self, form: TagForm, kinds: Mapping[str, ParamKind]) -> None:
         """`kinds`: of the parameters that take more than text."""
+        self._form = form
         self._kinds = kinds
         self._num_read = 0
         self.is_closed = False
@@ -68,20 +82,36 @@ class TaggedArguments:
     def read(self, text: str, at: int) -> tuple[str, int]:
         """JSON of what begins here, and where it ends; "" while that is open."""
         begin = skip_space(text, at)
-        if text.startswith(PARAM, begin):
-            name_end = text.find(">", begin)
-            end = text.find(PARAM_END, begin)
-            if end < 0:
-                return "", at
-            name = text[begin + len(PARAM) : name_end]
-            told = self._json(name, _trimmed(text[name_end + 1 : end]))
-            return told, end + len(PARAM_END)
-        if PARAM.startswith(text[begin:]) or (
-            FUNCTION_END.startswith(text[begin:]) and len(text) - begin < len(FUNCTION_END)
-        ):
+        if text.startswith(self._form.begin, begin):
+            return self._argument(text, at, begin + len(self._form.begin))
+        if _may_become(self._form.begin, text, begin) or _may_become(self._form.close, text, begin):
             return "", at
-        self.is_closed = True  # also by something else: what it is belongs to no argument
-        end = begin + len(FUNCTION_END) if text.startswith(FUNCTION_END, begin) else begin
+        return self._closed(text, begin)
+
+    def _argument(self, text: str, at: int, name_at: int) -> tuple[str, int]:
+        """What `read` tells of an argument, whose name begins at `name_at`."""
+        first, *others = self._form.between
+        name_end = text.find(first, name_at)
+        if name_end < 0:
+            return "", at
+        value_at = name_end + len(first)
+        for mark in others:
+            value_at = skip_space(text, value_at)
+            if _may_become(mark, text, value_at):
+                return "", at
+            if not text.startswith(mark, value_at):
+                return self._closed(text, skip_space(text, at))
+            value_at += len(mark)
+        end = text.find(self._form.end, value_at)
+        if end < 0:
+            return "", at
+        told = self._json(text[name_at:name_end], _trimmed(text[value_at:end]))
+        return told, end + len(self._form.end)
+
+    def _closed(self, text: str, at: int) -> tuple[str, int]:
+        """By its mark, or by something else: what that is belongs to no argument."""
+        self.is_closed = True
+        end = at + len(self._form.close) if text.startswith(self._form.close, at) else at
         return ("}" if self._num_read else "{}"), end
 
     def _json(self, name: str, value: str) -> str:
@@ -102,6 +132,11 @@ class TaggedArguments:
         return json.dumps(value, ensure_ascii=False)
 
 
+def _may_become(mark: str, text: str, at: int) -> bool:
+    """Whether the text ends here with the beginning of a mark."""
+    return len(text) - at < len(mark) and mark.startswith(text[at:])
+
+
 def _trimmed(value: str) -> str:
     """The value without the line ends that set it apart from its tags."""
     value = value.removeprefix("\n")
@@ -113,43 +148,64 @@ _OF_TEXT = {"type", "anyOf", "oneOf"}
 _NOT_HELD = "calls of this model cannot be held to: they are not JSON"
 
 
-def tagged_call_rules(i: int, tool: CallableTool) -> Iterator[str]:
-    """`call_i` and what it is made of: parameters in the order of the schema.
+class TaggedRules:
+    """The grammar, in Lark, of calls whose arguments stand in tags."""
 
-    Raises UnsupportedParameter for a schema that tags cannot be held to.
-    """
-    schema, param = tool.schema(), f"{tool.param}.parameters"
-    if odd := sorted(schema.keys() - _OF_OBJECT):
-        raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
-    kinds, required = param_kinds(tool.parameters), schema.get("required", [])
-    references = []
-    for j, (name, each) in enumerate(schema.get("properties", {}).items()):
-        if ">" in name or "\n" in name:
-            raise UnsupportedParameter(param, f"names {name[:100]!r}, which cannot be in a tag")
-        references.append(f"param_{i}_{j}" + ("" if name in required else "?"))
-        begin = f'{json.dumps(f"{PARAM}{name}>")} "\\n"'
-        yield f"param_{i}_{j}: {begin} value_{i}_{j}"
-        yield from _value(f"value_{i}_{j}", each, kinds.get(name), f"{param}.properties.{name}")
-    if missing := [name for name in required if name not in schema.get("properties", {})]:
-        raise UnsupportedParameter(param, f"requires {missing[0]!r}, which it does not describe")
-    begin = f'{json.dumps(f"{FUNCTION}{tool.name}>")} "\\n"'
-    yield " ".join([f"call_{i}:", begin, *references, json.dumps(FUNCTION_END)])
+    def __init__(self, form: TagForm, ref: MarkRef) -> None:
+        self._form = form
+        self._ref = ref
 
+    def call(self, i: int, tool: CallableTool, head: str) -> Iterator[str]:
+        """`call_i` and what it is made of: `head`, and parameters in the order of the schema.
 
-def _value(rule: str, schema: Any, kind: ParamKind | None, param: str) -> Iterator[str]:
-    """The rules of a value, with the end of its tag."""
-    end = json.dumps(f"\n{PARAM_END}\n")
-    texts = _texts(schema)
-    if kind is ParamKind.JSON:
-        yield f"{rule}: json_{rule} {end}"
-        yield f"json_{rule}: %json {json_rule(schema)}"
-    elif texts is not None:
-        words = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
-        yield f"{rule}: ({words}) {end}"
-    elif not isinstance(schema, dict) or not (odd := sorted(schema.keys() - _OF_TEXT)):
-        yield f"{rule}[suffix={end}]: FREE"
-    else:
-        raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
+        Raises UnsupportedParameter for a schema that tags cannot be held to.
+        """
+        schema, param = tool.schema(), f"{tool.param}.parameters"
+        if odd := sorted(schema.keys() - _OF_OBJECT):
+            raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
+        kinds, required = param_kinds(tool.parameters), schema.get("required", [])
+        parts = [json.dumps(head)]
+        for j, (name, each) in enumerate(schema.get("properties", {}).items()):
+            if self._form.between[0] in name or "\n" in name:
+                raise UnsupportedParameter(param, f"names {name[:100]!r}, which cannot be in a tag")
+            parts.append(f"param_{i}_{j}" + ("" if name in required else "?"))
+            yield f"param_{i}_{j}: {self._begin(name)} value_{i}_{j}"
+            kind, place = kinds.get(name), f"{param}.properties.{name}"
+            yield from self._value(f"value_{i}_{j}", each, kind, place)
+        if missing := [name for name in required if name not in schema.get("properties", {})]:
+            raise UnsupportedParameter(
+                param, f"requires {missing[0]!r}, which it does not describe"
+            )
+        if self._form.close:
+            parts.append(self._ref(self._form.close))
+        yield " ".join([f"call_{i}:", *parts])
+
+    def _begin(self, name: str) -> str:
+        """All before a value."""
+        first, *others = map(self._ref, self._form.between)
+        parts = [self._ref(self._form.begin), json.dumps(name, ensure_ascii=False), first]
+        for mark in others:
+            parts += [json.dumps(self._form.gap), mark]
+        return " ".join(part for part in [*parts, json.dumps(self._form.pad)] if part != '""')
+
+    def _value(self, rule: str, schema: Any, kind: ParamKind | None, param: str) -> Iterator[str]:
+        """The rules of a value, with the end of its tag."""
+        form, end_ref = self._form, self._ref(self._form.end)
+        parts = [json.dumps(form.pad), end_ref, json.dumps(form.line)]
+        end = " ".join(part for part in parts if part != '""')
+        texts = _texts(schema)
+        if kind is ParamKind.JSON:
+            yield f"{rule}: json_{rule} {end}"
+            yield f"json_{rule}: %json {json_rule(schema)}"
+        elif texts is not None:
+            words = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+            yield f"{rule}: ({words}) {end}"
+        elif isinstance(schema, dict) and (odd := sorted(schema.keys() - _OF_TEXT)):
+            raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
+        elif end_ref == json.dumps(form.end):
+            yield f"{rule}[suffix={json.dumps(form.pad + form.end + form.line)}]: FREE"
+        else:  # a token, which free text cannot hold
+            yield f"{rule}: FREE {end}"
 
 
 def _texts(schema: Any) -> list[str] | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, name_end
+from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks, MarkSpan
-from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, Tail, ToolParser
+from frontend.parsers.calls.sectioned_calls import SectionedCalls
+from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, Tail
 
 _CALL = Marks("<\uff5ctool\u2581call\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581end\uff5c>")
 _SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"
@@ -19,7 +20,7 @@ _FENCE = "```json"
 _WRITES_JSON = re.compile(r"""arguments['"]?\]?\s*\|\s*tojson""")
 
 
-class DeepseekV3(ToolParser):
+class DeepseekV3(SectionedCalls):
     """A list of calls between marks, each `function<sep>name` and a block of JSON: V3 and R1."""
 
     name = "deepseek_v3"
@@ -48,20 +49,11 @@ class DeepseekV3(ToolParser):
             for message in messages
         ]
 
-    def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
+    def head(self, text: str, at: int) -> Head:
         return _head(text, at)
 
     def tail(self, head: CallHead) -> Tail | None:
         return MarkSpan(_CALL.end, _CALL.begin, self.marks.end)
-
-    def behind_call(
-        self, text: str, at: int, names: Collection[str], *, in_list: bool
-    ) -> Head | ListEnd:
-        if not in_list:
-            return NoCall()
-        if text.startswith(self.marks.end, at):
-            return ListEnd(at + len(self.marks.end))
-        return None if self.marks.end.startswith(text[at:]) else _head(text, at)
 
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
         one = f"{ref(_CALL.begin)} call {ref(_CALL.end)}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
-from frontend.parsers.calls.tagged_calls import FUNCTION, TaggedArguments, tagged_call_rules
+from frontend.parsers.calls.tagged_calls import TagForm, TaggedArguments, TaggedRules
 from frontend.parsers.calls.tool_parser import ArgumentReader, CallableTool, MarkRef
 from frontend.parsers.tools.hermes import Hermes
 from shared.protocol.reply import ParamKind
+
+FUNCTION = "<function="
+_FORM = TagForm("<parameter=", (">",), "</parameter>", "</function>", pad="\n")
 
 
 class Qwen3Coder(Hermes):
@@ -25,10 +28,10 @@ class Qwen3Coder(Hermes):
         return _tagged_head(text, at)
 
     def arguments(self, kinds: Mapping[str, ParamKind]) -> ArgumentReader:
-        return TaggedArguments(kinds)
+        return TaggedArguments(_FORM, kinds)
 
     def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
-        return tagged_call_rules(i, tool)
+        return TaggedRules(_FORM, ref).call(i, tool, f"{FUNCTION}{tool.name}>\n")
 
 
 def _tagged_head(text: str, at: int) -> Head:

@@ -90,6 +90,49 @@ FAMILIES = {
         f'{CALLS}{CALL_BEGIN}get_weather{SEP}{{"city": "Osl\u00f3"}}{CALL_END}{CALLS_END}',
     ),
 }
+GLM_CALL = (
+    "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Osl\u00f3</arg_value>\n"
+    "</tool_call>"
+)
+KIMI_CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    '<|tool_call_argument_begin|>{"city": "Osl\u00f3"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+MINIMAX_CALL = (
+    '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Osl\u00f3</parameter>'
+    "\n</invoke>\n</minimax:tool_call>"
+)
+FAMILIES |= {
+    "kimi k2": (
+        published.KIMI_K2_THINKING,
+        "kimi_k2",
+        "think",
+        f"<think>Hm.</think>{KIMI_CALL}<|im_end|><|im_system|>tool<|im_middle|>"
+        "## Return of functions.get_weather:0\nrain",
+        f"<think>Hm.</think>{KIMI_CALL}",
+    ),
+    "glm 4.6": (
+        published.GLM_4_6,
+        "glm45",
+        "think",
+        f"<think>Hm.</think>\n{GLM_CALL}<|obs",
+        f"<think>Hm.</think>\n{GLM_CALL}",
+    ),
+    "glm 4.7": (
+        published.GLM_4_7,
+        "glm47",
+        "think",
+        GLM_CALL.replace("\n", ""),
+        f"<think>Hm.</think>{GLM_CALL}".replace("\n", ""),
+    ),
+    "minimax m2": (
+        published.MINIMAX_M2,
+        "minimax_m2",
+        "think",
+        f"<think>\nHm.\n</think>\n\n\n{MINIMAX_CALL}[e~[",
+        f"<think>\nHm.\n</think>\n\n{MINIMAX_CALL}",
+    ),
+}
 
 
 def parsers_of(template: ChatTemplate) -> tuple[str | None, str | None]:
@@ -119,7 +162,7 @@ def test_a_call_goes_there_and_back(family: str) -> None:
 def test_templates_of_other_calls_are_known_as_such() -> None:
     deepseek = ChatTemplate(published.DEEPSEEK_R1, SPECIAL)
     assert parsers_of(deepseek) == (None, "think")
-    for mark in ("<|channel|>commentary", "<tool_call>f\\n<arg_key>", "<start_function_call>"):
+    for mark in ("<|channel|>commentary", "<|action_start|>", "<start_function_call>"):
         assert parsers_of(ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL)) == (None, None)
     assert parsers_of(ChatTemplate("{{ messages[0].content }}", SPECIAL)) == ("json", None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from zlib import crc32
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,9 +36,14 @@ DEEPSEEK = AnswerFormat(tools="deepseek_v3", reasoning="deepseek_r1")
 DEEPSEEK_31 = AnswerFormat(tools="deepseek_v31")
 PYTHONIC = AnswerFormat(tools="pythonic", tool_names=NAMES)
 GRANITE = AnswerFormat(tools="json", tool_names=NAMES, reasoning="granite")
+KIMI = AnswerFormat(tools="kimi_k2", reasoning="think")
+GLM_KINDS = {"add": {"a": ParamKind.JSON}}
+GLM = AnswerFormat(tools="glm45", reasoning="think", param_kinds=GLM_KINDS)
+GLM_47 = AnswerFormat(tools="glm47", param_kinds=GLM_KINDS)
+MINIMAX = AnswerFormat(tools="minimax_m2", param_kinds=GLM_KINDS)
 FORMATS = (
     HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
-    DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE,
+    DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
 )  # fmt: skip
 CALLS, CALLS_END = (f"<\uff5ctool\u2581calls\u2581{place}\uff5c>" for place in ("begin", "end"))
 CALL_BEGIN, CALL_END = (f"<\uff5ctool\u2581call\u2581{place}\uff5c>" for place in ("begin", "end"))
@@ -222,6 +228,44 @@ CASES = [
         Answer("Hm.", "", [("add", "{}")]),
     ),
     (GRANITE, "Here is my answer.", Answer(content="Here is my answer.")),
+    (
+        KIMI,
+        "<think>Hm.</think>I ask.<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0"
+        '<|tool_call_argument_begin|>{"a": "<|"}<|tool_call_end|><|tool_call_begin|>now:1'
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        Answer("Hm.", "I ask.", [("add", '{"a": "<|"}'), ("now", "{}")]),
+    ),
+    (
+        KIMI,
+        "<|tool_calls_section_begin|><|tool_call_begin|>add sub",
+        Answer(content="<|tool_calls_section_begin|><|tool_call_begin|>add sub"),
+    ),
+    (
+        GLM,
+        "<think>Hm.</think>\nSo:\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>[1, 2]"
+        '</arg_value>\n<arg_key>b</arg_key>\n<arg_value>"é" </arg_value>\n</tool_call>\n'
+        "<tool_call>now\n</tool_call>",
+        Answer("Hm.", "So:", [("add", '{"a": [1, 2], "b": "\\"é\\" "}'), ("now", "{}")]),
+    ),
+    (GLM, "<tool_call>a b", Answer(content="<tool_call>a b")),
+    (
+        GLM_47,
+        "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key>2"
+        "</tool_call>Done",
+        Answer("", "Done", [("add", '{"a": 1}')]),
+    ),
+    (
+        MINIMAX,
+        '<minimax:tool_call>\n<invoke name="add">\n<parameter name="a">true</parameter>\n'
+        '<parameter name="b">x > "y"</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n'
+        "</minimax:tool_call>",
+        Answer(calls=[("add", '{"a": true, "b": "x > \\"y\\""}'), ("now", "{}")]),
+    ),
+    (
+        MINIMAX,
+        '<minimax:tool_call><invoke name="">',
+        Answer(content='<minimax:tool_call><invoke name="">'),
+    ),
 ]
 
 
@@ -266,6 +310,18 @@ def test_the_head_of_a_call_that_was_cut_is_no_content(
     assert read(HERMES, text, is_cut=is_cut) == expected
 
 
+@pytest.mark.parametrize(("answer", "text", "expected"), CASES)
+def test_of_a_call_that_must_be_made_nothing_is_content_when_it_is_cut(
+    answer: AnswerFormat, text: str, expected: Answer
+) -> None:
+    """Wherever: a grammar lets nothing through that is no call."""
+    if expected.content or not expected.calls:
+        return
+    alone = msgspec.structs.replace(answer, is_calls_alone=True)
+    for end in range(len(text)):
+        assert not read(alone, text[:end], is_cut=True).content
+
+
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_an_argument_in_tags_is_told_when_it_is_whole(is_cut: bool) -> None:
     text = "<tool_call><function=add><parameter=a>1</parameter><parameter=b>2"
@@ -305,8 +361,12 @@ PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALL
     <|python_tag|> [CALL_ID] {"name": "add", "arguments": "parameters": {"a": 1} "id": add
     {"name":"add","arguments":{"b":"}\\""}} {"name":"add","parameters":{}} {"name":"add"} :
     {} } ] [ , ; " \\ é 🙂 < <to x ' ( ) [add( a=1 b=' =
-    function ```json ```""".split()  # noqa: SIM905
+    function ```json ``` <arg_key> </arg_key> <arg_value> </arg_value> functions.add:0
+    <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_end|>
+    <|tool_call_argument_begin|> <minimax:tool_call> </minimax:tool_call> <invoke
+    </invoke>""".split()  # noqa: SIM905
 SPACED = (
+    '<invoke name="add">', '<parameter name="a">',
     " ", "\n", '{"name": "get_weather", "arguments": ', "Here is my thought process:",
     "Here's my response:", CALLS, CALLS_END, CALL_BEGIN, CALL_END, SEP, CALLS[:9], CALLS[1:],
     CALLS[:-1],

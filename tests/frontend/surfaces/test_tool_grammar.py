@@ -17,6 +17,9 @@ from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.parsers.tools.deepseek import DeepseekV3
+from frontend.parsers.tools.glm import Glm45
+from frontend.parsers.tools.kimi import KimiK2
+from frontend.parsers.tools.minimax import MinimaxM2
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
@@ -58,8 +61,11 @@ MARKS: tuple[str, ...] = (
     "</tool_call>",
     "<|python_tag|>",
     "</think>",
+    *DeepseekV3().shown_marks,
+    *KimiK2().shown_marks,
+    *MinimaxM2().shown_marks,
+    *Glm45.more_marks,
 )
-MARKS += tuple(DeepseekV3().shown_marks)
 
 
 def tokenizer(*, has_marks: bool) -> Tokenizer:
@@ -204,6 +210,14 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
         "deepseek_v31": f"{CALLS}{CALL_BEGIN}get_weather{SEP}"
         f'{{"city": "Oslo"}}{CALL_END}{CALLS_END}',
         "pythonic": '[get_weather(city="Oslo", days=3), get_weather(city="Oslo")]',
+        "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+        "glm45": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        "</tool_call>",
+        "glm47": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
+        "</tool_call>",
+        "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
+        "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
     }[style]
     assert Walk(grammar, tokens).say(call)
     assert Walk(grammar, tokens).say("Any text {at} all [1].\n")
