@@ -111,6 +111,7 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
     running = await stack.start_frontend()
     async with running.client() as client:
         await client.post(CHAT, json=BODY)
+        await until_queued(stack, 0)  # an ack that a paused server has not read is lost
         stack.backend.hold.clear()
         stack.server.pause()
         try:
